@@ -1,0 +1,2 @@
+//! Linux, one safe function per system call. The only crate with `unsafe`; it decides no policy and allocates nothing
+//! between a fork and the program that follows.

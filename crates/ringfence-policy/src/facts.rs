@@ -1,0 +1,116 @@
+//! What a plan must know of this host, gathered by the library and plain data here.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Facts of this host and of the caller.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    pub uid: u32,
+    pub gid: u32,
+    pub home: PathBuf,
+    pub env: BTreeMap<OsString, OsString>,
+    /// The mounts of the caller's mount namespace.
+    pub mounts: Vec<MountPoint>,
+    /// Paths that host sockets are bound to (`/proc/net/unix`).
+    pub sockets: Vec<PathBuf>,
+    /// The ringfence program itself, for guards inside the box.
+    pub program: PathBuf,
+}
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    /// `major:minor` of the file system.
+    pub device: String,
+    /// The directory of the file system that is mounted.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    pub read_only: bool,
+    pub fs_type: String,
+}
+
+impl MountPoint {
+    /// Reads the mounts from the text of `/proc/self/mountinfo`; lines that are not understood are left out.
+    pub fn parse(mountinfo: &[u8]) -> Vec<MountPoint> {
+        mountinfo.split(|b| *b == b'\n').filter_map(Self::parse_line).collect()
+    }
+
+    fn parse_line(line: &[u8]) -> Option<MountPoint> {
+        let mut fields = line.split(|b| *b == b' ');
+        let device = fields.nth(2)?;
+        let root = fields.next()?;
+        let at = fields.next()?;
+        let options = fields.next()?;
+        let fs_type = fields.skip_while(|f| *f != b"-").nth(1)?;
+        Some(MountPoint {
+            device: String::from_utf8_lossy(device).into_owned(),
+            root: unescape(root),
+            at: unescape(at),
+            read_only: options.split(|b| *b == b',').any(|o| o == b"ro"),
+            fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+        })
+    }
+}
+
+/// Bound socket paths in the text of `/proc/net/unix`; abstract and relative ones are left out.
+pub fn bound_sockets(proc_net_unix: &[u8]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = proc_net_unix
+        .split(|b| *b == b'\n')
+        .skip(1)
+        .filter_map(|line| {
+            let at = line.iter().position(|b| *b == b'/')?;
+            Some(PathBuf::from(OsString::from_vec(line[at..].to_vec())))
+        })
+        .collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|d| byte == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
+        if let Some(digits) = octal {
+            out.push(digits.iter().fold(0u8, |value, d| value.wrapping_mul(8).wrapping_add(d - b'0')));
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+impl Facts {
+    /// Every other path under which the same file can be seen through another mount of its file system.
+    pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
+        let Some(own) = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len())
+        else {
+            return Vec::new();
+        };
+        let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
+        let in_fs = join(&own.root, below);
+        let mut found: Vec<PathBuf> = self
+            .mounts
+            .iter()
+            .filter(|m| m.device == own.device)
+            .filter_map(|m| in_fs.strip_prefix(&m.root).ok().map(|below| join(&m.at, below)))
+            .filter(|alias| alias != path)
+            .collect();
+        found.sort();
+        found.dedup();
+        found
+    }
+}
+
+/// `join` that does not leave a trailing slash for an empty rest.
+fn join(base: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() { base.to_path_buf() } else { base.join(below) }
+}

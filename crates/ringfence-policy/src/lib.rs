@@ -1,0 +1,17 @@
+//! What a sandbox may read, write, reach and spend, as pure data, and the plan that enforces it.
+//!
+//! Flags, configuration files and requests become [`Layer`](layers)s, layers become one [`Policy`], and a policy with the
+//! facts of this host becomes a [`Plan`](plan::Plan). This crate looks paths up; it starts no process, writes no file and
+//! knows no engine.
+#![forbid(unsafe_code)]
+
+pub mod facts;
+pub mod glob;
+pub mod guarantee;
+pub mod limits;
+pub mod plan;
+pub mod policy;
+pub mod rules;
+
+pub use guarantee::Guarantee;
+pub use policy::Policy;

@@ -1,0 +1,99 @@
+//! The policy: the only input that starts a box. Built by [`layers`](crate::layers), read by [`plan`](crate::plan).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::guarantee::Guarantee;
+use crate::limits::Limits;
+use crate::rules::FileRule;
+
+/// What one sandbox may read, write, reach and spend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Name of the profile it was built from.
+    pub profile: String,
+    /// The effective working directory on the host: absolute and canonical.
+    pub workdir: PathBuf,
+    /// Where the working directory stands inside; the same path when `None`.
+    pub workdir_at: Option<PathBuf>,
+    /// What the root of the box is made of.
+    pub root: Root,
+    /// File rules of all layers, presets expanded, in layer order.
+    pub rules: Vec<FileRule>,
+    pub network: Network,
+    /// Whether the Docker socket is bound in; masked otherwise.
+    pub docker: bool,
+    /// Whether the box may make user namespaces of its own.
+    pub nesting: bool,
+    pub env: EnvPolicy,
+    pub user: User,
+    pub limits: Limits,
+    /// Guards in front of programs, by program name.
+    pub commands: BTreeMap<String, CommandRule>,
+    /// System calls let through although the filter's list refuses them, by name.
+    pub allow_syscalls: Vec<String>,
+    /// Guarantees that may be missing; the report then says so.
+    pub optional: BTreeSet<Guarantee>,
+    /// Refuse stand-ins for a limit (a watchdog instead of a cgroup).
+    pub strict: bool,
+    /// Watch for denied opens and report them by path.
+    pub trace_denials: bool,
+}
+
+/// What the root of the box is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// The host's root, read-only.
+    Host,
+    /// An empty root with the host's programs read-only (`/usr`, `/bin`, `/lib*`, a minimal `/etc`).
+    Programs,
+}
+
+/// What the box can reach over the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// The host's network.
+    Open,
+    /// A network namespace with nothing but its own loopback.
+    None,
+}
+
+/// Whom the command runs as inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// The caller's own ids.
+    Caller,
+    /// These ids inside; files on the host keep belonging to the caller.
+    Ids { uid: u32, gid: u32 },
+}
+
+/// Which environment the command starts with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvPolicy {
+    /// Start from the caller's environment (profile `agent`) instead of the small clean one.
+    pub inherit: bool,
+    /// Names passed from the caller, also when `drop` matches them; `*` at the end is a wildcard.
+    pub pass: Vec<String>,
+    /// Names never passed; `*` at the end is a wildcard.
+    pub drop: Vec<String>,
+    /// Values set last.
+    pub set: BTreeMap<String, OsString>,
+}
+
+/// What stands in front of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandRule {
+    /// `false`: the program is blocked.
+    Block,
+    /// `"@git"`: a built-in guard.
+    Guard(Guard),
+    /// A path: the user's own wrapper, which finds the real program in `$RINGFENCE_REAL`.
+    Wrapper(PathBuf),
+}
+
+/// The built-in guards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    Git,
+}
