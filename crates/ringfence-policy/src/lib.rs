@@ -5,6 +5,7 @@
 //! knows no engine.
 #![forbid(unsafe_code)]
 
+pub mod env;
 pub mod facts;
 pub mod glob;
 pub mod guarantee;
@@ -12,6 +13,7 @@ pub mod limits;
 pub mod plan;
 pub mod policy;
 pub mod rules;
+pub mod tree;
 
 pub use guarantee::Guarantee;
 pub use policy::Policy;

@@ -3,13 +3,20 @@
 //! `plan()` is pure but for looking paths up. It decides everything that an engine enforces: which mounts, in which order,
 //! with which stand-ins. An engine compiles the plan into its own form and never adds or drops a rule.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
+use crate::env;
+use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::policy::Network;
-use crate::rules::Kind;
+use crate::policy::{Network, Policy, Root, User};
+use crate::rules::{Access, Kind};
+use crate::tree::{Node, State, Tree, TreeError};
 
 /// What an engine enforces, ready to be compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,4 +92,494 @@ pub enum Mount {
 pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
+}
+
+/// Why there is no plan: nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    #[error("cannot find the program `{}`", .0.display())]
+    ProgramNotFound(PathBuf),
+    #[error("cannot execute `{}`: not an executable file", .0.display())]
+    ProgramNotExecutable(PathBuf),
+    #[error("no command")]
+    NoCommand,
+    #[error("the Docker socket `{}` does not exist", .0.display())]
+    DockerSocketMissing(PathBuf),
+    #[error("`{}` is not a socket, and Docker was asked for", .0.display())]
+    DockerSocketWrong(PathBuf),
+}
+
+/// Inodes of the small private places that hold mount points only.
+const FEW_INODES: u64 = 4096;
+/// Size of private places that hold nothing but mount points and notes.
+const SMALL: u64 = 1 << 20;
+
+/// Where a box keeps what tells it that it is one.
+pub const MARKER_DIR: &str = "/run/ringfence";
+
+/// Turns a policy into ordered steps for this host.
+pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    let tree = Tree::new(policy, facts)?;
+    let environment = env::environment(policy, facts);
+    let docker = DockerSockets::find(facts);
+    if policy.docker {
+        docker.check()?;
+    }
+    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
+    let (uid, gid) = match policy.user {
+        User::Caller => (facts.uid, facts.gid),
+        User::Ids { uid, gid } => (uid, gid),
+    };
+    let mut view = View::new(policy, facts);
+    view.root();
+    view.private();
+    view.resolver();
+    view.files(&tree);
+    view.docker(&docker);
+    view.seal();
+    let command = resolve_command(command, &environment, policy, &workdir)?;
+    Ok(Plan {
+        mounts: view.mounts,
+        stubs: view.stubs,
+        network: policy.network,
+        nesting: policy.nesting,
+        uid,
+        gid,
+        workdir,
+        env: environment,
+        command,
+        limits: policy.limits.clone(),
+        allow_syscalls: policy.allow_syscalls.clone(),
+        trace_denials: policy.trace_denials,
+        strict: policy.strict,
+        promises: promises(policy),
+    })
+}
+
+/// What the plan of a policy promises.
+fn promises(policy: &Policy) -> Vec<Promise> {
+    let limits = &policy.limits;
+    let asked = |guarantee: Guarantee| match guarantee {
+        Guarantee::NetIsolated => policy.network == Network::None,
+        Guarantee::NetByName | Guarantee::RecordComplete => false,
+        Guarantee::NetHostSocketsClosed => true,
+        Guarantee::LimitMemory => limits.memory.is_some(),
+        Guarantee::LimitCpu => limits.cpus.is_some() || limits.cpu_time.is_some(),
+        Guarantee::LimitProcesses => limits.pids.is_some(),
+        Guarantee::LimitFiles => limits.files.is_some(),
+        Guarantee::LimitTime => limits.timeout.is_some(),
+        _ => true,
+    };
+    Guarantee::ALL
+        .iter()
+        .copied()
+        .filter(|g| asked(*g))
+        .map(|guarantee| Promise { guarantee, optional: policy.optional.contains(&guarantee) })
+        .collect()
+}
+
+/// The mounts under construction, with what is known of the space they make.
+struct View<'a> {
+    policy: &'a Policy,
+    facts: &'a Facts,
+    mounts: Vec<Mount>,
+    stubs: Vec<Stub>,
+    /// What is mounted where, and whether mount points can be made in it.
+    spaces: BTreeMap<PathBuf, Space>,
+    made: BTreeSet<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// The host's files: mount points are there already.
+    Host,
+    /// Private space: mount points are made.
+    Private,
+    /// Private space that is made read-only at the end.
+    Sealed,
+}
+
+impl<'a> View<'a> {
+    fn new(policy: &'a Policy, facts: &'a Facts) -> Self {
+        Self { policy, facts, mounts: Vec::new(), stubs: Vec::new(), spaces: BTreeMap::new(), made: BTreeSet::new() }
+    }
+
+    /// Where a path of the host stands inside.
+    fn inside(&self, path: &Path) -> PathBuf {
+        match (&self.policy.workdir_at, path.strip_prefix(&self.policy.workdir)) {
+            (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
+            (Some(at), Ok(below)) => at.join(below),
+            _ => path.to_path_buf(),
+        }
+    }
+
+    fn space_of(&self, target: &Path) -> Space {
+        target.ancestors().find_map(|p| self.spaces.get(p)).copied().unwrap_or(Space::Host)
+    }
+
+    /// Makes the directories above a target, where they are private space.
+    fn parents(&mut self, target: &Path) {
+        let mut missing: Vec<PathBuf> = target
+            .ancestors()
+            .skip(1)
+            .take_while(|p| !self.spaces.contains_key(*p) && !self.made.contains(*p))
+            .map(Path::to_path_buf)
+            .collect();
+        missing.reverse();
+        for dir in missing {
+            if self.space_of(&dir) != Space::Host {
+                self.made.insert(dir.clone());
+                self.mounts.push(Mount::Dir { target: dir, mode: 0o755 });
+            }
+        }
+    }
+
+    /// Makes a name to mount on, where the target lies in private space.
+    fn mount_point(&mut self, target: &Path, kind: Kind) {
+        if self.spaces.contains_key(target) || self.space_of(target) == Space::Host {
+            return;
+        }
+        self.parents(target);
+        if self.made.insert(target.to_path_buf()) {
+            self.mounts.push(match kind {
+                Kind::Dir => Mount::Dir { target: target.to_path_buf(), mode: 0o755 },
+                Kind::File => Mount::File { target: target.to_path_buf() },
+            });
+        }
+    }
+
+    fn bind(&mut self, source: &Path, target: &Path, writable: bool, kind: Kind) {
+        self.mount_point(target, kind);
+        self.spaces.insert(target.to_path_buf(), Space::Host);
+        self.mounts.push(Mount::Bind { source: source.to_path_buf(), target: target.to_path_buf(), writable, kind });
+    }
+
+    fn tmpfs(&mut self, target: &Path, mode: u32, size: u64, inodes: u64, space: Space) {
+        self.mount_point(target, Kind::Dir);
+        self.spaces.insert(target.to_path_buf(), space);
+        self.mounts.push(Mount::Tmpfs { target: target.to_path_buf(), mode, size, inodes });
+    }
+
+    fn root(&mut self) {
+        match self.policy.root {
+            Root::Host => self.bind(Path::new("/"), Path::new("/"), false, Kind::Dir),
+            Root::Programs => {
+                self.tmpfs(Path::new("/"), 0o755, SMALL, FEW_INODES, Space::Sealed);
+                for path in PROGRAMS.iter().map(Path::new) {
+                    self.program_dir(path);
+                }
+                for path in ETC.iter().map(Path::new) {
+                    if let Ok(real) = fs::canonicalize(path) {
+                        let kind = if real.is_dir() { Kind::Dir } else { Kind::File };
+                        self.bind(&real, path, false, kind);
+                    }
+                }
+                let (uid, gid) = match self.policy.user {
+                    User::Caller => (self.facts.uid, self.facts.gid),
+                    User::Ids { uid, gid } => (uid, gid),
+                };
+                let passwd = format!(
+                    "root:x:0:0:root:/root:/bin/sh\nsandbox:x:{uid}:{gid}:sandbox:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+                );
+                self.text("/etc/passwd", passwd);
+                self.text("/etc/group", format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"));
+                self.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned());
+            }
+        }
+    }
+
+    /// A directory of programs as the host has it: bound, or the same symlink.
+    fn program_dir(&mut self, path: &Path) {
+        let Ok(data) = fs::symlink_metadata(path) else { return };
+        if data.is_symlink() {
+            if let Ok(to) = fs::read_link(path) {
+                self.made.insert(path.to_path_buf());
+                self.mounts.push(Mount::Symlink { target: path.to_path_buf(), to });
+            }
+        } else if data.is_dir() {
+            self.bind(path, path, false, Kind::Dir);
+        }
+    }
+
+    fn text(&mut self, target: &str, text: String) {
+        self.parents(Path::new(target));
+        self.made.insert(PathBuf::from(target));
+        self.mounts.push(Mount::Text { target: PathBuf::from(target), text, mode: 0o444 });
+    }
+
+    /// What every box has of its own: `/proc`, `/dev`, `/tmp`, `/var/tmp`, `/run`.
+    fn private(&mut self) {
+        let limits = &self.policy.limits;
+        let (size, inodes) = (limits.tmp_size, limits.tmp_inodes);
+        for dir in ["/proc", "/dev"] {
+            self.mount_point(Path::new(dir), Kind::Dir);
+            self.spaces.insert(PathBuf::from(dir), Space::Host);
+        }
+        self.mounts.push(Mount::Proc { target: PathBuf::from("/proc") });
+        self.mounts.push(Mount::Dev { target: PathBuf::from("/dev"), shm_size: size, shm_inodes: inodes });
+        for (dir, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755), ("/var/run", 0o755)] {
+            let target = match (self.policy.root, fs::canonicalize(dir)) {
+                (Root::Programs, _) => PathBuf::from(dir),
+                (Root::Host, Ok(real)) => real,
+                (Root::Host, Err(_)) => continue,
+            };
+            if self.policy.root == Root::Programs && dir == "/var/run" {
+                self.parents(&target);
+                self.mounts.push(Mount::Symlink { target, to: PathBuf::from("/run") });
+            } else if !self.spaces.contains_key(&target) {
+                self.tmpfs(&target, mode, size, inodes, Space::Private);
+            }
+        }
+        if self.policy.root == Root::Programs {
+            self.tmpfs(Path::new(HOME), 0o755, size, inodes, Space::Private);
+        }
+        if let Some(dir) = self.facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new)
+            && self.policy.env.inherit
+            && dir.starts_with("/run/")
+        {
+            self.parents(dir);
+            self.made.insert(dir.to_path_buf());
+            self.mounts.push(Mount::Dir { target: dir.to_path_buf(), mode: 0o700 });
+        }
+        self.tmpfs(Path::new(MARKER_DIR), 0o755, SMALL, FEW_INODES, Space::Sealed);
+        let marker = format!("{{\"profile\":{:?}}}\n", self.policy.profile);
+        self.text(&format!("{MARKER_DIR}/box.json"), marker);
+    }
+
+    /// `/etc/resolv.conf` is often a link into `/run`, which the box has of its own.
+    fn resolver(&mut self) {
+        if self.policy.network == Network::None {
+            return;
+        }
+        let conf = Path::new("/etc/resolv.conf");
+        let Ok(real) = fs::canonicalize(conf) else { return };
+        match self.policy.root {
+            Root::Programs => self.bind(&real, conf, false, Kind::File),
+            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
+            Root::Host => {}
+        }
+    }
+
+    fn files(&mut self, tree: &Tree) {
+        let mut pins = BTreeSet::new();
+        for (path, node) in tree.nodes() {
+            let above = tree.above(path);
+            let in_writable = above.is_some_and(|(_, n)| n.access == Access::Rw);
+            if let (true, Some((writable, _))) = (in_writable && node.access != Access::Rw, above) {
+                self.pin(path, writable, &mut pins);
+            }
+            match &node.state {
+                State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
+                State::Link(to) if node.access != Access::Rw => self.link(path, to.as_deref(), node),
+                State::Absent if node.access != Access::Rw => self.absent(path, node),
+                State::Link(_) | State::Absent => {}
+            }
+        }
+    }
+
+    /// Mounts every directory between a writable place and a path below it onto itself: Linux lets one rename the parent
+    /// of a mount point, but not a mount point.
+    fn pin(&mut self, path: &Path, writable: &Path, pins: &mut BTreeSet<PathBuf>) {
+        let mut between: Vec<&Path> = path.ancestors().skip(1).take_while(|p| *p != writable).collect();
+        between.reverse();
+        for dir in between {
+            if pins.insert(dir.to_path_buf()) {
+                if !dir.exists() {
+                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir });
+                }
+                let target = self.inside(dir);
+                self.bind(dir, &target, true, Kind::Dir);
+            }
+        }
+    }
+
+    fn present(&mut self, path: &Path, node: &Node, above: Option<Access>, tree: &Tree) {
+        let target = self.inside(path);
+        match node.access {
+            Access::Rw => self.bind(path, &target, true, node.kind),
+            Access::Ro => {
+                // Root's box is nobody on the host, so that what root alone may read must be bound with ids mapped.
+                let for_root = self.facts.uid == 0 && node.exact;
+                let seen = above == Some(Access::Ro) || (above.is_none() && self.space_of(&target) == Space::Host);
+                if !seen || for_root {
+                    self.bind(path, &target, false, node.kind);
+                }
+            }
+            Access::Exclude => {
+                let passable = node.kind == Kind::Dir && tree.exposes_below(path);
+                self.mount_point(&target, node.kind);
+                self.spaces.insert(target.clone(), if passable { Space::Sealed } else { Space::Host });
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
+            }
+        }
+    }
+
+    /// A protected symlink in a writable place: what it leads to is mounted on the link itself.
+    fn link(&mut self, path: &Path, to: Option<&Path>, node: &Node) {
+        let target = self.inside(path);
+        match (node.access, to) {
+            (Access::Exclude, _) => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            (_, Some(source)) => self.bind(source, &target, false, node.kind),
+            (_, None) => self.mounts.push(Mount::Empty { target, kind: Kind::File }),
+        }
+    }
+
+    fn absent(&mut self, path: &Path, node: &Node) {
+        let target = self.inside(path);
+        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind });
+        self.mounts.push(match node.access {
+            Access::Exclude => Mount::Hide { target, kind: node.kind, passable: false },
+            _ => Mount::Empty { target, kind: node.kind },
+        });
+    }
+
+    /// The Docker socket comes last, so that no other rule exposes it again.
+    fn docker(&mut self, docker: &DockerSockets) {
+        let host_root = self.policy.root == Root::Host;
+        for socket in &docker.found {
+            // An image of the host's programs alone shows no socket, unless a rule bound it.
+            if host_root || self.spaces.contains_key(socket) || self.space_of(socket) == Space::Host {
+                self.mount_point(socket, Kind::File);
+                self.spaces.insert(socket.clone(), Space::Host);
+                self.mounts.push(Mount::Hide { target: socket.clone(), kind: Kind::File, passable: false });
+            }
+        }
+        if self.policy.docker
+            && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
+        {
+            let standard = Path::new("/run/docker.sock");
+            self.bind(real, standard, true, Kind::File);
+        }
+    }
+
+    fn seal(&mut self) {
+        let sealed: Vec<PathBuf> =
+            self.spaces.iter().filter(|(_, s)| **s == Space::Sealed).map(|(p, _)| p.clone()).collect();
+        // Deepest first: a sealed parent takes no more mount points, which a child may still need none of.
+        self.mounts.extend(sealed.into_iter().rev().map(|target| Mount::Seal { target }));
+    }
+}
+
+/// Home directory of a box that sees nothing of the user's.
+pub const HOME: &str = "/home/sandbox";
+
+/// Directories of programs and libraries.
+const PROGRAMS: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+
+/// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
+const ETC: [&str; 20] = [
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/mime.types",
+    "/etc/terminfo",
+    "/etc/fonts",
+    "/etc/inputrc",
+    "/etc/bash.bashrc",
+    "/etc/profile",
+    "/etc/java-17-openjdk",
+];
+
+/// The sockets of container daemons on this host, symlinks resolved.
+struct DockerSockets {
+    found: Vec<PathBuf>,
+    /// The one that Docker clients of the caller use, resolved where it exists.
+    chosen: PathBuf,
+}
+
+impl DockerSockets {
+    fn find(facts: &Facts) -> Self {
+        let variable = |name: &str| facts.env.get(OsStr::new(name)).filter(|v| !v.is_empty());
+        let unix = |name: &str| {
+            variable(name)
+                .and_then(|v| v.as_bytes().strip_prefix(b"unix://"))
+                .map(|p| PathBuf::from(OsStr::from_bytes(p)))
+        };
+        let mut candidates: Vec<PathBuf> = CONTAINER_SOCKETS.iter().map(PathBuf::from).collect();
+        if let Some(runtime) = variable("XDG_RUNTIME_DIR") {
+            candidates.extend(["docker.sock", "podman/podman.sock"].map(|name| Path::new(runtime).join(name)));
+        }
+        candidates.extend(HOME_SOCKETS.map(|name| facts.home.join(name)));
+        candidates.extend(unix("CONTAINER_HOST"));
+        let asked = unix("DOCKER_HOST").unwrap_or_else(|| PathBuf::from("/var/run/docker.sock"));
+        candidates.push(asked.clone());
+        let mut found: Vec<PathBuf> = candidates.iter().filter_map(|c| fs::canonicalize(c).ok()).collect();
+        found.sort();
+        found.dedup();
+        Self { found, chosen: fs::canonicalize(&asked).unwrap_or(asked) }
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        match fs::metadata(&self.chosen) {
+            Ok(data) if data.file_type().is_socket() => Ok(()),
+            Ok(_) => Err(PlanError::DockerSocketWrong(self.chosen.clone())),
+            Err(_) => Err(PlanError::DockerSocketMissing(self.chosen.clone())),
+        }
+    }
+}
+
+const CONTAINER_SOCKETS: [&str; 8] = [
+    "/var/run/docker.sock",
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/docker/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/buildkit/buildkitd.sock",
+    "/run/k3s/containerd/containerd.sock",
+];
+
+/// Docker Desktop, Colima, Rancher Desktop, Lima.
+const HOME_SOCKETS: [&str; 5] = [
+    ".docker/run/docker.sock",
+    ".docker/desktop/docker.sock",
+    ".colima/default/docker.sock",
+    ".rd/docker.sock",
+    ".lima/docker/sock/docker.sock",
+];
+
+/// Finds the program as the box will see it.
+fn resolve_command(
+    command: &[OsString],
+    environment: &[(OsString, OsString)],
+    policy: &Policy,
+    workdir: &Path,
+) -> Result<Command, PlanError> {
+    let name = command.first().filter(|n| !n.is_empty()).ok_or(PlanError::NoCommand)?;
+    let args = command.to_vec();
+    let outside = |path: &Path| match (&policy.workdir_at, path.strip_prefix(workdir)) {
+        (Some(_), Ok(below)) => policy.workdir.join(below),
+        _ => path.to_path_buf(),
+    };
+    if name.as_bytes().contains(&b'/') {
+        // Looked up inside: whether it is there depends on what the box sees.
+        return Ok(Command { program: workdir.join(name), args });
+    }
+    let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
+    let mut blocked = None;
+    for dir in std::env::split_paths(&path) {
+        let program = workdir.join(dir).join(name);
+        if let Ok(data) = fs::metadata(outside(&program)) {
+            if data.is_file() && data.permissions().mode() & 0o111 != 0 {
+                return Ok(Command { program, args });
+            }
+            blocked = Some(program);
+        }
+    }
+    Err(match blocked {
+        Some(program) => PlanError::ProgramNotExecutable(program),
+        None => PlanError::ProgramNotFound(PathBuf::from(name)),
+    })
 }

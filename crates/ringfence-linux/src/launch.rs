@@ -1,0 +1,483 @@
+//! Starts a box: process 1 in new namespaces, which builds its root, gives up every privilege, starts the command, reaps
+//! and forwards signals, and takes everything with it when the command ends.
+//!
+//! All memory is prepared before the fork; afterwards there are only system calls. Process 1 never writes to the standard
+//! descriptors, never reads a file of the box, and trusts nothing it shares a namespace with. The owner learns what
+//! happened over one socket, and treats what it reads there as hostile.
+
+use std::ffi::CString;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+
+use crate::setup::{Building, Step};
+use crate::sys::{self, Fork, PointerList};
+use crate::{landlock, seccomp};
+
+/// Everything that a box is made from.
+#[derive(Debug)]
+pub struct Spec {
+    /// `CLONE_NEW*` flags.
+    pub namespaces: u64,
+    pub identity: Identity,
+    /// The first builds the root, the others fill it.
+    pub steps: Vec<Step>,
+    /// Bring the loopback of an own network namespace up.
+    pub loopback: bool,
+    /// Leave user namespaces open inside.
+    pub nesting: bool,
+    /// `RLIMIT_*` and value.
+    pub rlimits: Vec<(u32, u64)>,
+    pub landlock: Option<landlock::Rules>,
+    pub filter: Option<seccomp::Program>,
+    pub workdir: CString,
+    pub program: CString,
+    pub argv: PointerList,
+    /// `argv` for a script without an interpreter line.
+    pub script_argv: PointerList,
+    pub env: PointerList,
+    pub terminal: Terminal,
+    /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
+    pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// How the box's user ids relate to the host's.
+#[derive(Debug)]
+pub enum Identity {
+    /// Run by an ordinary user: the box maps this one user, by itself.
+    Mapped { uid_map: CString, gid_map: CString },
+    /// Run by root: mounts are made with root's rights, then the box enters this prepared namespace as this user.
+    Entered { userns: OwnedFd, idmap: OwnedFd, uid: u32, gid: u32 },
+    /// No namespace of its own: what the box already lives in stays (a nested run).
+    Kept,
+}
+
+/// Whether the command gets a terminal of the box's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terminal {
+    None,
+    Own { rows: u16, columns: u16 },
+}
+
+/// Where setting up stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    IdMaps,
+    /// The step with this index.
+    Step(usize),
+    Pivot,
+    Hostname,
+    Loopback,
+    UserNamespaces,
+    Become,
+    Capabilities,
+    NoNewPrivileges,
+    Limits,
+    Landlock,
+    Filter,
+    Terminal,
+    Fork,
+    Verify,
+    /// The command's own process: session, descriptors, working directory.
+    Session,
+    Stdio,
+    WorkingDirectory,
+}
+
+impl Stage {
+    const FIXED: [Stage; 17] = [
+        Stage::IdMaps,
+        Stage::Pivot,
+        Stage::Hostname,
+        Stage::Loopback,
+        Stage::UserNamespaces,
+        Stage::Become,
+        Stage::Capabilities,
+        Stage::NoNewPrivileges,
+        Stage::Limits,
+        Stage::Landlock,
+        Stage::Filter,
+        Stage::Terminal,
+        Stage::Fork,
+        Stage::Verify,
+        Stage::Session,
+        Stage::Stdio,
+        Stage::WorkingDirectory,
+    ];
+
+    fn encode(self) -> i32 {
+        match self {
+            Stage::Step(index) => 1000 + index as i32,
+            fixed => Self::FIXED.iter().position(|s| *s == fixed).unwrap_or(0) as i32,
+        }
+    }
+
+    fn decode(number: i32) -> Option<Stage> {
+        match usize::try_from(number).ok()? {
+            n if n >= 1000 => Some(Stage::Step(n - 1000)),
+            n => Self::FIXED.get(n).copied(),
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::IdMaps => "map user ids",
+            Stage::Step(index) => return write!(f, "carry out step {index}"),
+            Stage::Pivot => "change the root",
+            Stage::Hostname => "set the host name",
+            Stage::Loopback => "bring loopback up",
+            Stage::UserNamespaces => "close user namespaces",
+            Stage::Become => "become the sandbox user",
+            Stage::Capabilities => "drop capabilities",
+            Stage::NoNewPrivileges => "forbid new privileges",
+            Stage::Limits => "set resource limits",
+            Stage::Landlock => "apply Landlock",
+            Stage::Filter => "install the system-call filter",
+            Stage::Terminal => "open a terminal",
+            Stage::Fork => "fork the command",
+            Stage::Verify => "verify the walls",
+            Stage::Session => "start a session",
+            Stage::Stdio => "set up standard descriptors",
+            Stage::WorkingDirectory => "enter the working directory",
+        })
+    }
+}
+
+/// What the owner hears from a box.
+#[derive(Debug)]
+pub enum Event {
+    /// Setting up failed; the command was not started.
+    Failed { stage: Stage, errno: Errno },
+    /// The program could not be executed.
+    NotExecuted(Errno),
+    /// The master side of the box's own terminal.
+    Terminal(OwnedFd),
+    /// The command was stopped by this signal.
+    Stopped(i32),
+    /// The command ended with this `waitpid` status.
+    Exited { status: i32 },
+    /// The socket closed: process 1 is gone.
+    Closed,
+}
+
+const FAILED: i32 = 1;
+const NOT_EXECUTED: i32 = 2;
+const TERMINAL: i32 = 3;
+const STOPPED: i32 = 4;
+const EXITED: i32 = 5;
+
+type Message = [u8; 12];
+
+fn message(kind: i32, a: i32, b: i32) -> Message {
+    let mut bytes = [0; 12];
+    for (slot, value) in bytes.chunks_exact_mut(4).zip([kind, a, b]) {
+        slot.copy_from_slice(&value.to_ne_bytes());
+    }
+    bytes
+}
+
+/// A started box.
+#[derive(Debug)]
+pub struct Launched {
+    /// Process 1, as the host sees it.
+    pub pid: rustix::process::Pid,
+    events: OwnedFd,
+}
+
+/// Forks process 1. The box runs when this returns; failures of its set-up come as [`Event::Failed`].
+pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    match sys::fork(spec.namespaces)? {
+        Fork::Parent(pid) => Ok(Launched { pid, events: ours }),
+        Fork::Child => process_one(spec, &theirs),
+    }
+}
+
+impl Launched {
+    /// Readable when the next event is there.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// The next event; waits for it.
+    pub fn next_event(&self) -> Result<Event, Errno> {
+        let mut bytes: Message = [0; 12];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+            match rustix::net::recvmsg(&self.events, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(Event::Closed),
+                result => break result?,
+            }
+        };
+        let fd = ancillary.drain().find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        if received.bytes == 0 {
+            return Ok(Event::Closed);
+        }
+        let word = |i: usize| i32::from_ne_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        match (received.bytes, word(0), fd) {
+            (12, FAILED, _) => Ok(Event::Failed {
+                stage: Stage::decode(word(4)).ok_or(Errno::PROTO)?,
+                errno: Errno::from_raw_os_error(word(8).clamp(1, 4095)),
+            }),
+            (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
+            (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
+            (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
+            (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Sends a signal to process 1, which forwards it to the command's process group; KILL ends the box at once.
+    pub fn signal(&self, signal: i32) -> Result<(), Errno> {
+        // The pid cannot have been reused: it stays ours until `reap`.
+        sys::kill(self.pid.as_raw_nonzero().get(), signal)
+    }
+
+    /// Waits until process 1, and so everything in its namespace, is gone.
+    pub fn reap(self) -> Result<Option<sys::Waited>, Errno> {
+        sys::wait(self.pid.as_raw_nonzero().get(), true, false)
+    }
+}
+
+/// A failure on the way to the command: where, and why.
+type Failure = (Stage, Errno);
+
+fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
+    move |errno| (stage, errno)
+}
+
+fn process_one(spec: &Spec, owner: &OwnedFd) -> ! {
+    let code = match build(spec).and_then(|()| run(spec, owner)) {
+        Ok(()) => 0,
+        Err((stage, errno)) => {
+            report(owner, message(FAILED, stage.encode(), errno.raw_os_error()));
+            125
+        }
+    };
+    sys::exit_now(code)
+}
+
+/// Nobody to tell when the owner is gone: then process 1 is about to be killed anyway.
+fn report(owner: &OwnedFd, message: Message) {
+    let _ = rustix::net::send(owner, &message, SendFlags::NOSIGNAL);
+}
+
+/// Builds the box around this process and takes every privilege away from it.
+fn build(spec: &Spec) -> Result<(), Failure> {
+    if let Identity::Mapped { uid_map, gid_map } = &spec.identity {
+        // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
+        write_file(c"/proc/self/setgroups", b"deny").map_err(at(Stage::IdMaps))?;
+        write_file(c"/proc/self/uid_map", uid_map.as_bytes()).map_err(at(Stage::IdMaps))?;
+        write_file(c"/proc/self/gid_map", gid_map.as_bytes()).map_err(at(Stage::IdMaps))?;
+    }
+    if spec.loopback {
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(at(Stage::Loopback))?;
+        sys::loopback_up(socket.as_fd()).map_err(at(Stage::Loopback))?;
+    }
+    if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
+        sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
+    }
+    if let Some((first, rest)) = spec.steps.split_first() {
+        let idmap = match &spec.identity {
+            Identity::Entered { idmap, .. } => Some(idmap.as_fd()),
+            _ => None,
+        };
+        let mut building = Building::begin(first, idmap).map_err(at(Stage::Step(0)))?;
+        for (index, step) in rest.iter().enumerate() {
+            building.step(step).map_err(at(Stage::Step(index + 1)))?;
+        }
+        building.pivot().map_err(at(Stage::Pivot))?;
+    }
+    if let Identity::Entered { userns, .. } = &spec.identity {
+        sys::set_namespace(userns.as_fd(), libc::CLONE_NEWUSER).map_err(at(Stage::Become))?;
+    }
+    if !matches!(spec.identity, Identity::Kept) {
+        if !spec.nesting {
+            write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
+        }
+        sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
+    }
+    if let Identity::Entered { uid, gid, .. } = &spec.identity {
+        sys::become_user(*uid, *gid).map_err(at(Stage::Become))?;
+    }
+    sys::drop_capabilities().map_err(at(Stage::Capabilities))?;
+    rustix::thread::set_no_new_privs(true).map_err(at(Stage::NoNewPrivileges))?;
+    // Not traceable, and its memory and environment, which are the launcher's, not readable through /proc. Last of the
+    // identity steps, since they each reset it and it closes /proc/self/*_map.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(at(Stage::NoNewPrivileges))?;
+    for (resource, value) in &spec.rlimits {
+        sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
+    }
+    Ok(())
+}
+
+/// Starts the command behind the last walls, and looks after it until it ends.
+fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
+    let slave = match spec.terminal {
+        Terminal::None => None,
+        Terminal::Own { rows, columns } => Some(open_terminal(owner, rows, columns).map_err(at(Stage::Terminal))?),
+    };
+    if let Some(rules) = &spec.landlock {
+        rules.apply().map_err(at(Stage::Landlock))?;
+    }
+    let signals = sys::signal_fd_for_all().map_err(at(Stage::Fork))?;
+    // With a terminal, process 1 leads the session, so that a stopped command is not an orphan and can be continued.
+    if slave.is_some() || !matches!(spec.identity, Identity::Kept) {
+        rustix::process::setsid().map_err(at(Stage::Session))?;
+    }
+    if let Some(slave) = &slave {
+        rustix::process::ioctl_tiocsctty(slave).map_err(at(Stage::Terminal))?;
+    }
+    if let Some(filter) = &spec.filter {
+        filter.install().map_err(at(Stage::Filter))?;
+    }
+    let command = match sys::fork(0).map_err(at(Stage::Fork))? {
+        Fork::Child => {
+            let (kind, a, b) = match become_command(spec, slave.as_ref()) {
+                Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
+                Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
+            };
+            report(owner, message(kind, a, b));
+            sys::exit_now(125)
+        }
+        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
+    };
+    if let Some(slave) = &slave {
+        // Also done by the child: whoever comes first, the group exists before anything reads from the terminal.
+        let _ = rustix::process::setpgid(rustix::process::Pid::from_raw(command), None);
+        foreground(slave, command);
+    }
+    // Standard ones included: a pipe that process 1 kept open would never end.
+    sys::close_all_but(&[owner.as_raw_fd(), signals.as_raw_fd(), slave.as_ref().map_or(-1, AsRawFd::as_raw_fd)]);
+    look_after(command, owner, &signals, slave.as_ref());
+    Ok(())
+}
+
+/// The last steps of the command's own process; returns only when it could not be executed.
+fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure> {
+    match slave {
+        Some(slave) => {
+            rustix::process::setpgid(None, None).map_err(at(Stage::Session))?;
+            foreground(slave, rustix::process::getpid().as_raw_nonzero().get());
+        }
+        // No terminal of the host's can be made this session's own, and so none can be typed into (TIOCSTI).
+        None => rustix::process::setsid().map(drop).map_err(at(Stage::Session))?,
+    }
+    // From above 2 downwards they may be each other's numbers: duplicate first, place then.
+    let mut placed: [Option<OwnedFd>; 3] = [None, None, None];
+    for (slot, fd) in placed.iter_mut().zip(&spec.stdio) {
+        let source = fd.as_ref().or(slave).ok_or((Stage::Stdio, Errno::BADF))?;
+        *slot = Some(rustix::io::fcntl_dupfd_cloexec(source, 10).map_err(at(Stage::Stdio))?);
+    }
+    for (target, fd) in (0..).zip(&placed) {
+        if let Some(fd) = fd {
+            sys::dup_onto(fd.as_fd(), target).map_err(at(Stage::Stdio))?;
+        }
+    }
+    sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))?;
+    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    sys::reset_signals().map_err(at(Stage::Session))?;
+    match sys::execve(&spec.program, &spec.argv, &spec.env) {
+        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),
+        errno => Ok(errno),
+    }
+}
+
+/// Reaps, forwards signals, reports; returns when the command has ended, and everything else in the box ends then.
+fn look_after(command: i32, owner: &OwnedFd, signals: &OwnedFd, slave: Option<&OwnedFd>) {
+    loop {
+        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(owner, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        // The owner never sends: readable means that it is gone.
+        if !ready[1].revents().is_empty() {
+            return;
+        }
+        while let Some(signal) = sys::read_signal(signals.as_fd()) {
+            match signal {
+                libc::SIGCHLD => {}
+                libc::SIGCONT => {
+                    if let Some(slave) = slave {
+                        foreground(slave, command);
+                    }
+                    let _ = sys::kill(-command, libc::SIGCONT);
+                }
+                // An orphaned group ignores the terminal's stop; this one cannot be ignored.
+                libc::SIGTSTP => {
+                    let _ = sys::kill(-command, libc::SIGSTOP);
+                }
+                // The group may have been left by its leader, or not exist any more: then there is nobody to tell.
+                other => {
+                    let _ = sys::kill(-command, other);
+                }
+            }
+        }
+        while let Ok(Some(child)) = sys::wait(-1, false, true) {
+            if child.pid != command {
+                continue;
+            }
+            if libc::WIFSTOPPED(child.status) {
+                report(owner, message(STOPPED, libc::WSTOPSIG(child.status), 0));
+            } else {
+                report(owner, message(EXITED, child.status, 0));
+                return;
+            }
+        }
+    }
+}
+
+/// A terminal from the box's own devpts; the master goes to the owner.
+fn open_terminal(owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let master = rustix::fs::open(c"/dev/pts/ptmx", flags, rustix::fs::Mode::empty())?;
+    rustix::pty::unlockpt(&master)?;
+    let slave = rustix::pty::ioctl_tiocgptpeer(
+        &master,
+        rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY | rustix::pty::OpenptFlags::CLOEXEC,
+    )?;
+    let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&slave, size)?;
+    let fds = [master.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let bytes = message(TERMINAL, 0, 0);
+    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(slave)
+}
+
+/// Gives the terminal to a process group. It fails when the group has just ended, which its exit then tells.
+fn foreground(slave: &OwnedFd, group: i32) {
+    if let Some(group) = rustix::process::Pid::from_raw(group) {
+        let _ = rustix::termios::tcsetpgrp(slave, group);
+    }
+}
+
+fn write_file(path: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
+    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    match rustix::io::write(&file, text)? {
+        n if n == text.len() => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}

@@ -1,0 +1,381 @@
+//! What process 1 does to build its box: an ordered list of steps, made before the fork and carried out after it without
+//! allocating. It decides nothing: every step comes from the native engine's compiled plan.
+//!
+//! The new root is attached on top of the old one first. Until [`pivot`] the process's own root is still the old one, so
+//! that absolute paths are sources on the host, and everything relative to the new root's descriptor is a target inside.
+//! No path is ever followed through a symlink, on either side: a neighbour that swaps a directory for a link between
+//! planning and mounting gets an error, not a mount.
+
+use std::ffi::CString;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use crate::sys::{self, MountAttr};
+
+/// One step. Sources are absolute on the host, targets are relative to the new root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The first step: this tree becomes the root, read-only with all below it.
+    RootBind {
+        source: CString,
+    },
+    /// The first step: the root is empty private space.
+    RootTmpfs(Tmpfs),
+    /// A host file or tree with all below it.
+    Bind {
+        source: CString,
+        target: CString,
+        writable: bool,
+        idmap: bool,
+    },
+    /// One device node of the host.
+    Device {
+        source: CString,
+        target: CString,
+    },
+    Tmpfs {
+        target: CString,
+        tmpfs: Tmpfs,
+    },
+    /// The shared tmpfs that stand-ins are cloned from; attached at a target that a later step covers.
+    StandIns {
+        target: CString,
+    },
+    StandIn {
+        target: CString,
+        which: StandIn,
+    },
+    Proc {
+        target: CString,
+    },
+    Devpts {
+        target: CString,
+    },
+    Mkdir {
+        target: CString,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+    },
+    Touch {
+        target: CString,
+    },
+    Symlink {
+        target: CString,
+        to: CString,
+    },
+    Write {
+        target: CString,
+        text: Vec<u8>,
+        mode: u32,
+    },
+    /// Makes the mount at this target read-only, not what is mounted below it.
+    Seal {
+        target: CString,
+    },
+}
+
+/// Private space; the strings are what the kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tmpfs {
+    pub mode: CString,
+    pub size: CString,
+    pub inodes: CString,
+    /// Owner as the kernel of the mounting process sees it; the mounting user when `None`.
+    pub owner: Option<(CString, CString)>,
+    pub exec: bool,
+}
+
+impl Tmpfs {
+    pub fn new(mode: u32, size: u64, inodes: u64, owner: Option<(u32, u32)>) -> Self {
+        let text = |value: String| CString::new(value).unwrap_or_default();
+        Self {
+            mode: text(format!("{mode:o}")),
+            size: text(size.to_string()),
+            inodes: text(inodes.to_string()),
+            owner: owner.map(|(uid, gid)| (text(uid.to_string()), text(gid.to_string()))),
+            exec: true,
+        }
+    }
+}
+
+/// Empty stand-ins for what must not be seen or must not appear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandIn {
+    HiddenFile,
+    HiddenDir,
+    EmptyFile,
+    EmptyDir,
+}
+
+impl StandIn {
+    const ALL: [StandIn; 4] = [StandIn::HiddenFile, StandIn::HiddenDir, StandIn::EmptyFile, StandIn::EmptyDir];
+
+    fn name(self) -> &'static std::ffi::CStr {
+        match self {
+            StandIn::HiddenFile => c"hidden-file",
+            StandIn::HiddenDir => c"hidden-dir",
+            StandIn::EmptyFile => c"empty-file",
+            StandIn::EmptyDir => c"empty-dir",
+        }
+    }
+
+    fn mode(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            StandIn::HiddenFile | StandIn::HiddenDir => 0o000,
+            StandIn::EmptyFile => 0o444,
+            StandIn::EmptyDir => 0o555,
+        })
+    }
+
+    fn is_dir(self) -> bool {
+        matches!(self, StandIn::HiddenDir | StandIn::EmptyDir)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inside = |c: &CString| format!("`/{}`", c.to_string_lossy());
+        let outside = |c: &CString| format!("`{}`", c.to_string_lossy());
+        match self {
+            Step::RootBind { source } => write!(f, "bind {} read-only as the root", outside(source)),
+            Step::RootTmpfs(_) => write!(f, "mount an empty root"),
+            Step::Bind { source, target, writable, idmap } => {
+                write!(f, "bind {} ", outside(source))?;
+                if source.as_bytes().get(1..) != Some(target.as_bytes()) {
+                    write!(f, "at {} ", inside(target))?;
+                }
+                write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
+                if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
+            }
+            Step::Device { target, .. } => write!(f, "bind device {}", inside(target)),
+            Step::Tmpfs { target, tmpfs } => write!(
+                f,
+                "mount private space at {}, mode {}, {} bytes, {} inodes",
+                inside(target),
+                tmpfs.mode.to_string_lossy(),
+                tmpfs.size.to_string_lossy(),
+                tmpfs.inodes.to_string_lossy()
+            ),
+            Step::StandIns { .. } => write!(f, "prepare empty stand-ins"),
+            Step::StandIn { target, which } => match which {
+                StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
+                StandIn::EmptyFile | StandIn::EmptyDir => write!(f, "keep {} empty", inside(target)),
+            },
+            Step::Proc { target } => write!(f, "mount a procfs of its own at {}", inside(target)),
+            Step::Devpts { target } => write!(f, "mount terminals of its own at {}", inside(target)),
+            Step::Mkdir { target, .. } => write!(f, "make directory {}", inside(target)),
+            Step::Touch { target } => write!(f, "make file {}", inside(target)),
+            Step::Symlink { target, to } => write!(f, "link {} to {}", inside(target), outside(to)),
+            Step::Write { target, .. } => write!(f, "write {}", inside(target)),
+            Step::Seal { target } => write!(f, "make {} read-only", inside(target)),
+        }
+    }
+}
+
+const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
+const CALM: u64 = sys::ATTR_NOSUID | sys::ATTR_NODEV;
+const MOVE: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
+
+/// A root under construction.
+#[derive(Debug)]
+pub struct Building<'a> {
+    root: OwnedFd,
+    stand_ins: Option<OwnedFd>,
+    /// The user namespace whose mapping id-mapped binds take.
+    idmap: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> Building<'a> {
+    /// Cuts the mounts off from the host's and carries the first step out.
+    pub fn begin(first: &Step, idmap: Option<BorrowedFd<'a>>) -> Result<Self, Errno> {
+        // Nothing that the host mounts or unmounts later may reach the box, and nothing of the box the host.
+        rustix::mount::mount_change(
+            c"/",
+            rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+        )?;
+        let root = match first {
+            Step::RootBind { source } => {
+                let tree = clone_tree(source)?;
+                let attr = MountAttr { set: CALM | sys::ATTR_RDONLY, ..MountAttr::default() };
+                sys::mount_setattr(tree.as_fd(), &attr, true)?;
+                tree
+            }
+            Step::RootTmpfs(tmpfs) => new_tmpfs(tmpfs)?,
+            _ => return Err(Errno::INVAL),
+        };
+        // On top of the old root: `/` still names the old one for this process, as its own root is not walked over.
+        move_mount(&root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        Ok(Self { root, stand_ins: None, idmap })
+    }
+
+    /// Carries one of the later steps out.
+    pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
+        match step {
+            Step::RootBind { .. } | Step::RootTmpfs(_) => Err(Errno::INVAL),
+            Step::Bind { source, target, writable, idmap } => {
+                let tree = clone_tree(source)?;
+                let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
+                if !writable {
+                    attr.set |= sys::ATTR_RDONLY;
+                }
+                if let (true, Some(userns)) = (*idmap, self.idmap) {
+                    attr.set |= sys::ATTR_IDMAP;
+                    attr.userns_fd = std::os::fd::AsRawFd::as_raw_fd(&userns) as u64;
+                }
+                sys::mount_setattr(tree.as_fd(), &attr, true)?;
+                self.attach(&tree, target)
+            }
+            Step::Device { source, target } => {
+                let tree = clone_tree(source)?;
+                let attr = MountAttr { set: sys::ATTR_NOSUID | sys::ATTR_NOEXEC, ..MountAttr::default() };
+                sys::mount_setattr(tree.as_fd(), &attr, false)?;
+                self.attach(&tree, target)
+            }
+            Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),
+            Step::StandIns { target } => {
+                let space = new_tmpfs(&Tmpfs::new(0o755, 4096, 16, None))?;
+                for which in StandIn::ALL {
+                    // mkdirat and openat apply the umask, so the mode is set by name.
+                    if which.is_dir() {
+                        rustix::fs::mkdirat(&space, which.name(), which.mode())?;
+                        rustix::fs::chmodat(&space, which.name(), which.mode(), rustix::fs::AtFlags::empty())?;
+                    } else {
+                        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+                        let file = rustix::fs::openat(&space, which.name(), flags, which.mode())?;
+                        rustix::fs::fchmod(&file, which.mode())?;
+                    }
+                }
+                self.attach(&space, target)?;
+                self.stand_ins = Some(space);
+                Ok(())
+            }
+            Step::StandIn { target, which } => {
+                let stand_ins = self.stand_ins.as_ref().ok_or(Errno::INVAL)?;
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                let tree = open_tree(stand_ins, which.name(), flags)?;
+                let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
+                sys::mount_setattr(tree.as_fd(), &attr, false)?;
+                self.attach(&tree, target)
+            }
+            Step::Proc { target } => {
+                let fs = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                fsconfig_create(&fs)?;
+                let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+                    | MountAttrFlags::MOUNT_ATTR_NODEV
+                    | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+                self.attach(&fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?, target)
+            }
+            Step::Devpts { target } => {
+                let fs = fsopen(c"devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                fsconfig_set_flag(&fs, c"newinstance")?;
+                fsconfig_set_string(&fs, c"ptmxmode", c"0666")?;
+                fsconfig_set_string(&fs, c"mode", c"0620")?;
+                fsconfig_create(&fs)?;
+                let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+                self.attach(&fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?, target)
+            }
+            Step::Mkdir { target, mode, owner } => {
+                let mode = Mode::from_raw_mode(*mode);
+                match rustix::fs::mkdirat(&self.root, target, mode) {
+                    Ok(()) => rustix::fs::chmodat(&self.root, target, mode, rustix::fs::AtFlags::empty())?,
+                    Err(Errno::EXIST) => return Ok(()),
+                    Err(e) => return Err(e),
+                }
+                if let Some((uid, gid)) = owner {
+                    let (uid, gid) = (rustix::fs::Uid::from_raw(*uid), rustix::fs::Gid::from_raw(*gid));
+                    rustix::fs::chownat(
+                        &self.root,
+                        target,
+                        Some(uid),
+                        Some(gid),
+                        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+                    )?;
+                }
+                Ok(())
+            }
+            Step::Touch { target } => self.create(target, 0o444).map(drop),
+            Step::Symlink { target, to } => match rustix::fs::symlinkat(to, &self.root, target) {
+                Err(Errno::EXIST) => Ok(()),
+                result => result,
+            },
+            Step::Write { target, text, mode } => {
+                let file = self.create(target, *mode)?;
+                let mut rest = text.as_slice();
+                while !rest.is_empty() {
+                    let written = rustix::io::write(&file, rest)?;
+                    rest = &rest[written..];
+                }
+                Ok(())
+            }
+            Step::Seal { target } => {
+                let at = self.open(target)?;
+                let attr = MountAttr { set: sys::ATTR_RDONLY, ..MountAttr::default() };
+                sys::mount_setattr(at.as_fd(), &attr, false)
+            }
+        }
+    }
+
+    /// Makes the new root the only one: the old one and all below it are gone from this namespace.
+    pub fn pivot(self) -> Result<(), Errno> {
+        rustix::process::fchdir(&self.root)?;
+        rustix::process::pivot_root(c".", c".")?;
+        // The old root now lies on top of the new one; the working directory is still in it.
+        rustix::mount::unmount(c".", rustix::mount::UnmountFlags::DETACH)?;
+        rustix::process::chdir(c"/")
+    }
+
+    fn create(&self, target: &CString, mode: u32) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat2(&self.root, target, flags, Mode::from_raw_mode(mode), NO_LINKS)?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+        Ok(file)
+    }
+
+    fn open(&self, target: &CString) -> Result<OwnedFd, Errno> {
+        let target = if target.is_empty() { c"." } else { target };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat2(&self.root, target, flags, Mode::empty(), NO_LINKS | ResolveFlags::BENEATH)
+    }
+
+    fn attach(&self, tree: &OwnedFd, target: &CString) -> Result<(), Errno> {
+        move_mount(tree, c"", self.open(target)?, c"", MOVE)
+    }
+}
+
+/// A private copy of a host tree with all that is mounted below it.
+fn clone_tree(source: &CString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let at = rustix::fs::openat2(CWD, source, flags, Mode::empty(), NO_LINKS)?;
+    open_tree(
+        &at,
+        c"",
+        OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_EMPTY_PATH,
+    )
+}
+
+fn new_tmpfs(tmpfs: &Tmpfs) -> Result<OwnedFd, Errno> {
+    let fs = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, c"mode", &tmpfs.mode)?;
+    fsconfig_set_string(&fs, c"size", &tmpfs.size)?;
+    fsconfig_set_string(&fs, c"nr_inodes", &tmpfs.inodes)?;
+    if let Some((uid, gid)) = &tmpfs.owner {
+        fsconfig_set_string(&fs, c"uid", uid)?;
+        fsconfig_set_string(&fs, c"gid", gid)?;
+    }
+    fsconfig_create(&fs)?;
+    let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    if !tmpfs.exec {
+        flags |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    }
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}

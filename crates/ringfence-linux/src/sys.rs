@@ -1,0 +1,310 @@
+//! System calls that rustix does not have, one safe function each. Nothing here allocates.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 {
+        Err(Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)))
+    } else {
+        Ok(result)
+    }
+}
+
+/// Which of the two processes a fork returned in.
+#[derive(Debug)]
+pub enum Fork {
+    Child,
+    Parent(rustix::process::Pid),
+}
+
+/// `clone(2)` in the manner of fork, with namespace flags.
+///
+/// The child has a copy of the caller's memory and one thread. It must only make system calls and touch memory that the
+/// caller prepared: no allocation, no lock, no panic, since another thread may have held the allocator's lock.
+pub fn fork(namespaces: u64) -> Result<Fork, Errno> {
+    let flags = namespaces | libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and with a null stack the child runs on its own copy of this stack, as after fork(2); no
+    // pointer is handed to the kernel.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?;
+    match rustix::process::Pid::from_raw(pid as i32) {
+        Some(pid) => Ok(Fork::Parent(pid)),
+        None => Ok(Fork::Child),
+    }
+}
+
+/// Ends the process without running any exit handler, which belong to the process that forked.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit(2) takes no pointer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Attributes for [`mount_setattr`]; the layout of the kernel's `struct mount_attr`.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct MountAttr {
+    pub set: u64,
+    pub clear: u64,
+    pub propagation: u64,
+    pub userns_fd: u64,
+}
+
+pub const ATTR_RDONLY: u64 = 0x1;
+pub const ATTR_NOSUID: u64 = 0x2;
+pub const ATTR_NODEV: u64 = 0x4;
+pub const ATTR_NOEXEC: u64 = 0x8;
+pub const ATTR_IDMAP: u64 = 0x10_0000;
+
+/// `mount_setattr(2)` on the mount that `fd` refers to, with all that is mounted below when `recursive`.
+pub fn mount_setattr(fd: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> Result<(), Errno> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: `attr` is a live, initialised `struct mount_attr` and its true size is given; the path is a NUL-terminated
+    // literal.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(attr),
+            size_of::<MountAttr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// `execve(2)`; returns only on failure. `argv` and `envp` end with a null pointer.
+pub fn execve(program: &CStr, argv: &PointerList, envp: &PointerList) -> Errno {
+    // SAFETY: both lists are null-terminated arrays of pointers to NUL-terminated strings that the lists own.
+    unsafe { libc::execve(program.as_ptr(), argv.pointers.as_ptr(), envp.pointers.as_ptr()) };
+    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
+}
+
+/// A null-terminated array of C strings for [`execve`], made before the fork.
+#[derive(Debug)]
+pub struct PointerList {
+    pointers: Vec<*const libc::c_char>,
+    _strings: Vec<std::ffi::CString>,
+}
+
+impl PointerList {
+    pub fn new(strings: Vec<std::ffi::CString>) -> Self {
+        let mut pointers: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        Self { pointers, _strings: strings }
+    }
+}
+
+// SAFETY: the pointers lead to heap memory owned by `_strings`, which nothing changes.
+unsafe impl Send for PointerList {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for PointerList {}
+
+/// `close_range(2)`: closes every descriptor from `first` to `last`, or marks them close-on-exec.
+pub fn close_range(first: u32, last: u32, on_exec: bool) -> Result<(), Errno> {
+    let flags = if on_exec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
+    // SAFETY: no pointer is passed. Descriptors closed here belong to the process that is about to become the box; its
+    // owners in this address space are never dropped there, since that process leaves by exec or _exit.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) })?;
+    Ok(())
+}
+
+/// Closes every descriptor of this process but these (four at most).
+pub fn close_all_but(keep: &[i32]) {
+    let mut keep_sorted = [-1i32; 4];
+    for (slot, fd) in keep_sorted.iter_mut().zip(keep) {
+        *slot = *fd;
+    }
+    keep_sorted.sort_unstable();
+    let mut next = 0u32;
+    for fd in keep_sorted.into_iter().filter_map(|fd| u32::try_from(fd).ok()) {
+        if fd > next {
+            let _ = close_range(next, fd - 1, false);
+        }
+        next = fd + 1;
+    }
+    let _ = close_range(next, u32::MAX, false);
+}
+
+/// `dup3(2)` onto one of the standard descriptors.
+pub fn dup_onto(fd: BorrowedFd<'_>, target: i32) -> Result<(), Errno> {
+    if fd.as_raw_fd() == target {
+        // dup3 refuses equal numbers; what is wanted is a descriptor that survives exec.
+        // SAFETY: F_SETFD takes an integer.
+        check(unsafe { libc::fcntl(target, libc::F_SETFD, 0) }.into())?;
+        return Ok(());
+    }
+    // SAFETY: no pointer is passed.
+    check(unsafe { libc::dup3(fd.as_raw_fd(), target, 0) }.into())?;
+    Ok(())
+}
+
+/// `sethostname(2)`.
+pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
+    // SAFETY: pointer and length describe one live slice.
+    check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }.into())?;
+    Ok(())
+}
+
+/// Drops every capability from the bounding set, and keeps user id 0 from gaining any by exec.
+pub fn drop_bounding_set() -> Result<(), Errno> {
+    // SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP and SECBIT_NO_CAP_AMBIENT_RAISE, each with its lock.
+    const LOCKED: libc::c_ulong = 0b11 | 0b1100 | 0b1100_0000;
+    // SAFETY: prctl with integers only.
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, LOCKED, 0, 0, 0) }.into())?;
+    for capability in 0..64 {
+        // SAFETY: prctl with integers only.
+        match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) }.into()) {
+            Ok(_) => {}
+            Err(Errno::INVAL) if capability > 0 => break, // past the last capability of this kernel
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Empties the effective, permitted and inheritable sets; the ambient set follows.
+pub fn drop_capabilities() -> Result<(), Errno> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let mut header = Header { version: 0x2008_0522, pid: 0 };
+    let data = [Data { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    // SAFETY: version 3 of the header goes with an array of two data structs, both live.
+    check(unsafe { libc::syscall(libc::SYS_capset, std::ptr::from_mut(&mut header), data.as_ptr()) })?;
+    Ok(())
+}
+
+/// Brings the loopback interface of the current network namespace up.
+pub fn loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: an all-zero `ifreq` is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads one live `ifreq`.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request)) }.into())?;
+    Ok(())
+}
+
+/// `setns(2)`.
+pub fn set_namespace(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
+    Ok(())
+}
+
+/// Becomes `uid`:`gid` with no supplementary groups, in this thread (the only one after a fork).
+pub fn become_user(uid: u32, gid: u32) -> Result<(), Errno> {
+    // SAFETY: a null list of length 0.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, 0usize, std::ptr::null::<u32>()) })?;
+    // SAFETY: integers only.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: integers only.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
+    Ok(())
+}
+
+/// A signalfd for all signals, which are blocked in this thread.
+pub fn signal_fd_for_all() -> Result<OwnedFd, Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigfillset, which then initialises it.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `all` is live and writable.
+    unsafe { libc::sigfillset(&mut all) };
+    // SAFETY: `all` is an initialised set; no old set is asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) }.into())?;
+    // SAFETY: `all` is an initialised set.
+    let fd = check(unsafe { libc::signalfd(-1, &all, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }.into())?;
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The signal number of the next signal waiting in a signalfd, if any.
+pub fn read_signal(fd: BorrowedFd<'_>) -> Option<i32> {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    match rustix::io::read(fd, &mut info) {
+        Ok(n) if n == info.len() => Some(i32::from_ne_bytes([info[0], info[1], info[2], info[3]])),
+        _ => None,
+    }
+}
+
+/// Unblocks every signal and gives each its default meaning: what a program expects at its start.
+pub fn reset_signals() -> Result<(), Errno> {
+    for signal in 1..=64 {
+        // KILL and STOP cannot be set, 32 and 33 belong to the C library: failure is expected and harmless.
+        // SAFETY: SIG_DFL is a valid disposition for any signal.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero set is the empty one.
+    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `none` is an initialised set.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) }.into())?;
+    Ok(())
+}
+
+/// `kill(2)`; a negative id means a process group.
+pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: integers only.
+    check(unsafe { libc::kill(pid, signal) }.into())?;
+    Ok(())
+}
+
+/// One child's change of state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    pub pid: i32,
+    /// As of `waitpid(2)`.
+    pub status: i32,
+    /// User and system time of the child and all it waited for.
+    pub cpu: std::time::Duration,
+    /// Peak resident memory of the largest process among them, in bytes.
+    pub peak_memory: u64,
+}
+
+/// `wait4(2)`. `None` when nothing changed and `hang` is false, or when there is no child.
+pub fn wait(pid: i32, hang: bool, stops: bool) -> Result<Option<Waited>, Errno> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = if hang { 0 } else { libc::WNOHANG } | if stops { libc::WUNTRACED } else { 0 } | libc::__WALL;
+    loop {
+        // SAFETY: both out pointers are live and writable.
+        match check(unsafe { libc::wait4(pid, &mut status, options, &mut usage) }.into()) {
+            Ok(0) => return Ok(None),
+            Ok(pid) => {
+                let micros = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1_000_000
+                    + usage.ru_utime.tv_usec
+                    + usage.ru_stime.tv_usec;
+                return Ok(Some(Waited {
+                    pid: pid as i32,
+                    status,
+                    cpu: std::time::Duration::from_micros(micros.max(0) as u64),
+                    peak_memory: (usage.ru_maxrss.max(0) as u64) * 1024,
+                }));
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::CHILD) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `setrlimit(2)` of both limits.
+pub fn set_rlimit(resource: u32, value: u64) -> Result<(), Errno> {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: `limit` is live; an unknown resource is refused by the kernel.
+    check(unsafe { libc::setrlimit(resource as _, &limit) }.into())?;
+    Ok(())
+}

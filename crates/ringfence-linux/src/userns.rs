@@ -1,0 +1,49 @@
+//! A user namespace prepared for a box that root starts: made by a short-lived child, kept by its descriptor.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::sys::{self, Fork};
+
+/// One range of ids: `inside outside count`, as in `/proc/PID/uid_map`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub inside: u32,
+    pub outside: u32,
+    pub count: u32,
+}
+
+/// A user namespace with these mappings. Needs CAP_SETUID and CAP_SETGID in the current one.
+pub fn create(uids: &[Range], gids: &[Range]) -> Result<OwnedFd, Errno> {
+    let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let pid = match sys::fork(libc::CLONE_NEWUSER as u64)? {
+        Fork::Child => {
+            // Holds the namespace until the parent has a descriptor of it and closes the pipe, or dies.
+            let _ = sys::close_range(0, 2, false);
+            drop(theirs);
+            let _ = rustix::io::read(&ours, &mut [0u8; 1]);
+            sys::exit_now(0)
+        }
+        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
+    };
+    drop(ours);
+    let made = fill(pid, uids, gids);
+    drop(theirs);
+    sys::kill(pid, libc::SIGKILL)?;
+    sys::wait(pid, true, false)?;
+    made
+}
+
+fn fill(pid: i32, uids: &[Range], gids: &[Range]) -> Result<OwnedFd, Errno> {
+    write(&format!("/proc/{pid}/uid_map"), uids)?;
+    write(&format!("/proc/{pid}/gid_map"), gids)?;
+    rustix::fs::open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn write(path: &str, ranges: &[Range]) -> Result<(), Errno> {
+    let text: String = ranges.iter().map(|r| format!("{} {} {}\n", r.inside, r.outside, r.count)).collect();
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text.as_bytes()).map(drop)
+}

@@ -1,0 +1,215 @@
+//! The native engine: Linux itself. A plan becomes a list of [`Step`]s, which process 1 carries out.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ringfence_linux::launch::{Identity, Spec};
+use ringfence_linux::setup::{StandIn, Step, Tmpfs};
+use ringfence_linux::userns;
+use ringfence_policy::Guarantee;
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::{Mount, Plan};
+use ringfence_policy::policy::Network;
+use ringfence_policy::rules::Kind;
+
+use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, pointers, stdio_parts};
+use crate::report::{Answer, Report, State};
+
+/// How many ids a box has when root starts it.
+const ID_COUNT: u32 = 0x1_0000;
+
+/// The ids of a box as the host sees them, when root starts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HostIds {
+    pub base: u32,
+}
+
+impl HostIds {
+    /// A range of its own for this process, far from accounts, containers and `subuid` ranges.
+    pub fn for_this_process() -> Self {
+        let slot = std::process::id() % 0x3000;
+        Self { base: 0x4000_0000 + slot * ID_COUNT }
+    }
+
+    pub fn host(self, inside: u32) -> u32 {
+        self.base + inside.min(ID_COUNT - 1)
+    }
+
+    pub fn range(self) -> userns::Range {
+        userns::Range { inside: 0, outside: self.base, count: ID_COUNT }
+    }
+
+    /// The mapping of id-mapped mounts: files of the caller are the box user's, and the other way round.
+    pub fn mount_ranges(self, caller: u32, inside: u32) -> Vec<userns::Range> {
+        if caller == inside {
+            return vec![self.range()];
+        }
+        vec![userns::Range { inside: caller, outside: self.host(inside), count: 1 }]
+    }
+}
+
+/// Compiles the mounts of a plan. Pure.
+pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
+    let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
+    let mut steps = Vec::with_capacity(plan.mounts.len() + 24);
+    for (index, mount) in plan.mounts.iter().enumerate() {
+        match mount {
+            Mount::Bind { source, .. } if index == 0 => steps.push(Step::RootBind { source: c_path(source)? }),
+            Mount::Tmpfs { mode, size, inodes, .. } if index == 0 => {
+                steps.push(Step::RootTmpfs(Tmpfs::new(*mode, *size, *inodes, owner)));
+            }
+            Mount::Bind { source, target, writable, .. } => steps.push(Step::Bind {
+                source: c_path(source)?,
+                target: inside(target)?,
+                writable: *writable,
+                idmap: ids.is_some(),
+            }),
+            Mount::Tmpfs { target, mode, size, inodes } => {
+                let target = inside(target)?;
+                // Stand-ins are cloned from a space that lies under the first private place, where nothing sees it.
+                if !steps.iter().any(|s| matches!(s, Step::StandIns { .. })) {
+                    steps.push(Step::StandIns { target: target.clone() });
+                }
+                steps.push(Step::Tmpfs { target, tmpfs: Tmpfs::new(*mode, *size, *inodes, owner) });
+            }
+            Mount::Proc { target } => steps.push(Step::Proc { target: inside(target)? }),
+            Mount::Dev { target, shm_size, shm_inodes } => devices(&mut steps, target, *shm_size, *shm_inodes, owner)?,
+            Mount::Dir { target, mode } => steps.push(Step::Mkdir { target: inside(target)?, mode: *mode, owner }),
+            Mount::File { target } => steps.push(Step::Touch { target: inside(target)? }),
+            Mount::Symlink { target, to } => {
+                steps.push(Step::Symlink { target: inside(target)?, to: c_path(to)? });
+            }
+            Mount::Hide { target, kind: Kind::Dir, passable: true } => {
+                steps.push(Step::Tmpfs { target: inside(target)?, tmpfs: Tmpfs::new(0o111, 1 << 20, 4096, owner) })
+            }
+            Mount::Hide { target, kind, .. } => steps.push(Step::StandIn {
+                target: inside(target)?,
+                which: if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile },
+            }),
+            Mount::Empty { target, kind } => steps.push(Step::StandIn {
+                target: inside(target)?,
+                which: if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile },
+            }),
+            Mount::Text { target, text, mode } => {
+                steps.push(Step::Write { target: inside(target)?, text: text.clone().into_bytes(), mode: *mode })
+            }
+            Mount::Seal { target } => steps.push(Step::Seal { target: inside(target)? }),
+        }
+    }
+    Ok(steps)
+}
+
+/// A `/dev` with the devices that every program expects, and nothing that a box could add to.
+fn devices(
+    steps: &mut Vec<Step>,
+    dev: &Path,
+    shm_size: u64,
+    shm_inodes: u64,
+    owner: Option<(u32, u32)>,
+) -> Result<(), EngineError> {
+    let at = |name: &str| inside(&dev.join(name));
+    // Mode 755: on a sticky world-writable one, `>/dev/null` fails (protected_regular).
+    steps.push(Step::Tmpfs { target: inside(dev)?, tmpfs: Tmpfs::new(0o755, 1 << 16, 64, owner) });
+    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+        steps.push(Step::Touch { target: at(name)? });
+        steps.push(Step::Device { source: c_path(&Path::new("/dev").join(name))?, target: at(name)? });
+    }
+    for (name, to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        steps.push(Step::Symlink { target: at(name)?, to: c_path(Path::new(to))? });
+    }
+    for name in ["pts", "shm"] {
+        steps.push(Step::Mkdir { target: at(name)?, mode: 0o755, owner });
+    }
+    steps.push(Step::Devpts { target: at("pts")? });
+    steps.push(Step::Tmpfs { target: at("shm")?, tmpfs: Tmpfs::new(0o1777, shm_size, shm_inodes, owner) });
+    steps.push(Step::Seal { target: inside(dev)? });
+    Ok(())
+}
+
+/// A target as a path relative to the new root.
+fn inside(target: &Path) -> Result<CString, EngineError> {
+    c_path(target.strip_prefix("/").unwrap_or(target))
+}
+
+/// Everything that process 1 needs.
+pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec, EngineError> {
+    let ids = (facts.uid == 0).then(HostIds::for_this_process);
+    let mut namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
+    if plan.network == Network::None {
+        namespaces |= libc::CLONE_NEWNET;
+    }
+    let identity = match ids {
+        Some(ids) => {
+            let prepare = |uids: &[_], gids: &[_]| userns::create(uids, gids).map_err(EngineError::UserNamespace);
+            let userns = prepare(&[ids.range()], &[ids.range()])?;
+            let idmap = prepare(&ids.mount_ranges(facts.uid, plan.uid), &ids.mount_ranges(facts.gid, plan.gid))?;
+            Identity::Entered { userns, idmap, uid: plan.uid, gid: plan.gid }
+        }
+        None => {
+            namespaces |= libc::CLONE_NEWUSER;
+            let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1")).unwrap_or_default();
+            Identity::Mapped { uid_map: map(plan.uid, facts.uid), gid_map: map(plan.gid, facts.gid) }
+        }
+    };
+    let (terminal, stdio) = stdio_parts(stdio);
+    let program = &plan.command.program;
+    let script = [std::ffi::OsStr::new("/bin/sh"), program.as_os_str()];
+    Ok(Spec {
+        namespaces: namespaces as u64,
+        identity,
+        steps: compile(plan, ids)?,
+        loopback: plan.network == Network::None,
+        nesting: plan.nesting,
+        rlimits: Vec::new(),
+        landlock: None,
+        filter: None,
+        workdir: c_path(&plan.workdir)?,
+        program: c_path(program)?,
+        argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
+        script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
+        env: env_pointers(&plan.env)?,
+        terminal,
+        stdio,
+    })
+}
+
+/// The steps in words, one a line.
+pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
+    let ids = (facts.uid == 0).then(HostIds::for_this_process);
+    let mut lines = Vec::new();
+    lines.extend(plan.stubs.iter().map(|s| format!("keep the name `{}` until the end", s.path.display())));
+    let network = if plan.network == Network::None { ", network" } else { "" };
+    lines.push(format!("enter new user, mount, PID, IPC, UTS, cgroup{network} namespaces"));
+    lines.extend(compile(plan, ids)?.iter().map(ToString::to_string));
+    lines.push("make it the only root".to_owned());
+    if !plan.nesting {
+        lines.push("close user namespaces".to_owned());
+    }
+    lines.push(format!("become {}:{} without any capability or new privileges", plan.uid, plan.gid));
+    lines.push(format!("enter `{}`", plan.workdir.display()));
+    let args: Vec<String> =
+        plan.command.args.iter().map(|a| String::from_utf8_lossy(a.as_bytes()).into_owned()).collect();
+    lines.push(format!("execute `{}` as {args:?}", plan.command.program.display()));
+    Ok(lines.iter().map(|l| format!("{l}\n")).collect())
+}
+
+/// What this engine answers for each promise.
+pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
+    let _ = facts;
+    let guarantees = Guarantee::ALL
+        .iter()
+        .map(|id| {
+            let asked = plan.promises.iter().any(|p| p.guarantee == *id);
+            Answer { id: *id, state: if asked { State::Enforced } else { State::NotAsked }, by: String::new() }
+        })
+        .collect();
+    Ok(Report { engine: Engine::Native.name(), guarantees })
+}

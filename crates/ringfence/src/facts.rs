@@ -1,0 +1,35 @@
+//! Gathers the facts of this host that a plan depends on.
+
+use std::path::PathBuf;
+
+use ringfence_policy::facts::{Facts, MountPoint, bound_sockets};
+
+/// Why a fact could not be gathered.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    #[error("cannot read `{path}`: {source}")]
+    Read { path: &'static str, source: std::io::Error },
+    #[error("cannot tell the home directory: HOME is not set")]
+    NoHome,
+    #[error("the home directory `{}` cannot be used: {source}", path.display())]
+    Home { path: PathBuf, source: std::io::Error },
+}
+
+/// Facts of this host and of the calling process.
+pub fn gather() -> Result<Facts, FactsError> {
+    let read = |path: &'static str| std::fs::read(path).map_err(|source| FactsError::Read { path, source });
+    let env: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
+    let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
+    let home = home.ok_or(FactsError::NoHome)?;
+    let home = std::fs::canonicalize(&home).map_err(|source| FactsError::Home { path: home, source })?;
+    Ok(Facts {
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        home,
+        env,
+        mounts: MountPoint::parse(&read("/proc/self/mountinfo")?),
+        // Absent in a network namespace without procfs; then no host socket is listed and none is hidden by name.
+        sockets: std::fs::read("/proc/net/unix").map(|text| bound_sockets(&text)).unwrap_or_default(),
+        program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
+    })
+}
