@@ -8,6 +8,7 @@
 pub mod facts;
 pub mod glob;
 pub mod guarantee;
+pub mod guards;
 pub mod limits;
 pub mod plan;
 pub mod policy;
