@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::{GitFacts, git, words};
 
+mod real;
+
 /// A repository in words: branches `main` (current), `old` (inside `main`) and `side` (not), tracked files `f`, `src/a.rs`.
 #[derive(Default)]
 struct Told {
