@@ -9,6 +9,7 @@ pub mod env;
 pub mod facts;
 pub mod glob;
 pub mod guarantee;
+pub mod guards;
 pub mod limits;
 pub mod plan;
 pub mod policy;
