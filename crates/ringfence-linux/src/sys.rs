@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+pub(crate) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 {
         Err(Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)))
     } else {

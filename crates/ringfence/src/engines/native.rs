@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::setup::{StandIn, Step, Tmpfs};
 use ringfence_linux::userns;
@@ -169,7 +170,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
         loopback: plan.network == Network::None,
         nesting: plan.nesting,
         rlimits: Vec::new(),
-        landlock: None,
+        landlock: landlock_rules(plan)?,
         filter: None,
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
@@ -179,6 +180,27 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
         terminal,
         stdio,
     })
+}
+
+/// The second wall: writes only where the plan writes. A nested sandbox needs mounts, which Landlock would refuse.
+fn landlock_rules(plan: &Plan) -> Result<Option<landlock::Rules>, EngineError> {
+    let writable = if plan.nesting { None } else { Some(writable_places(plan)?) };
+    Ok(landlock::Rules::new(landlock::Abi::of_this_kernel(), writable, false))
+}
+
+fn writable_places(plan: &Plan) -> Result<Vec<Writable>, EngineError> {
+    let sealed = |path: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Seal { target } if target == path));
+    let mut places: Vec<(&Path, bool)> = vec![(Path::new("/proc"), true), (Path::new("/dev"), true)];
+    for mount in &plan.mounts {
+        match mount {
+            Mount::Bind { target, writable: true, kind, .. } => places.push((target, *kind == Kind::Dir)),
+            Mount::Tmpfs { target, .. } if !sealed(target) => places.push((target, true)),
+            _ => {}
+        }
+    }
+    let covered = |path: &Path| places.iter().any(|(other, dir)| *dir && path != *other && path.starts_with(other));
+    let outermost = places.iter().filter(|(path, _)| !covered(path));
+    outermost.map(|(path, directory)| Ok(Writable { path: c_path(path)?, directory: *directory })).collect()
 }
 
 /// The steps in words, one a line.
