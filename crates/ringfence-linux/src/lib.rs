@@ -1,2 +1,4 @@
 //! Linux, one safe function per system call. The only crate with `unsafe`; it decides no policy and allocates nothing
 //! between a fork and the program that follows.
+
+pub mod seccomp;
