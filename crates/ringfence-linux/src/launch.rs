@@ -5,6 +5,7 @@
 //! descriptors, never reads a file of the box, and trusts nothing it shares a namespace with. The owner learns what
 //! happened over one socket, and treats what it reads there as hostile.
 
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -19,7 +20,8 @@ use rustix::net::{
 
 use crate::setup::{Building, Step};
 use crate::sys::{self, Fork, PointerList};
-use crate::{landlock, seccomp};
+use crate::landlock;
+use crate::seccomp::{self, SockFilter};
 
 /// Everything that a box is made from.
 #[derive(Debug)]
@@ -36,7 +38,9 @@ pub struct Spec {
     /// `RLIMIT_*` and value.
     pub rlimits: Vec<(u32, u64)>,
     pub landlock: Option<landlock::Rules>,
-    pub filter: Option<seccomp::Program>,
+    pub filter: Option<Cow<'static, [SockFilter]>>,
+    /// Control groups to join: `0` is written to each.
+    pub groups: Vec<OwnedFd>,
     pub workdir: CString,
     pub program: CString,
     pub argv: PointerList,
@@ -69,6 +73,7 @@ pub enum Terminal {
 /// Where setting up stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    Groups,
     IdMaps,
     /// The step with this index.
     Step(usize),
@@ -92,7 +97,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    const FIXED: [Stage; 17] = [
+    const FIXED: [Stage; 18] = [
+        Stage::Groups,
         Stage::IdMaps,
         Stage::Pivot,
         Stage::Hostname,
@@ -130,6 +136,7 @@ impl Stage {
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Stage::Groups => "join the control group",
             Stage::IdMaps => "map user ids",
             Stage::Step(index) => return write!(f, "carry out step {index}"),
             Stage::Pivot => "change the root",
@@ -280,6 +287,10 @@ fn report(owner: &OwnedFd, message: Message) {
 
 /// Builds the box around this process and takes every privilege away from it.
 fn build(spec: &Spec) -> Result<(), Failure> {
+    // First of all: whatever follows is spent within the limits.
+    for group in &spec.groups {
+        rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
+    }
     if let Identity::Mapped { uid_map, gid_map } = &spec.identity {
         // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
         write_file(c"/proc/self/setgroups", b"deny").map_err(at(Stage::IdMaps))?;
@@ -290,6 +301,10 @@ fn build(spec: &Spec) -> Result<(), Failure> {
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(at(Stage::Loopback))?;
         sys::loopback_up(socket.as_fd()).map_err(at(Stage::Loopback))?;
+    }
+    if !spec.groups.is_empty() || spec.namespaces != 0 {
+        // After joining, so that the box sees its own group as the root.
+        sys::unshare(libc::CLONE_NEWCGROUP).map_err(at(Stage::Groups))?;
     }
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
@@ -347,7 +362,7 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
         rustix::process::ioctl_tiocsctty(slave).map_err(at(Stage::Terminal))?;
     }
     if let Some(filter) = &spec.filter {
-        filter.install().map_err(at(Stage::Filter))?;
+        seccomp::install(filter).map_err(at(Stage::Filter))?;
     }
     let command = match sys::fork(0).map_err(at(Stage::Fork))? {
         Fork::Child => {

@@ -1,4 +1,10 @@
 //! Linux, one safe function per system call. The only crate with `unsafe`; it decides no policy and allocates nothing
 //! between a fork and the program that follows.
 
+pub mod landlock;
+pub mod launch;
+pub mod limits;
 pub mod seccomp;
+pub mod setup;
+pub mod sys;
+pub mod userns;

@@ -17,6 +17,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::sys::check;
+
 pub use compile::{Arch, Options, SockFilter, Sockets};
 pub use list::Answer;
 
@@ -32,8 +34,6 @@ const ARCH: Arch = Arch::Aarch64;
 pub enum Error {
     #[error("unknown system call `{name}`, did you mean `{nearest}`?")]
     UnknownCall { name: String, nearest: &'static str },
-    #[error("cannot install the system-call filter: {0}")]
-    Install(#[source] Errno),
 }
 
 /// The program for these options. Allocates only where calls are named or opens reported.
@@ -69,38 +69,34 @@ pub fn to_bytes(program: &[SockFilter]) -> Vec<u8> {
 ///
 /// The thread must have set no_new_privs before, or the kernel answers EACCES. Other threads of the process keep running
 /// without it. Allocates nothing, so it can stand between a fork and the program that follows.
-pub fn install(program: &[SockFilter]) -> Result<(), Error> {
+pub fn install(program: &[SockFilter]) -> Result<(), Errno> {
     load(program, 0).map(drop)
 }
 
 /// Like [`install`], and returns the descriptor at which calls answered [`Answer::Notify`] arrive.
 ///
 /// One filter of a thread can have a listener: inside another one's, this fails with EBUSY.
-pub fn install_with_listener(program: &[SockFilter]) -> Result<OwnedFd, Error> {
+pub fn install_with_listener(program: &[SockFilter]) -> Result<OwnedFd, Errno> {
     let new_listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // Since Linux 5.19 a call that the listener has taken up can be left to wait through harmless signals. Without that,
     // a program with a timer (Go's scheduler) starts the same call again and again.
     let wait_killable = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let fd = match load(program, new_listener | wait_killable) {
-        Err(Error::Install(Errno::INVAL)) => load(program, new_listener)?,
+        Err(Errno::INVAL) => load(program, new_listener)?,
         other => other?,
     };
     // SAFETY: with NEW_LISTENER a successful call returns a descriptor that was just made and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn load(program: &[SockFilter], flags: libc::c_ulong) -> Result<i32, Error> {
-    let len = u16::try_from(program.len()).map_err(|_| Error::Install(Errno::INVAL))?;
+fn load(program: &[SockFilter], flags: libc::c_ulong) -> Result<i32, Errno> {
+    let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let fprog = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     // SAFETY: `fprog` points at `len` instructions that live through the call; `SockFilter` has the layout of the kernel's
     // `struct sock_filter` (checked below), and the kernel copies them without writing.
-    let result = unsafe {
+    let result = check(unsafe {
         libc::syscall(libc::SYS_seccomp, libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER), flags, &raw const fprog)
-    };
-    if result < 0 {
-        // SAFETY: the C library's `errno` of this thread is always readable.
-        return Err(Error::Install(Errno::from_raw_os_error(unsafe { *libc::__errno_location() })));
-    }
+    })?;
     Ok(i32::try_from(result).unwrap_or_default())
 }
 

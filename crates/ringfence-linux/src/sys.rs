@@ -206,6 +206,13 @@ pub fn set_namespace(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> 
     Ok(())
 }
 
+/// `unshare(2)`.
+pub fn unshare(namespaces: i32) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed.
+    check(unsafe { libc::unshare(namespaces) }.into())?;
+    Ok(())
+}
+
 /// Becomes `uid`:`gid` with no supplementary groups, in this thread (the only one after a fork).
 pub fn become_user(uid: u32, gid: u32) -> Result<(), Errno> {
     // SAFETY: a null list of length 0.

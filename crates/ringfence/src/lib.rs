@@ -5,9 +5,11 @@
 
 pub mod engines;
 pub mod facts;
+mod keeper;
 pub mod report;
-mod stubs;
+pub mod supervise;
 
 pub use engines::{Choice, Engine, EngineError, Running, StdioSpec, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
+pub use supervise::{Companion, Ended, Outcome, Reason, supervise};

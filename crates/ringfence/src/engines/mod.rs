@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::launch::{self, Launched, Spec, Stage, Terminal};
+use ringfence_linux::launch::{self, Launched, Stage, Terminal};
+use ringfence_linux::limits::{Group, Home, LimitError, Usage};
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -19,7 +20,7 @@ use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
 use crate::report::Report;
-use crate::stubs::{self, StubError, Stubs};
+use crate::keeper::{self, Keeper, KeeperError};
 
 pub use ringfence_linux::launch::Event;
 
@@ -66,7 +67,11 @@ pub enum EngineError {
     #[error("`{}` has a NUL byte in it", .0.display())]
     Nul(OsString),
     #[error(transparent)]
-    Stubs(#[from] StubError),
+    Keeper(#[from] KeeperError),
+    #[error(transparent)]
+    Limits(#[from] LimitError),
+    #[error("cannot wait for process 1: {0}")]
+    Wait(Errno),
     #[error("cannot prepare user ids: {0}")]
     UserNamespace(Errno),
     #[error("cannot start process 1: {0}")]
@@ -79,6 +84,8 @@ pub enum EngineError {
     Execute { program: PathBuf, errno: Errno },
     #[error("process 1 of the sandbox is gone: {0}")]
     Lost(String),
+    #[error(transparent)]
+    Filter(#[from] ringfence_linux::seccomp::Error),
     #[error("cannot prepare standard descriptors: {0}")]
     Stdio(Errno),
 }
@@ -132,18 +139,58 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
     let runtime_dir = facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new);
-    let stubs = Stubs::make(&plan.stubs, &plan.workdir, &stubs::registry(runtime_dir))?;
-    let spec = match engine {
+    let group = needs_group(plan).then(|| make_group(plan)).transpose()?.flatten();
+    let groups = group.as_ref().map(Group::paths).unwrap_or_default();
+    let keeper = Keeper::start(&plan.stubs, groups, &plan.workdir, &keeper::registry(runtime_dir))?;
+    let mut spec = match engine {
         Engine::Native => native::spec(plan, facts, stdio)?,
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio)?,
     };
+    match &group {
+        Some(group) => spec.groups = group.doors()?,
+        None => spec.rlimits.extend(stand_ins(plan)),
+    }
+    spec.rlimits.extend(rlimits(plan));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
-    Ok(Running {
-        launched,
-        steps: spec.steps.iter().map(ToString::to_string).collect(),
-        program: plan.command.program.clone(),
-        _stubs: stubs,
-    })
+    let steps = spec.steps.iter().map(ToString::to_string).collect();
+    Ok(Running { launched, steps, program: plan.command.program.clone(), group, _keeper: keeper })
+}
+
+/// Whether the plan has a limit on the tree as a whole.
+fn needs_group(plan: &Plan) -> bool {
+    plan.limits.memory.is_some() || plan.limits.cpus.is_some() || plan.limits.pids.is_some()
+}
+
+fn make_group(plan: &Plan) -> Result<Option<Group>, EngineError> {
+    let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
+    match Home::find() {
+        Home::None(_) => Ok(None),
+        home => Ok(Some(Group::make(&home, &plan.limits, &name)?)),
+    }
+}
+
+/// Tells two boxes of one process apart.
+fn nonce() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Limits of each process, which every box has.
+fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
+    // 0 would not stop a core dump that is piped to a program; 1 does.
+    let mut limits = vec![(libc::RLIMIT_CORE, 1)];
+    limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE, n)));
+    limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU, t.as_secs().max(1) + 1)));
+    limits
+}
+
+/// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
+/// while the tree as a whole is watched from outside.
+fn stand_ins(plan: &Plan) -> Vec<(u32, u64)> {
+    let mut limits = Vec::new();
+    limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC, n + 1)));
+    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA, n)));
+    limits
 }
 
 /// A box that was started. Dropping it without [`Running::finish`] ends it: process 1 sees its owner go.
@@ -152,8 +199,9 @@ pub struct Running {
     launched: Launched,
     steps: Vec<String>,
     program: PathBuf,
+    group: Option<Group>,
     /// Held until everything in the box is gone.
-    _stubs: Option<Stubs>,
+    _keeper: Option<Keeper>,
 }
 
 impl Running {
@@ -187,15 +235,25 @@ impl Running {
         self.launched.pid.as_raw_nonzero().get()
     }
 
+    /// Whether the kernel limits the tree as a whole.
+    pub fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
     /// Ends whatever is left and waits until nothing of the box is there.
-    pub fn finish(self) -> Result<Option<Waited>, Errno> {
+    pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
         // Already gone is what is wanted.
         let _ = self.launched.signal(libc::SIGKILL);
-        self.launched.reap()
+        let waited = self.launched.reap().map_err(EngineError::Wait)?;
+        let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        if let Some(group) = self.group {
+            group.remove()?;
+        }
+        Ok((waited, usage))
     }
 }
 
-/// The parts of a [`Spec`] that do not depend on the engine.
+/// The parts of a `Spec` that do not depend on the engine.
 fn stdio_parts(stdio: StdioSpec) -> (Terminal, [Option<OwnedFd>; 3]) {
     match stdio {
         StdioSpec::Files([stdin, stdout, stderr]) => (Terminal::None, [Some(stdin), Some(stdout), Some(stderr)]),

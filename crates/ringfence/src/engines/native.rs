@@ -1,11 +1,13 @@
 //! The native engine: Linux itself. A plan becomes a list of [`Step`]s, which process 1 carries out.
 
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
+use ringfence_linux::seccomp::{self, SockFilter};
 use ringfence_linux::setup::{StandIn, Step, Tmpfs};
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
@@ -143,7 +145,7 @@ fn inside(target: &Path) -> Result<CString, EngineError> {
 pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec, EngineError> {
     let ids = (facts.uid == 0).then(HostIds::for_this_process);
     let mut namespaces =
-        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if plan.network == Network::None {
         namespaces |= libc::CLONE_NEWNET;
     }
@@ -171,7 +173,8 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
         nesting: plan.nesting,
         rlimits: Vec::new(),
         landlock: landlock_rules(plan)?,
-        filter: None,
+        filter: Some(filter(plan)?),
+        groups: Vec::new(),
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
@@ -180,6 +183,12 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
         terminal,
         stdio,
     })
+}
+
+fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
+    let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
+    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, ..seccomp::Options::default() };
+    Ok(seccomp::program(&options)?)
 }
 
 /// The second wall: writes only where the plan writes. A nested sandbox needs mounts, which Landlock would refuse.

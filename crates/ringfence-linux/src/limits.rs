@@ -1,0 +1,329 @@
+//! Limits on a whole tree of processes: control groups of either version, and what stands in where a user has none.
+//!
+//! Mirrors `ringfence_policy::limits`. A group is made before the fork, joined by process 1 as its first act, and read and
+//! removed when the box has ended.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_policy::limits::Limits;
+
+/// Which kernel interface limits a tree here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Home {
+    /// Control groups v2: groups are made in this directory, whose controllers are on.
+    V2(PathBuf),
+    /// Control groups v1: a directory for each controller.
+    V1 { memory: PathBuf, pids: PathBuf, cpu: PathBuf },
+    /// None that this user may use; the reason.
+    None(String),
+}
+
+/// Why a group could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitError {
+    #[error("cannot make control group `{}`: {source}", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("cannot set `{}` to {value}: {source}", path.display())]
+    Set { path: PathBuf, value: String, source: io::Error },
+    #[error("cannot remove control group `{}`: {source}", path.display())]
+    Remove { path: PathBuf, source: io::Error },
+}
+
+const V2_ROOT: &str = "/sys/fs/cgroup";
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+impl Home {
+    /// Where this process may make groups.
+    pub fn find() -> Home {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let path_of = |controller: &str| {
+            own.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let (controllers, path) = (fields.next()?, fields.next()?);
+                controllers.split(',').any(|c| c == controller).then_some((controllers, path))
+            })
+        };
+        let v1 = |controller: &str| {
+            let (controllers, path) = path_of(controller)?;
+            let dir = Path::new(V2_ROOT).join(controllers).join(path.trim_start_matches('/'));
+            writable(&dir).then_some(dir)
+        };
+        if path_of("memory").is_some() {
+            return match (v1("memory"), v1("pids"), v1("cpu")) {
+                (Some(memory), Some(pids), Some(cpu)) => Home::V1 { memory, pids, cpu },
+                _ => Home::None("the control groups (v1) of this host belong to root".to_owned()),
+            };
+        }
+        let Some((_, path)) = path_of("") else { return Home::None("no control groups are mounted".to_owned()) };
+        let start = Path::new(V2_ROOT).join(path.trim_start_matches('/'));
+        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)) {
+            if writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, dir == start) {
+                return Home::V2(dir.to_path_buf());
+            }
+        }
+        Home::None("no control group is delegated to this user".to_owned())
+    }
+}
+
+fn writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// Switches the controllers on for groups made in this one. A group that holds processes cannot pass controllers on, so
+/// that this process, when it is alone there, first moves into a group of its own.
+fn delegate(dir: &Path, own: bool) -> bool {
+    let has = |file: &str| {
+        let text = fs::read_to_string(dir.join(file)).unwrap_or_default();
+        CONTROLLERS.iter().all(|c| text.split_whitespace().any(|word| word == *c))
+    };
+    if has("cgroup.subtree_control") {
+        return !own || dir == Path::new(V2_ROOT);
+    }
+    if !has("cgroup.controllers") {
+        return false;
+    }
+    let switch_on = || fs::write(dir.join("cgroup.subtree_control"), "+cpu +memory +pids").is_ok();
+    if switch_on() {
+        return true;
+    }
+    let alone = fs::read_to_string(dir.join("cgroup.procs"))
+        .is_ok_and(|procs| procs.split_whitespace().eq([std::process::id().to_string().as_str()]));
+    if !(own && alone) {
+        return false;
+    }
+    let aside = dir.join("ringfence-owner");
+    let moved = fs::create_dir(&aside).or_else(|e| if aside.is_dir() { Ok(()) } else { Err(e) }).is_ok()
+        && fs::write(aside.join("cgroup.procs"), "0").is_ok();
+    moved && switch_on()
+}
+
+/// A group of one box; a directory for each hierarchy.
+#[derive(Debug)]
+pub struct Group {
+    home: Home,
+    dirs: Vec<PathBuf>,
+}
+
+/// What a tree used, and which limits it ran into.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub peak_memory: Option<u64>,
+    pub cpu: Option<Duration>,
+    /// Processes killed for memory.
+    pub killed_for_memory: u64,
+    /// Forks refused.
+    pub refused_processes: u64,
+}
+
+impl Group {
+    /// Makes a group with these limits.
+    pub fn make(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
+        let dirs = match home {
+            Home::V2(dir) => vec![dir.join(name)],
+            Home::V1 { memory, pids, cpu } => [memory, pids, cpu].iter().map(|d| d.join(name)).collect(),
+            Home::None(_) => Vec::new(),
+        };
+        let mut group = Group { home: home.clone(), dirs: Vec::new() };
+        for dir in dirs {
+            fs::create_dir(&dir).map_err(|source| LimitError::Make { path: dir.clone(), source })?;
+            group.dirs.push(dir);
+        }
+        group.set(limits)?;
+        Ok(group)
+    }
+
+    fn set(&self, limits: &Limits) -> Result<(), LimitError> {
+        // Process 1 is ours and does not count against the caller.
+        let pids = limits.pids.map(|n| (n + 1).to_string());
+        let memory = limits.memory.map(|n| n.to_string());
+        let quota = limits.cpus.map(|cpus| ((cpus * 100_000.0) as u64).max(1000));
+        match (&self.home, self.dirs.as_slice()) {
+            (Home::V2(_), [dir]) => {
+                if let Some(memory) = memory {
+                    write(&dir.join("memory.max"), &memory)?;
+                    write_if_there(&dir.join("memory.swap.max"), "0")?;
+                    write_if_there(&dir.join("memory.oom.group"), "1")?;
+                }
+                if let Some(pids) = pids {
+                    write(&dir.join("pids.max"), &pids)?;
+                }
+                if let Some(quota) = quota {
+                    write(&dir.join("cpu.max"), &format!("{quota} 100000"))?;
+                }
+            }
+            (Home::V1 { .. }, [memory_dir, pids_dir, cpu_dir]) => {
+                if let Some(memory) = memory {
+                    write(&memory_dir.join("memory.limit_in_bytes"), &memory)?;
+                    write_if_there(&memory_dir.join("memory.memsw.limit_in_bytes"), &memory)?;
+                }
+                if let Some(pids) = pids {
+                    write(&pids_dir.join("pids.max"), &pids)?;
+                }
+                if let Some(quota) = quota {
+                    write(&cpu_dir.join("cpu.cfs_period_us"), "100000")?;
+                    write(&cpu_dir.join("cpu.cfs_quota_us"), &quota.to_string())?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Descriptors that process 1 writes `0` to, to join; opened here, since the right to move is the opener's.
+    pub fn doors(&self) -> Result<Vec<OwnedFd>, LimitError> {
+        let open = |dir: &PathBuf| {
+            let path = dir.join("cgroup.procs");
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .map(OwnedFd::from)
+                .map_err(|source| LimitError::Make { path, source })
+        };
+        self.dirs.iter().map(open).collect()
+    }
+
+    /// The directories, for whoever must remove them when this process is gone.
+    pub fn paths(&self) -> Vec<CString> {
+        self.dirs.iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
+    }
+
+    /// What the tree used so far.
+    pub fn usage(&self) -> Usage {
+        match (&self.home, self.dirs.as_slice()) {
+            (Home::V2(_), [dir]) => Usage {
+                peak_memory: number(&dir.join("memory.peak")),
+                cpu: keyed(&dir.join("cpu.stat"), "usage_usec").map(Duration::from_micros),
+                killed_for_memory: keyed(&dir.join("memory.events"), "oom_kill").unwrap_or(0),
+                refused_processes: keyed(&dir.join("pids.events"), "max").unwrap_or(0),
+            },
+            (Home::V1 { .. }, [memory, pids, _]) => Usage {
+                peak_memory: number(&memory.join("memory.max_usage_in_bytes")),
+                cpu: None,
+                killed_for_memory: keyed(&memory.join("memory.oom_control"), "oom_kill").unwrap_or(0),
+                refused_processes: keyed(&pids.join("pids.events"), "max").unwrap_or(0),
+            },
+            _ => Usage::default(),
+        }
+    }
+
+    /// Removes the group; every process of the box must be gone.
+    pub fn remove(mut self) -> Result<(), LimitError> {
+        for path in std::mem::take(&mut self.dirs) {
+            remove(&path).map_err(|source| LimitError::Remove { path, source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    /// For a start that failed half-way: the keeper tries again, so that a failure here is not the last word.
+    fn drop(&mut self) {
+        for path in &self.dirs {
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+/// The kernel lets go of a dead process's group a moment after it was reaped.
+fn remove(path: &Path) -> io::Result<()> {
+    let mut tries = 0;
+    loop {
+        match fs::remove_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < 200 => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn write(path: &Path, value: &str) -> Result<(), LimitError> {
+    fs::write(path, value).map_err(|source| LimitError::Set {
+        path: path.to_path_buf(),
+        value: value.to_owned(),
+        source,
+    })
+}
+
+/// Swap accounting and group kill are not in every kernel: without swap accounting there is no swap to limit here.
+fn write_if_there(path: &Path, value: &str) -> Result<(), LimitError> {
+    if path.exists() { write(path, value) } else { Ok(()) }
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn keyed(path: &Path, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+}
+
+/// What a tree of processes uses right now, added up from `/proc`; the stand-in where there is no control group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    pub processes: u64,
+    /// Resident bytes, shared pages counted once for each process.
+    pub memory: u64,
+    pub cpu: Duration,
+}
+
+/// Counts process `root` (left out itself) and everything below it, threads as processes.
+pub fn census(root: i32) -> Census {
+    let mut total = Census::default();
+    let mut pending = children(root);
+    // A bound against a tree that grows faster than it is read.
+    while let Some(pid) = pending.pop() {
+        if total.processes > 100_000 {
+            break;
+        }
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        // The name in parentheses is chosen by the process; what follows the last one is the kernel's.
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let field = |i: usize| rest.split_whitespace().nth(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+        total.processes += field(17).max(1);
+        total.memory += field(21) * page_size();
+        // Own time and that of children which were waited for; in ticks of 10 ms.
+        total.cpu += Duration::from_millis((field(11) + field(12) + field(13) + field(14)) * 10);
+        pending.extend(children(pid));
+    }
+    total
+}
+
+/// Proportional resident bytes of the tree: exact, and too slow for every look.
+pub fn census_proportional(root: i32) -> u64 {
+    let mut pending = children(root);
+    let (mut total, mut seen) = (0, 0);
+    while let Some(pid) = pending.pop() {
+        seen += 1;
+        if seen > 100_000 {
+            break;
+        }
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = text.lines().find(|l| l.starts_with("Pss:"));
+        total += line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024;
+        pending.extend(children(pid));
+    }
+    total
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}

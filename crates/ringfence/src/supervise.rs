@@ -1,0 +1,219 @@
+//! Looks after a running box from outside until it has ended: time, the limits that no kernel interface holds, and whoever
+//! else waits for something (a terminal, captured output, signals).
+//!
+//! Nothing here depends on the box's good will: its process 1 is killed when time is up, and everything in it with it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ringfence_linux::limits::{self, Census};
+use ringfence_policy::limits::Limits;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::engines::{EngineError, Event, Running};
+
+/// Between TERM and KILL.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// How often a tree without a control group is counted.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How a command ended, and what it used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub ended: Ended,
+    /// Why Ringfence or a limit ended it; `None` when it ended by itself.
+    pub reason: Option<Reason>,
+    pub duration: Duration,
+    pub cpu: Duration,
+    pub peak_memory: u64,
+}
+
+/// How the command itself ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Exited(i32),
+    Signaled(i32),
+}
+
+/// The limit that ended a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    Time,
+    CpuTime,
+    Memory,
+    Processes,
+    Output,
+    /// The user or the caller ended it.
+    Cancelled,
+}
+
+/// What waits beside a box and has a say in its end.
+pub trait Companion {
+    /// Descriptors to wait for.
+    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
+    /// Descriptor number `index` of [`Companion::wants`] is ready.
+    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
+    /// The box's own terminal is there.
+    fn terminal(&mut self, master: OwnedFd);
+    /// The command was stopped by a signal; returns when it goes on.
+    fn stopped(&mut self, signal: i32, running: &Running) -> Result<(), Errno>;
+    /// End the box by force at this time.
+    fn give_up_at(&self) -> Option<Instant> {
+        None
+    }
+    /// The box is gone: read what is left.
+    fn drain(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// Waits until the command and everything else in the box has ended.
+pub fn supervise(
+    running: Running,
+    limits: &Limits,
+    companion: &mut dyn Companion,
+) -> Result<Outcome, EngineError> {
+    let started = Instant::now();
+    let mut watch = Watch { limits, started, reason: None, kill_at: None, peak: Census::default() };
+    let ended = loop {
+        if let Some(ended) = wait(&running, &mut watch, companion)? {
+            break ended;
+        }
+    };
+    let duration = started.elapsed();
+    let (waited, usage) = running.finish()?;
+    companion.drain().map_err(|e| EngineError::Lost(e.to_string()))?;
+    let reason = watch.reason.or_else(|| {
+        let failed = ended != Ended::Exited(0);
+        if failed && usage.killed_for_memory > 0 {
+            Some(Reason::Memory)
+        } else if failed && (usage.refused_processes > 0 || watch.at_process_limit()) {
+            Some(Reason::Processes)
+        } else {
+            None
+        }
+    });
+    Ok(Outcome {
+        ended,
+        reason,
+        duration,
+        cpu: usage.cpu.unwrap_or_else(|| waited.map_or(watch.peak.cpu, |w| w.cpu.max(watch.peak.cpu))),
+        peak_memory: usage
+            .peak_memory
+            .unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
+    })
+}
+
+/// One round: waits for the next thing to happen. `Some` when the command has ended.
+fn wait(running: &Running, watch: &mut Watch<'_>, companion: &mut dyn Companion) -> Result<Option<Ended>, EngineError> {
+    let lost = |e: Errno| EngineError::Lost(e.to_string());
+    let ready: Vec<(usize, PollFlags)> = {
+        let wants = companion.wants();
+        let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
+        fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+        let timeout = watch.next(running, companion.give_up_at()).map(|d| Timespec {
+            tv_sec: d.as_secs() as i64,
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(lost(e)),
+        }
+        fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, fd)| (i, fd.revents())).collect()
+    };
+    for (index, flags) in ready {
+        if index > 0 {
+            companion.ready(index - 1, flags, running).map_err(lost)?;
+            continue;
+        }
+        match running.next_event()? {
+            Event::Exited { status } if libc::WIFSIGNALED(status) => {
+                return Ok(Some(Ended::Signaled(libc::WTERMSIG(status))));
+            }
+            Event::Exited { status } => return Ok(Some(Ended::Exited(libc::WEXITSTATUS(status)))),
+            Event::Terminal(master) => companion.terminal(master),
+            Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
+            // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
+            Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
+            Event::Failed { .. } | Event::NotExecuted(_) => return Err(lost(Errno::PROTO)),
+        }
+    }
+    watch.look(running, companion.give_up_at());
+    Ok(None)
+}
+
+/// Deadlines, and the limits that are watched from here.
+struct Watch<'a> {
+    limits: &'a Limits,
+    started: Instant,
+    reason: Option<Reason>,
+    kill_at: Option<Instant>,
+    peak: Census,
+}
+
+impl Watch<'_> {
+    fn watches_tree(&self, running: &Running) -> bool {
+        !running.has_group()
+            && (self.limits.memory.is_some() || self.limits.pids.is_some())
+            || self.limits.cpu_time.is_some()
+    }
+
+    /// How long until something must be looked at.
+    fn next(&self, running: &Running, give_up_at: Option<Instant>) -> Option<Duration> {
+        let deadline = self.limits.timeout.filter(|_| self.reason.is_none()).map(|t| self.started + t);
+        let now = Instant::now();
+        let look = self.watches_tree(running).then(|| now + LOOK);
+        let next = [deadline, self.kill_at, give_up_at, look].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    fn look(&mut self, running: &Running, give_up_at: Option<Instant>) {
+        let now = Instant::now();
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill(running);
+        }
+        if give_up_at.is_some_and(|at| now >= at) {
+            self.reason.get_or_insert(Reason::Cancelled);
+            self.kill(running);
+        }
+        if self.reason.is_none() && self.limits.timeout.is_some_and(|t| now >= self.started + t) {
+            self.reason = Some(Reason::Time);
+            // A stopped tree would not see the TERM.
+            let _ = running.signal(libc::SIGTERM);
+            let _ = running.signal(libc::SIGCONT);
+            self.kill_at = Some(now + GRACE);
+        }
+        if self.watches_tree(running) {
+            self.count(running);
+        }
+    }
+
+    fn count(&mut self, running: &Running) {
+        let census = limits::census(running.pid());
+        self.peak.processes = self.peak.processes.max(census.processes);
+        self.peak.memory = self.peak.memory.max(census.memory);
+        self.peak.cpu = self.peak.cpu.max(census.cpu);
+        if self.limits.cpu_time.is_some_and(|limit| census.cpu >= limit) {
+            self.reason.get_or_insert(Reason::CpuTime);
+            self.kill(running);
+        }
+        let over = |limit| census.memory > limit && limits::census_proportional(running.pid()) > limit;
+        if !running.has_group() && self.limits.memory.is_some_and(over) {
+            self.reason.get_or_insert(Reason::Memory);
+            self.kill(running);
+        }
+    }
+
+    fn at_process_limit(&self) -> bool {
+        self.limits.pids.is_some_and(|limit| self.peak.processes >= limit)
+    }
+
+    /// Ends the box at once. That it is already gone is what is wanted.
+    fn kill(&mut self, running: &Running) {
+        let _ = running.signal(libc::SIGKILL);
+        self.kill_at = None;
+    }
+}
