@@ -14,7 +14,7 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::policy::{Network, Policy, Root, User};
+use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError};
 
@@ -105,6 +105,8 @@ pub enum PlanError {
     ProgramNotExecutable(PathBuf),
     #[error("no command")]
     NoCommand,
+    #[error("cannot use the wrapper `{}` of `{program}`: {source}", path.display())]
+    Wrapper { program: String, path: PathBuf, source: std::io::Error },
     #[error("the Docker socket `{}` does not exist", .0.display())]
     DockerSocketMissing(PathBuf),
     #[error("`{}` is not a socket, and Docker was asked for", .0.display())]
@@ -118,6 +120,8 @@ const SMALL: u64 = 1 << 20;
 
 /// Where a box keeps what tells it that it is one.
 pub const MARKER_DIR: &str = "/run/ringfence";
+/// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
+pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
@@ -137,6 +141,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     view.private();
     view.resolver();
     view.files(&tree);
+    view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
     let command = resolve_command(command, &environment, policy, &workdir)?;
@@ -435,11 +440,53 @@ impl<'a> View<'a> {
         });
     }
 
+    /// Puts guards, wrappers and blocks in front of programs, at all places where they are found. The real program stays
+    /// reachable beside the marker: this is a courtesy to the agent, not a wall.
+    fn commands(&mut self, environment: &[(OsString, OsString)]) -> Result<(), PlanError> {
+        let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
+        let mut dirs: Vec<PathBuf> = path.iter().flat_map(|p| std::env::split_paths(p)).collect();
+        dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+        let mut table = String::new();
+        let mut taken = BTreeSet::new();
+        for (index, (name, rule)) in self.policy.commands.iter().enumerate() {
+            let rule = match rule {
+                CommandRule::Block => "block".to_owned(),
+                CommandRule::Guard(Guard::Git) => "@git".to_owned(),
+                CommandRule::Wrapper(wrapper) => {
+                    let fail = |source| PlanError::Wrapper { program: name.clone(), path: wrapper.clone(), source };
+                    let source = fs::canonicalize(wrapper).map_err(fail)?;
+                    let at = Path::new(MARKER_DIR).join(format!("wrapper/{index}/{name}"));
+                    self.bind(&source, &at, false, Kind::File);
+                    at.display().to_string()
+                }
+            };
+            for place in dirs.iter().map(|dir| dir.join(name)) {
+                let Some((source, target)) = program_place(&place, name) else { continue };
+                if self.policy.root == Root::Programs && self.space_of(&target) != Space::Host
+                    || !taken.insert(target.clone())
+                {
+                    continue;
+                }
+                let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
+                self.bind(&source, &real, false, Kind::File);
+                let program = self.facts.program.clone();
+                self.bind(&program, &target, false, Kind::File);
+                table.push_str(&format!("{}\t{}\t{rule}\n", target.display(), real.display()));
+            }
+        }
+        self.text(COMMANDS_FILE, table);
+        Ok(())
+    }
+
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
+            let standard = Path::new("/run/docker.sock");
+            if self.policy.docker && socket == standard {
+                continue;
+            }
             if host_root || self.spaces.contains_key(socket) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone(), Space::Host);
@@ -460,6 +507,29 @@ impl<'a> View<'a> {
         // Deepest first: a sealed parent takes no more mount points, which a child may still need none of.
         self.mounts.extend(sealed.into_iter().rev().map(|target| Mount::Seal { target }));
     }
+}
+
+/// Where programs are found besides `PATH`; git calls itself in its own directory.
+const PROGRAM_DIRS: [&str; 9] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/usr/lib/git-core",
+    "/usr/libexec/git-core",
+    "/usr/local/libexec/git-core",
+];
+
+/// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
+/// (busybox), the symlink with this name.
+fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let source = fs::canonicalize(place).ok().filter(|p| p.is_file())?;
+    let parent = fs::canonicalize(place.parent()?).ok()?;
+    let same_name = source.file_name().is_some_and(|n| n.as_bytes().starts_with(name.as_bytes()));
+    let target = if same_name { source.clone() } else { parent.join(name) };
+    Some((source, target))
 }
 
 /// Home directory of a box that sees nothing of the user's.

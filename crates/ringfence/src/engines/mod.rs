@@ -19,7 +19,7 @@ use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
-use crate::report::Report;
+use crate::report::{Report, Verdict, enforced, weakened};
 use crate::keeper::{self, Keeper, KeeperError};
 
 pub use ringfence_linux::launch::Event;
@@ -173,6 +173,28 @@ fn make_group(plan: &Plan) -> Result<Option<Group>, EngineError> {
 fn nonce() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// What is answered for a limit, by every engine whose box is a tree of processes of this host.
+fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
+    let home = Home::find();
+    let group = match &home {
+        Home::V2(_) => "control group v2",
+        Home::V1 { .. } => "control group v1",
+        Home::None(_) => "",
+    };
+    match (guarantee, &home) {
+        (Guarantee::LimitFiles, _) => enforced("RLIMIT_NOFILE of each process"),
+        (Guarantee::LimitTime, _) => enforced("TERM, then KILL of process 1 from outside"),
+        (Guarantee::LimitOutput, _) => enforced("streamed; captured output keeps a bounded head and tail"),
+        (Guarantee::LimitCpu, _) if plan.limits.cpus.is_none() => enforced("RLIMIT_CPU and a watch over the tree"),
+        (_, Home::None(reason)) => weakened(match guarantee {
+            Guarantee::LimitMemory => format!("RLIMIT_DATA of each process and a watch over the tree ({reason})"),
+            Guarantee::LimitProcesses => format!("process count of the sandbox's own user namespace ({reason})"),
+            _ => format!("as many processors as asked for, rounded up ({reason})"),
+        }),
+        _ => enforced(group),
+    }
 }
 
 /// Limits of each process, which every box has.
