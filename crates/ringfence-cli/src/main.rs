@@ -66,10 +66,21 @@ fn main() {
         ringfence::engines::start(ringfence::Engine::Native, &plan, &facts, ringfence::StdioSpec::Files(fds)).unwrap();
     struct N;
     impl ringfence::Companion for N {
-        fn wants(&self) -> Vec<(std::os::fd::BorrowedFd<'_>, rustix::event::PollFlags)> { vec![] }
-        fn ready(&mut self, _: usize, _: rustix::event::PollFlags, _: &ringfence::Running) -> Result<(), rustix::io::Errno> { Ok(()) }
+        fn wants(&self) -> Vec<(std::os::fd::BorrowedFd<'_>, rustix::event::PollFlags)> {
+            vec![]
+        }
+        fn ready(
+            &mut self,
+            _: usize,
+            _: rustix::event::PollFlags,
+            _: &ringfence::Running,
+        ) -> Result<(), rustix::io::Errno> {
+            Ok(())
+        }
         fn terminal(&mut self, _: std::os::fd::OwnedFd) {}
-        fn stopped(&mut self, _: i32, _: &ringfence::Running) -> Result<(), rustix::io::Errno> { Ok(()) }
+        fn stopped(&mut self, _: i32, _: &ringfence::Running) -> Result<(), rustix::io::Errno> {
+            Ok(())
+        }
     }
     let o = ringfence::supervise(running, &plan.limits, &mut N);
     eprintln!("{o:?}");

@@ -18,10 +18,10 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-use crate::setup::{Building, Step};
-use crate::sys::{self, Fork, PointerList};
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
+use crate::setup::{Building, Step};
+use crate::sys::{self, Fork, PointerList};
 
 /// Everything that a box is made from.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Spec {
     pub nesting: bool,
     /// `RLIMIT_*` and value.
     pub rlimits: Vec<(u32, u64)>,
+    /// Run on some processors only; the stand-in for a share of them. A program can undo it.
+    pub processors: Option<Processors>,
     pub landlock: Option<landlock::Rules>,
     pub filter: Option<Cow<'static, [SockFilter]>>,
     /// Control groups to join: `0` is written to each.
@@ -50,6 +52,13 @@ pub struct Spec {
     pub terminal: Terminal,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// So many processors, beginning at one that differs from box to box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    pub count: usize,
+    pub offset: usize,
 }
 
 /// How the box's user ids relate to the host's.
@@ -338,10 +347,31 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     // identity steps, since they each reset it and it closes /proc/self/*_map.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(at(Stage::NoNewPrivileges))?;
+    if let Some(processors) = spec.processors {
+        keep_processors(processors).map_err(at(Stage::Limits))?;
+    }
     for (resource, value) in &spec.rlimits {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
+}
+
+/// Keeps some of the processors that this process may use.
+fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let total = allowed.count() as usize;
+    if total == 0 || count >= total {
+        return Ok(());
+    }
+    let start = offset % total;
+    let mut kept = rustix::thread::CpuSet::new();
+    let usable = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    for (index, cpu) in usable.enumerate() {
+        if (index + total - start) % total < count {
+            kept.set(cpu);
+        }
+    }
+    rustix::thread::sched_setaffinity(None, &kept)
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
@@ -352,6 +382,10 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
     };
     if let Some(rules) = &spec.landlock {
         rules.apply().map_err(at(Stage::Landlock))?;
+    }
+    if matches!(spec.identity, Identity::Kept) {
+        // No PID namespace takes orphans along: they become this process's own, and are killed at the end.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(at(Stage::Session))?;
     }
     let signals = sys::signal_fd_for_all().map_err(at(Stage::Fork))?;
     // With a terminal, process 1 leads the session, so that a stopped command is not an orphan and can be continued.
@@ -383,7 +417,30 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
     // Standard ones included: a pipe that process 1 kept open would never end.
     sys::close_all_but(&[owner.as_raw_fd(), signals.as_raw_fd(), slave.as_ref().map_or(-1, AsRawFd::as_raw_fd)]);
     look_after(command, owner, &signals, slave.as_ref());
+    if matches!(spec.identity, Identity::Kept) {
+        kill_descendants();
+    }
     Ok(())
+}
+
+/// Kills every child, which makes their children ours, until there is none.
+fn kill_descendants() {
+    for _ in 0..10_000 {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let mut text = [0u8; 4096];
+        let length = rustix::fs::open(c"/proc/thread-self/children", flags, rustix::fs::Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text))
+            .unwrap_or(0);
+        // The last number may be cut off; it comes again in the next round.
+        let Some(end) = text[..length].iter().rposition(|b| *b == b' ') else { return };
+        for word in text[..end].split(|b| *b == b' ') {
+            let pid = word.iter().fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d.wrapping_sub(b'0'))));
+            if pid > 1 {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        while let Ok(Some(_)) = sys::wait(-1, false, false) {}
+    }
 }
 
 /// The last steps of the command's own process; returns only when it could not be executed.

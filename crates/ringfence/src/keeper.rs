@@ -250,9 +250,8 @@ fn own_directory(path: &Path) -> Result<(), KeeperError> {
         _ => {}
     }
     let data = fs::symlink_metadata(path).map_err(error)?;
-    let ours = data.is_dir()
-        && data.uid() == rustix::process::getuid().as_raw()
-        && data.permissions().mode() & 0o077 == 0;
+    let ours =
+        data.is_dir() && data.uid() == rustix::process::getuid().as_raw() && data.permissions().mode() & 0o077 == 0;
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }
 }
 
@@ -261,7 +260,7 @@ pub fn registry(runtime_dir: Option<&Path>) -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
     match runtime_dir.filter(|d| fs::symlink_metadata(d).is_ok_and(|m| m.is_dir() && m.uid() == uid)) {
         Some(dir) => dir.join("ringfence"),
-        None if uid == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/ringfence"),
+        None if uid == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/ringfence-keeper"),
         None => PathBuf::from(format!("/tmp/ringfence-{uid}")),
     }
 }

@@ -57,11 +57,7 @@ pub(crate) fn missing(reason: impl Into<String>, cure: impl Into<String>) -> Ver
 
 /// Asks an engine about every promise of a plan. A promise that it cannot keep, and that the policy does not call optional,
 /// is an error: nothing is ever weakened in silence.
-pub(crate) fn answer(
-    engine: Engine,
-    plan: &Plan,
-    ask: impl Fn(Guarantee) -> Verdict,
-) -> Result<Report, EngineError> {
+pub(crate) fn answer(engine: Engine, plan: &Plan, ask: impl Fn(Guarantee) -> Verdict) -> Result<Report, EngineError> {
     let mut guarantees = Vec::with_capacity(Guarantee::ALL.len());
     for id in Guarantee::ALL.iter().copied() {
         let (state, by) = match plan.promises.iter().find(|p| p.guarantee == id) {

@@ -71,11 +71,7 @@ pub trait Companion {
 }
 
 /// Waits until the command and everything else in the box has ended.
-pub fn supervise(
-    running: Running,
-    limits: &Limits,
-    companion: &mut dyn Companion,
-) -> Result<Outcome, EngineError> {
+pub fn supervise(running: Running, limits: &Limits, companion: &mut dyn Companion) -> Result<Outcome, EngineError> {
     let started = Instant::now();
     let mut watch = Watch { limits, started, reason: None, kill_at: None, peak: Census::default() };
     let ended = loop {
@@ -101,9 +97,7 @@ pub fn supervise(
         reason,
         duration,
         cpu: usage.cpu.unwrap_or_else(|| waited.map_or(watch.peak.cpu, |w| w.cpu.max(watch.peak.cpu))),
-        peak_memory: usage
-            .peak_memory
-            .unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
+        peak_memory: usage.peak_memory.unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
     })
 }
 
@@ -114,10 +108,9 @@ fn wait(running: &Running, watch: &mut Watch<'_>, companion: &mut dyn Companion)
         let wants = companion.wants();
         let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
         fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
-        let timeout = watch.next(running, companion.give_up_at()).map(|d| Timespec {
-            tv_sec: d.as_secs() as i64,
-            tv_nsec: i64::from(d.subsec_nanos()),
-        });
+        let timeout = watch
+            .next(running, companion.give_up_at())
+            .map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(lost(e)),
@@ -156,8 +149,7 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn watches_tree(&self, running: &Running) -> bool {
-        !running.has_group()
-            && (self.limits.memory.is_some() || self.limits.pids.is_some())
+        !running.has_group() && (self.limits.memory.is_some() || self.limits.pids.is_some())
             || self.limits.cpu_time.is_some()
     }
 
