@@ -386,7 +386,8 @@ mod tests {
 
     #[test]
     fn unparsable() {
-        let table: [(&str, fn(String) -> GlobError); 10] = [
+        type Variant = fn(String) -> GlobError;
+        let table: [(&str, Variant); 10] = [
             ("/a/[b", GlobError::UnclosedClass),
             ("/a/[", GlobError::UnclosedClass),
             ("/a/[]", GlobError::EmptyClass),

@@ -38,6 +38,15 @@ pub struct FileRule {
     pub origin: Origin,
 }
 
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pattern::Exact(path) => path.display().fmt(f),
+            Pattern::Glob(glob) => f.write_str(glob.as_str()),
+        }
+    }
+}
+
 /// Which paths a rule names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
@@ -104,20 +113,30 @@ impl FileRule {
     }
 }
 
-/// The rule that decides for a path, or `None` when no rule names it or a directory above it.
-///
-/// One pass: a rule counts by the nearest path it names, and the rest of the order is the key's.
-pub fn decide<'a>(rules: &'a [FileRule], path: &Path) -> Option<&'a FileRule> {
-    let key = |index: usize, rule: &FileRule| {
+/// How a rule ranks for a path: the nearest path it names, exact, length, layer, access, place in the list.
+type Rank = (usize, bool, usize, LayerKind, Access, usize);
+
+fn ranked<'a>(rules: &'a [FileRule], path: &Path) -> impl Iterator<Item = (Rank, &'a FileRule)> {
+    rules.iter().enumerate().filter_map(move |(index, rule)| {
         let near = rule.nearest(path)?;
         let (exact, length) = match &rule.pattern {
             Pattern::Exact(named) => (true, named.as_os_str().len()),
             Pattern::Glob(glob) => (false, glob.as_str().len()),
         };
-        Some((near, exact, length, rule.origin.layer, rule.access, index))
-    };
-    let ranked = rules.iter().enumerate().filter_map(|(index, rule)| Some((key(index, rule)?, rule)));
-    ranked.max_by(|a, b| a.0.cmp(&b.0)).map(|(_, rule)| rule)
+        Some(((near, exact, length, rule.origin.layer, rule.access, index), rule))
+    })
+}
+
+/// The rule that decides for a path, or `None` when no rule names it or a directory above it. One pass over the rules.
+pub fn decide<'a>(rules: &'a [FileRule], path: &Path) -> Option<&'a FileRule> {
+    ranked(rules, path).max_by_key(|(rank, _)| *rank).map(|(_, rule)| rule)
+}
+
+/// Every rule that has a say on a path, the one that decides first.
+pub fn candidates<'a>(rules: &'a [FileRule], path: &Path) -> Vec<&'a FileRule> {
+    let mut all: Vec<_> = ranked(rules, path).collect();
+    all.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+    all.into_iter().map(|(_, rule)| rule).collect()
 }
 
 /// A path of a rule that cannot be understood.
