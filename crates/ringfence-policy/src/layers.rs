@@ -49,11 +49,94 @@ impl Inputs {
 pub struct Resolved {
     pub policy: Policy,
     pub engine: EngineChoice,
-    /// Every value with its origin, for `config show`.
-    pub values: Vec<Value>,
+    /// Where each value that is not the profile's own comes from, by key.
+    origins: BTreeMap<String, Origin>,
+    presets: Vec<Preset>,
+    builtin: &'static Profile,
     /// What the project's file loosens, which holds because the user trusts it.
     pub loosened: Vec<Loosening>,
     pub warnings: Vec<Warning>,
+}
+
+impl Resolved {
+    /// Every value with its origin, in the order of the configuration file, for `config show`.
+    pub fn values(&self) -> Vec<Value> {
+        let policy = &self.policy;
+        let mut out = Vec::new();
+        let mut add = |key: String, text: String| {
+            let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
+                layer: LayerKind::Profile,
+                place: format!("profile {}", self.builtin.name),
+            });
+            out.push(Value { key, text, origin });
+        };
+        let Limits { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
+            &policy.limits;
+        let count = |n: Option<u64>| optional_text(n, |n| n.to_string());
+        let time = |t: &Option<Duration>| optional_text(*t, format_duration);
+        add("profile".into(), policy.profile.clone());
+        add("engine".into(), self.engine.to_string());
+        add("workdir".into(), policy.workdir.display().to_string());
+        if let Some(at) = &policy.workdir_at {
+            add("workdir_at".into(), at.display().to_string());
+        }
+        add("root".into(), if policy.root == Root::Host { "host" } else { "programs" }.into());
+        add(
+            "user".into(),
+            match policy.user {
+                User::Caller => "caller".into(),
+                User::Ids { uid, gid } => format!("{uid}:{gid}"),
+            },
+        );
+        add("network".into(), if policy.network == Network::Open { "open" } else { "none" }.into());
+        add("docker".into(), policy.docker.to_string());
+        add("nesting".into(), policy.nesting.to_string());
+        add("strict".into(), policy.strict.to_string());
+        add("trace_denials".into(), policy.trace_denials.to_string());
+        for guarantee in &policy.optional {
+            add(format!("optional.{guarantee}"), "true".into());
+        }
+        for preset in &self.presets {
+            add(format!("presets.{}", preset.name()), "true".into());
+        }
+        add("env.inherit".into(), policy.env.inherit.to_string());
+        for name in &policy.env.drop {
+            add(format!("env.drop.{name}"), "true".into());
+        }
+        for name in &policy.env.pass {
+            add(format!("env.pass.{name}"), "true".into());
+        }
+        for name in policy.env.set.keys() {
+            // Values may be secrets; they are the user's to look up in the file.
+            add(format!("env.set.{name}"), "set".into());
+        }
+        add("limits.memory".into(), optional_text(*memory, format_size));
+        add("limits.cpus".into(), optional_text(*cpus, |n| n.to_string()));
+        add("limits.pids".into(), count(*pids));
+        add("limits.files".into(), count(*files));
+        add("limits.timeout".into(), time(timeout));
+        add("limits.timeout_ceiling".into(), time(timeout_ceiling));
+        add("limits.cpu_time".into(), time(cpu_time));
+        add("limits.tmp_size".into(), format_size(*tmp_size));
+        add("limits.tmp_inodes".into(), tmp_inodes.to_string());
+        add("limits.output".into(), format_size(*output));
+        for (name, rule) in &policy.commands {
+            let text = match rule {
+                CommandRule::Block => "false".into(),
+                CommandRule::Guard(Guard::Git) => "@git".into(),
+                CommandRule::Wrapper(path) => path.display().to_string(),
+            };
+            add(format!("commands.{name}"), text);
+        }
+        for name in &policy.allow_syscalls {
+            add(format!("kernel.allow_syscalls.{name}"), "true".into());
+        }
+        for rule in &policy.rules {
+            let (key, text) = (format!("files.{}", rule.access), rule.pattern.to_string());
+            out.push(Value { key, text, origin: rule.origin.clone() });
+        }
+        out
+    }
 }
 
 /// One resolved value.
@@ -336,15 +419,36 @@ impl Stack {
 
     /// All rules in force, in layer order.
     fn all_rules(&mut self) -> Vec<FileRule> {
-        let mut all = Vec::new();
+        let mut all = Vec::with_capacity(512);
         for (preset, layer) in self.presets.clone() {
             all.extend(self.look_up(preset).0.iter().map(|rule| {
-                let origin = Origin { layer, place: rule.origin.place.clone() };
-                FileRule { origin, ..rule.clone() }
+                let mut rule = rule.clone();
+                rule.origin.layer = layer;
+                rule
             }));
         }
         all.extend(self.rules.iter().cloned());
-        all = without_holes(all);
+        self.complete(all)
+    }
+
+    /// As [`Stack::all_rules`], but the rules of presets are moved out: nothing is looked up after it.
+    fn take_rules(&mut self) -> Vec<FileRule> {
+        let mut all = Vec::with_capacity(512);
+        for (preset, layer) in self.presets.clone() {
+            self.look_up(preset);
+            let rules = self.looked_up.get_mut(&preset).map(|(rules, _)| std::mem::take(rules)).unwrap_or_default();
+            all.extend(rules.into_iter().map(|mut rule| {
+                rule.origin.layer = layer;
+                rule
+            }));
+        }
+        all.append(&mut self.rules);
+        self.complete(all)
+    }
+
+    /// Takes holes out and adds what is protected always.
+    fn complete(&self, all: Vec<FileRule>) -> Vec<FileRule> {
+        let mut all = without_holes(all);
         // A `ro` on something that the box does not see would show it: only where it is seen anyway.
         let seen = |path: &Path| match decide(&all, path) {
             Some(rule) => rule.access != Access::Exclude,
@@ -640,11 +744,10 @@ impl Stack {
     }
 
     fn finish(mut self, loosened: Vec<Loosening>) -> Result<Resolved, LayerError> {
-        self.check_workdir()?;
         self.check_timeout()?;
-        let rules = self.all_rules();
+        let rules = self.take_rules();
+        self.check_workdir(&rules)?;
         let warnings = self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
-        let values = self.values(&rules);
         let policy = Policy {
             profile: self.name,
             workdir: self.workdir,
@@ -663,22 +766,26 @@ impl Stack {
             strict: self.strict,
             trace_denials: self.trace_denials,
         };
-        Ok(Resolved { policy, engine: self.engine, values, loosened, warnings })
+        Ok(Resolved {
+            policy,
+            engine: self.engine,
+            loosened,
+            warnings,
+            origins: self.origins,
+            presets: self.presets.into_iter().map(|(preset, _)| preset).collect(),
+            builtin: self.profile,
+        })
     }
 
     /// A working directory in an excluded place is a mistake: the profile would open what is hidden.
-    fn check_workdir(&mut self) -> Result<(), LayerError> {
-        let workdir = self.workdir.clone();
-        let mut rules = self.all_rules();
-        let is_profile = |rule: &FileRule| {
-            is_preset(rule)
-                && rule.access == Access::Rw
-                && matches!(&rule.pattern, Pattern::Exact(path) if *path == workdir)
+    fn check_workdir(&self, rules: &[FileRule]) -> Result<(), LayerError> {
+        let opens = |rule: &FileRule| {
+            let named = matches!(&rule.pattern, Pattern::Exact(path) if *path == self.workdir);
+            is_preset(rule) && rule.access == Access::Rw && named
         };
-        rules.retain(|rule| !is_profile(rule));
-        match decide(&rules, &workdir) {
+        match rules::candidates(rules, &self.workdir).into_iter().find(|rule| !opens(rule)) {
             Some(rule) if rule.access == Access::Exclude => Err(LayerError::WorkdirExcluded {
-                workdir,
+                workdir: self.workdir.clone(),
                 rule: rule.pattern.to_string(),
                 origin: rule.origin.clone(),
             }),
@@ -706,81 +813,6 @@ impl Stack {
                 Ok(())
             }
         }
-    }
-
-    /// Every value in the order of the configuration file, each with its origin.
-    fn values(&self, rules: &[FileRule]) -> Vec<Value> {
-        let mut out = Vec::new();
-        let mut add = |key: String, text: String| {
-            let origin = self.origins.get(&key).cloned().unwrap_or_else(|| self.profile_origin());
-            out.push(Value { key, text, origin });
-        };
-        let Limits { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
-            &self.limits;
-        let count = |n: Option<u64>| optional_text(n, |n| n.to_string());
-        let time = |t: &Option<Duration>| optional_text(*t, format_duration);
-        add("profile".into(), self.name.clone());
-        add("engine".into(), self.engine.to_string());
-        add("workdir".into(), self.workdir.display().to_string());
-        if let Some(at) = self.profile.workdir_at {
-            add("workdir_at".into(), at.into());
-        }
-        add("root".into(), if self.profile.root == Root::Host { "host" } else { "programs" }.into());
-        add(
-            "user".into(),
-            match self.profile.user {
-                User::Caller => "caller".into(),
-                User::Ids { uid, gid } => format!("{uid}:{gid}"),
-            },
-        );
-        add("network".into(), if self.network == Network::Open { "open" } else { "none" }.into());
-        add("docker".into(), self.docker.to_string());
-        add("nesting".into(), self.nesting.to_string());
-        add("strict".into(), self.strict.to_string());
-        add("trace_denials".into(), self.trace_denials.to_string());
-        for guarantee in &self.optional {
-            add(format!("optional.{guarantee}"), "true".into());
-        }
-        for (preset, _) in &self.presets {
-            add(format!("presets.{}", preset.name()), "true".into());
-        }
-        add("env.inherit".into(), self.env.inherit.to_string());
-        for name in &self.env.drop {
-            add(format!("env.drop.{name}"), "true".into());
-        }
-        for name in &self.env.pass {
-            add(format!("env.pass.{name}"), "true".into());
-        }
-        for name in self.env.set.keys() {
-            // Values may be secrets; they are the user's to look up in the file.
-            add(format!("env.set.{name}"), "set".into());
-        }
-        add("limits.memory".into(), optional_text(*memory, format_size));
-        add("limits.cpus".into(), optional_text(*cpus, |n| n.to_string()));
-        add("limits.pids".into(), count(*pids));
-        add("limits.files".into(), count(*files));
-        add("limits.timeout".into(), time(timeout));
-        add("limits.timeout_ceiling".into(), time(timeout_ceiling));
-        add("limits.cpu_time".into(), time(cpu_time));
-        add("limits.tmp_size".into(), format_size(*tmp_size));
-        add("limits.tmp_inodes".into(), tmp_inodes.to_string());
-        add("limits.output".into(), format_size(*output));
-        for (name, rule) in &self.commands {
-            let text = match rule {
-                CommandRule::Block => "false".into(),
-                CommandRule::Guard(Guard::Git) => "@git".into(),
-                CommandRule::Wrapper(path) => path.display().to_string(),
-            };
-            add(format!("commands.{name}"), text);
-        }
-        for name in &self.allow_syscalls {
-            add(format!("kernel.allow_syscalls.{name}"), "true".into());
-        }
-        for rule in rules {
-            let (key, text) = (format!("files.{}", rule.access), rule.pattern.to_string());
-            out.push(Value { key, text, origin: rule.origin.clone() });
-        }
-        out
     }
 }
 
@@ -917,7 +949,7 @@ mod tests {
         assert_eq!(resolved.policy.limits.pids, Some(70));
         assert!(resolved.policy.env.pass.is_empty() && resolved.policy.env.set.is_empty());
         let place = |key: &str| {
-            let value = resolved.values.iter().find(|v| v.key == key).unwrap();
+            let value = resolved.values().into_iter().find(|v| v.key == key).unwrap();
             format!("{} {}", value.text, value.origin)
         };
         assert_eq!(place("network"), "open --network");
