@@ -92,6 +92,8 @@ pub enum Mount {
 pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
+    /// What the file holds; empty for most, and for directories.
+    pub text: &'static str,
 }
 
 /// Why there is no plan: nothing was started.
@@ -126,12 +128,14 @@ pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
     let tree = Tree::new(policy, facts)?;
-    let environment = env::environment(policy, facts);
+    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
+    let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
+    let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
+    let environment = env::environment(&policy.env, &facts.env, &inside);
     let docker = DockerSockets::find(facts);
     if policy.docker {
         docker.check()?;
     }
-    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let (uid, gid) = match policy.user {
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
@@ -378,8 +382,8 @@ impl<'a> View<'a> {
             match &node.state {
                 State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
                 State::Link(to) if node.access != Access::Rw => self.link(path, to.as_deref(), node),
-                State::Absent if node.access != Access::Rw => self.absent(path, node),
-                State::Link(_) | State::Absent => {}
+                State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
+                State::Link(_) | State::Absent(_) => {}
             }
         }
     }
@@ -392,7 +396,7 @@ impl<'a> View<'a> {
         for dir in between {
             if pins.insert(dir.to_path_buf()) {
                 if !dir.exists() {
-                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir });
+                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
                 }
                 let target = self.inside(dir);
                 self.bind(dir, &target, true, Kind::Dir);
@@ -431,13 +435,14 @@ impl<'a> View<'a> {
         }
     }
 
-    fn absent(&mut self, path: &Path, node: &Node) {
+    fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
         let target = self.inside(path);
-        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind });
-        self.mounts.push(match node.access {
-            Access::Exclude => Mount::Hide { target, kind: node.kind, passable: false },
-            _ => Mount::Empty { target, kind: node.kind },
-        });
+        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind, text });
+        match node.access {
+            Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
+            _ => self.bind(path, &target, false, Kind::File),
+        }
     }
 
     /// Puts guards, wrappers and blocks in front of programs, at all places where they are found. The real program stays

@@ -155,7 +155,8 @@ impl List {
         let error = |source: io::Error| KeeperError::List { path: self.path.clone(), source };
         let mut entries = Vec::new();
         for stub in stubs {
-            entries.push(if stub.kind == Kind::Dir { b'd' } else { b'f' });
+            // A directory, or a file of this length.
+            entries.push(if stub.kind == Kind::Dir { b'd' } else { b'0' + stub.text.len().min(9) as u8 });
             entries.extend_from_slice(stub.path.as_os_str().as_bytes());
             entries.push(0);
         }
@@ -196,7 +197,7 @@ fn make(stub: &Stub) -> io::Result<()> {
             .mode(FILE_MODE)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&stub.path)
-            .map(drop),
+            .and_then(|mut file| io::Write::write_all(&mut file, stub.text.as_bytes())),
     };
     match made {
         // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.
@@ -222,7 +223,11 @@ fn clear(list: impl AsFd, buffer: &mut [u8]) {
         if *kind == b'd' {
             // Refused by the kernel unless it is an empty directory.
             let _ = rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR);
-        } else if regular && data.st_size == 0 && data.st_mode & 0o7777 == FILE_MODE && data.st_nlink == 1 {
+        } else if regular
+            && data.st_size == i64::from(kind.wrapping_sub(b'0'))
+            && data.st_mode & 0o7777 == FILE_MODE
+            && data.st_nlink == 1
+        {
             let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
         }
     }
