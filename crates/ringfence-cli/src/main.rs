@@ -28,11 +28,11 @@ fn main() {
         env: EnvPolicy { inherit: true, ..Default::default() },
         user: User::Caller,
         limits: Limits {
-            memory: None,
+            memory: std::env::var("MEM").ok().map(|m| m.parse().unwrap()),
             cpus: None,
-            pids: None,
+            pids: std::env::var("PIDS").ok().map(|m| m.parse().unwrap()),
             files: None,
-            timeout: None,
+            timeout: std::env::var("TMO").ok().map(|m| std::time::Duration::from_secs(m.parse().unwrap())),
             timeout_ceiling: None,
             cpu_time: None,
             tmp_size: 1 << 30,
@@ -43,7 +43,7 @@ fn main() {
         allow_syscalls: vec![],
         optional: BTreeSet::new(),
         strict: false,
-        trace_denials: false,
+        trace_denials: std::env::var("TRACE").is_ok(),
     };
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let plan = plan::plan(&policy, &facts, &args).unwrap();
@@ -82,6 +82,6 @@ fn main() {
             Ok(())
         }
     }
-    let o = ringfence::supervise(running, &plan.limits, &mut N);
+    let o = ringfence::supervise(running, &policy, &facts, &mut N);
     eprintln!("{o:?}");
 }

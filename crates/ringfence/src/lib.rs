@@ -3,6 +3,7 @@
 //! It never prints, never exits, and never reads the user's configuration by itself.
 #![forbid(unsafe_code)]
 
+pub mod denials;
 pub mod engines;
 pub mod facts;
 mod keeper;

@@ -193,10 +193,12 @@ fn base_spec(
         steps,
         loopback: namespaces & libc::CLONE_NEWNET != 0,
         nesting: plan.nesting,
+        lingers: false,
         rlimits: Vec::new(),
         processors: None,
         landlock,
         filter,
+        listens: plan.trace_denials,
         groups: Vec::new(),
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
@@ -210,7 +212,12 @@ fn base_spec(
 
 fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, ..seccomp::Options::default() };
+    let options = seccomp::Options {
+        nesting: plan.nesting,
+        allow: &allow,
+        notify_opens: plan.trace_denials,
+        ..seccomp::Options::default()
+    };
     Ok(seccomp::program(&options)?)
 }
 
