@@ -21,7 +21,7 @@ use rustix::net::{
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
 use crate::setup::{Building, Step};
-use crate::sys::{self, Fork, PointerList};
+use crate::sys::{self, Fork, PointerList, Stack};
 
 /// Everything that a box is made from.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub struct Spec {
     pub script_argv: PointerList,
     pub env: PointerList,
     pub terminal: Terminal,
+    /// For the command's process until it executes.
+    pub stack: Stack,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
 }
@@ -411,17 +413,15 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
-    let command = match sys::fork(0).map_err(at(Stage::Fork))? {
-        Fork::Child => {
-            let (kind, a, b) = match become_command(spec, slave.as_ref()) {
-                Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
-                Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
-            };
-            report(owner, message(kind, a, b));
-            sys::exit_now(125)
-        }
-        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
-    };
+    let command = sys::vfork(&spec.stack, || {
+        let (kind, a, b) = match become_command(spec, slave.as_ref()) {
+            Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
+            Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
+        };
+        report(owner, message(kind, a, b));
+        125
+    });
+    let command = command.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
     if let Some(slave) = &slave {
         // Also done by the child: whoever comes first, the group exists before anything reads from the terminal.
         let _ = rustix::process::setpgid(rustix::process::Pid::from_raw(command), None);

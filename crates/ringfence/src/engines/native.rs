@@ -11,6 +11,7 @@ use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
 use ringfence_linux::setup::{StandIn, Step, Tmpfs};
+use ringfence_linux::sys::Stack;
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -205,6 +206,7 @@ fn base_spec(
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
         script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
         env: env_pointers(&plan.env)?,
+        stack: Stack::new(),
         terminal,
         stdio,
     })
