@@ -1,9 +1,7 @@
 use ringfence::policy::{limits::*, policy::*, rules::*, *};
 use std::collections::*;
 fn main() {
-    let t0=std::time::Instant::now();
     let facts = ringfence::facts::gather().unwrap();
-    let t1=t0.elapsed();
     let workdir = std::env::current_dir().unwrap();
     let o = Origin { layer: LayerKind::Profile, place: "test".into() };
     let r = |access, p: std::path::PathBuf, missing| FileRule {
@@ -49,7 +47,6 @@ fn main() {
     };
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let plan = plan::plan(&policy, &facts, &args).unwrap();
-    let t2=t0.elapsed();
     if std::env::var("DRY").is_ok() {
         print!("{}", ringfence::engines::describe(ringfence::Engine::Native, &plan, &facts).unwrap());
         return;
@@ -67,7 +64,6 @@ fn main() {
     });
     let running =
         ringfence::engines::start(ringfence::Engine::Native, &plan, &facts, ringfence::StdioSpec::Files(fds)).unwrap();
-    let t3=t0.elapsed();
     struct N;
     impl ringfence::Companion for N {
         fn wants(&self) -> Vec<(std::os::fd::BorrowedFd<'_>, rustix::event::PollFlags)> {
@@ -87,6 +83,5 @@ fn main() {
         }
     }
     let o = ringfence::supervise(running, &policy, &facts, &mut N);
-    let t4=t0.elapsed();
-    if std::env::var("PROF").is_ok() { eprintln!("{} {} {} {}", t1.as_micros(), t2.as_micros(), t3.as_micros(), t4.as_micros()); } let _=o;
+    eprintln!("{o:?}");
 }
