@@ -312,6 +312,56 @@ pub fn signal_fd_for_all() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// A signalfd for these signals, which are blocked in this thread.
+pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigemptyset, which then initialises it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigemptyset(&mut set) };
+    for signal in signals {
+        // SAFETY: `set` is an initialised set; a number that is no signal is refused.
+        check(unsafe { libc::sigaddset(&mut set, *signal) }.into())?;
+    }
+    // SAFETY: `set` is an initialised set; no old set is asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) }.into())?;
+    // SAFETY: `set` is an initialised set.
+    let fd = check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }.into())?;
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether this process was started with the signal ignored (`nohup`, a background job of a script).
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: an all-zero sigaction is valid memory to write to.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set; `action` is live and writable.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Stops this process; another's CONT continues it, and at the latest this much time.
+pub fn pause(at_most: Option<std::time::Duration>) -> Result<(), Errno> {
+    let mut timer: libc::timer_t = std::ptr::null_mut();
+    if let Some(time) = at_most {
+        // SAFETY: an all-zero sigevent is valid.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = libc::SIGCONT;
+        // SAFETY: both pointers are live.
+        check(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) }.into())?;
+        let value = libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().max(1).into() };
+        let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // SAFETY: the timer was just made; `once` is live.
+        check(unsafe { libc::timer_settime(timer, 0, &once, std::ptr::null_mut()) }.into())?;
+    }
+    let stopped = kill(std::process::id() as i32, libc::SIGSTOP);
+    if at_most.is_some() {
+        // SAFETY: the timer was made above and is deleted once.
+        unsafe { libc::timer_delete(timer) };
+    }
+    stopped
+}
+
 /// The signal number of the next signal waiting in a signalfd, if any.
 pub fn read_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];

@@ -3,6 +3,7 @@
 //! It never prints, never exits, and never reads the user's configuration by itself.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod denials;
 pub mod engines;
 pub mod facts;
@@ -10,6 +11,7 @@ mod keeper;
 pub mod report;
 pub mod supervise;
 
+pub use capture::Capture;
 pub use engines::{Choice, Engine, EngineError, Running, StdioSpec, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
