@@ -158,7 +158,8 @@ fn files() -> BTreeSet<PathBuf> {
     let uid = rustix::process::getuid().as_raw();
     let keepers = [format!("/tmp/ringfence-{uid}"), "/run/ringfence-keeper".to_owned()];
     let mut found = BTreeSet::new();
-    for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(Path::new).into_iter().chain(keepers.iter().map(Path::new)) {
+    for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(Path::new).into_iter().chain(keepers.iter().map(Path::new))
+    {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             // The keeper's own directory stays; what is in it must not.
             if !keepers.iter().any(|k| Path::new(k) == entry.path()) {

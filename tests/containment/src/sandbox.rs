@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence::policy::facts::Facts;
-use ringfence::policy::plan::{Plan, PlanError, plan};
-use ringfence::policy::{Inputs, resolve};
-use ringfence::{Choice, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise};
+use ringfence::policy::plan::{PlanError, plan};
+use ringfence::policy::{Inputs, Policy, resolve};
+use ringfence::{
+    Capture, Choice, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
+};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -19,6 +21,17 @@ pub struct Ran {
     pub report: Report,
     pub stdout: String,
     pub stderr: String,
+    /// Bytes of standard output that were not kept.
+    pub dropped: u64,
+}
+
+/// A box that runs.
+#[derive(Debug)]
+pub struct Started {
+    pub running: Running,
+    pub policy: Policy,
+    pub facts: Facts,
+    pub report: Report,
 }
 
 impl Ran {
@@ -62,34 +75,37 @@ impl Sandbox<'_> {
         facts
     }
 
-    pub fn plan(&self, facts: &Facts, command: &[String]) -> Result<Plan, Refusal> {
+    pub fn policy(&self) -> Result<Policy, Refusal> {
         let Scene { project, home, policy, .. } = self.scene;
         let resolved = resolve(Inputs::new(project.clone(), home.clone(), policy.clone()));
-        let resolved = resolved.map_err(|e| Refusal::Policy(e.to_string()))?;
-        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        plan(&resolved.policy, facts, &command).map_err(Refusal::Plan)
+        Ok(resolved.map_err(|e| Refusal::Policy(e.to_string()))?.policy)
     }
 
     /// Starts a command with these standard descriptors.
-    pub fn start(&self, command: &[String], stdio: StdioSpec) -> Result<(Running, Plan, Report), Refusal> {
+    pub fn start(&self, command: &[String], stdio: StdioSpec) -> Result<Started, Refusal> {
         let facts = self.facts();
-        let plan = self.plan(&facts, command)?;
+        let policy = self.policy()?;
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
         let (engine, report) = select(Choice::Only(self.engine), &plan, &facts).map_err(Refusal::Engine)?;
         let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
-        Ok((running, plan, report))
+        Ok(Started { running, policy, facts, report })
     }
 
     /// Runs a command to its end and keeps what it printed.
     pub fn run(&self, command: &[String]) -> Result<Ran, Refusal> {
-        let mut capture = Capture::default();
         let (output, stdout) = pipe();
         let (errors, stderr) = pipe();
-        capture.from = [Some(output), Some(errors)];
-        let stdio = StdioSpec::Files([null(), stdout, stderr]);
-        let (running, plan, report) = self.start(command, stdio)?;
-        let outcome = supervise(running, &plan.limits, &mut capture).map_err(Refusal::Engine)?;
-        let [stdout, stderr] = capture.text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        Ok(Ran { outcome, report, stdout, stderr })
+        let Started { running, policy, facts, report } =
+            self.start(command, StdioSpec::Files([null(), stdout, stderr]))?;
+        let limit = policy.limits.output;
+        let mut reader =
+            Reader { from: [Some(output), Some(errors)], text: [Capture::new(limit), Capture::new(limit)] };
+        let outcome = supervise(running, &policy, &facts, &mut reader).map_err(Refusal::Engine)?;
+        let dropped = reader.text[0].dropped();
+        let text = |capture: Capture| String::from_utf8_lossy(&capture.into_bytes(|_| String::new())).into_owned();
+        let [stdout, stderr] = reader.text.map(text);
+        Ok(Ran { outcome, report, stdout, stderr, dropped })
     }
 
     /// Runs acts of the probe.
@@ -108,17 +124,13 @@ pub fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").expect("the null device").into()
 }
 
-/// How much output a test keeps; the rest is read and dropped.
-const KEPT: usize = 1 << 20;
-
 /// Reads standard output and error until the box is gone.
-#[derive(Default)]
-pub struct Capture {
+struct Reader {
     from: [Option<OwnedFd>; 2],
-    text: [Vec<u8>; 2],
+    text: [Capture; 2],
 }
 
-impl Capture {
+impl Reader {
     fn read(&mut self, slot: usize) -> Result<bool, Errno> {
         let Some(fd) = &self.from[slot] else { return Ok(false) };
         let mut bytes = [0u8; 1 << 16];
@@ -128,15 +140,14 @@ impl Capture {
                 Ok(false)
             }
             n => {
-                let room = KEPT - self.text[slot].len();
-                self.text[slot].extend_from_slice(&bytes[..n.min(room)]);
+                self.text[slot].push(&bytes[..n]);
                 Ok(true)
             }
         }
     }
 }
 
-impl Companion for Capture {
+impl Companion for Reader {
     fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         self.from.iter().flatten().map(|fd| (fd.as_fd(), PollFlags::IN)).collect()
     }

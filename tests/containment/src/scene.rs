@@ -38,7 +38,7 @@ pub struct Scene {
     pub probe: PathBuf,
     /// Words that stand for something in an act: `{name}`.
     pub words: BTreeMap<String, String>,
-    guards: Vec<Box<dyn Any>>,
+    guards: Vec<Box<dyn Any + Send + Sync>>,
     dirs: Vec<tempfile::TempDir>,
 }
 
@@ -155,7 +155,7 @@ impl Scene {
     }
 
     /// Something that lives as long as the scene.
-    pub fn keep(&mut self, thing: impl Any) {
+    pub fn keep(&mut self, thing: impl Any + Send + Sync) {
         self.guards.push(Box::new(thing));
     }
 

@@ -46,7 +46,7 @@ fn run() -> Result<u8, Refusal> {
     let stdio =
         [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];
     let running = engines::start(engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
-    let outcome = supervise(running, &plan.limits, &mut Nobody).map_err(Refusal::Engine)?;
+    let outcome = supervise(running, &policy, &facts, &mut Nobody).map_err(Refusal::Engine)?;
     Ok(match outcome.ended {
         Ended::Exited(code) => code as u8,
         Ended::Signaled(signal) => 128 + signal as u8,

@@ -109,18 +109,13 @@ impl Needs {
 
 pub fn landlock() -> i32 {
     // SAFETY: with the version flag the kernel takes a null attribute of size 0.
-    let version =
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32) };
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32) };
     version.max(0) as i32
 }
 
 /// Whether limits are kept by control groups here.
 fn containment_groups() -> Result<(), String> {
-    if host::is_root() || bare_kernel() {
-        Ok(())
-    } else {
-        Err("control groups of this host belong to root".to_owned())
-    }
+    if host::is_root() || bare_kernel() { Ok(()) } else { Err("control groups of this host belong to root".to_owned()) }
 }
 
 /// What the forbidden act does outside.
@@ -149,6 +144,8 @@ pub struct Case {
     /// What the probe may say to that, inside.
     pub answers: &'static [&'static str],
     pub outside: Outside,
+    /// The forbidden act makes something in the project on its way.
+    pub untidy: bool,
 }
 
 /// A case with nothing special about it: allowed act, forbidden act, expected answers.
@@ -169,6 +166,7 @@ pub const fn act(
         fails,
         answers,
         outside: Outside::Works,
+        untidy: false,
     }
 }
 
@@ -190,6 +188,21 @@ impl Case {
 
     pub const fn outside(mut self, outside: Outside) -> Case {
         self.outside = outside;
+        self
+    }
+
+    pub const fn answers(mut self, answers: &'static [&'static str]) -> Case {
+        self.answers = answers;
+        self
+    }
+
+    pub const fn untidy(mut self) -> Case {
+        self.untidy = true;
+        self
+    }
+
+    pub const fn works(mut self, works: &'static str) -> Case {
+        self.works = works;
         self
     }
 
@@ -239,7 +252,7 @@ impl Case {
         if !expected(&line) {
             return Err(format!("`{}` must fail inside with {:?}: {line}", self.fails, self.answers));
         }
-        let changes = before.changes(&scene.snapshot(), None);
+        let changes = before.changes(&scene.snapshot(), self.untidy.then_some(scene.project.as_path()));
         if changes.is_empty() { Ok(()) } else { Err(format!("`{}` changed the host: {changes}", self.fails)) }
     }
 }

@@ -63,9 +63,7 @@ impl Programs {
         let dir = tempfile::Builder::new().prefix("ringfence-programs-").tempdir_in(containment::base());
         let dir = dir.expect("a directory for the probe");
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("its mode");
-        for (name, built) in
-            [("probe", env!("CARGO_BIN_EXE_probe")), ("launcher", env!("CARGO_BIN_EXE_launcher"))]
-        {
+        for (name, built) in [("probe", env!("CARGO_BIN_EXE_probe")), ("launcher", env!("CARGO_BIN_EXE_launcher"))] {
             let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
             let built = beside.filter(|b| b.is_file()).unwrap_or_else(|| PathBuf::from(built));
             std::fs::copy(&built, dir.path().join(name)).expect("a copy of the program");

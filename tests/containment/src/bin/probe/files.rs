@@ -95,8 +95,9 @@ fn mknod(path: &str) -> Found {
 }
 
 fn list(path: &str) -> Found {
-    let mut names: Vec<String> =
-        fs::read_dir(path)?.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned())).collect::<Result<_, _>>()?;
+    let mut names: Vec<String> = fs::read_dir(path)?
+        .map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_, _>>()?;
     names.sort();
     Ok(names.join(" "))
 }
