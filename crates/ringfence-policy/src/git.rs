@@ -567,7 +567,7 @@ mod tests {
         // Home's own repository is not a project's.
         let project = Project::new(&[("home/p/", "")]);
         project.git("home/.git");
-        assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD"]);
+        assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD/"]);
     }
 
     #[test]
