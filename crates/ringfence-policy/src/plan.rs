@@ -381,9 +381,13 @@ impl<'a> View<'a> {
             }
             match &node.state {
                 State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
-                State::Link(to) if node.access != Access::Rw => self.link(path, to.as_deref(), node),
+                // Mounted on itself, the link can be followed, and neither replaced nor moved away.
+                State::Link if node.access != Access::Rw => {
+                    let target = self.inside(path);
+                    self.bind(path, &target, false, Kind::File);
+                }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
-                State::Link(_) | State::Absent(_) => {}
+                State::Link | State::Absent(_) => {}
             }
         }
     }
@@ -422,16 +426,6 @@ impl<'a> View<'a> {
                 self.spaces.insert(target.clone(), if passable { Space::Sealed } else { Space::Host });
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
             }
-        }
-    }
-
-    /// A protected symlink in a writable place: what it leads to is mounted on the link itself.
-    fn link(&mut self, path: &Path, to: Option<&Path>, node: &Node) {
-        let target = self.inside(path);
-        match (node.access, to) {
-            (Access::Exclude, _) => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
-            (_, Some(source)) => self.bind(source, &target, false, node.kind),
-            (_, None) => self.mounts.push(Mount::Empty { target, kind: Kind::File }),
         }
     }
 
