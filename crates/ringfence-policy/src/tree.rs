@@ -341,3 +341,124 @@ fn names(path: &Path) -> Vec<OsString> {
     };
     path.components().rev().filter_map(name).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::Layer;
+    use crate::layers::{Inputs, resolve};
+    use std::os::unix::fs::symlink;
+
+    /// A home with a project in it; entries ending in `/` are directories, `a -> b` are links.
+    fn place(entries: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().canonicalize().unwrap().join("p");
+        fs::create_dir(&project).unwrap();
+        for entry in entries {
+            match entry.split_once(" -> ") {
+                Some((link, to)) => symlink(to, project.join(link)).unwrap(),
+                None if entry.ends_with('/') => fs::create_dir_all(project.join(entry)).unwrap(),
+                None => fs::write(project.join(entry), entry).unwrap(),
+            }
+        }
+        (dir, project)
+    }
+
+    /// The decisions below the project that do not come from a preset, as `access state path`.
+    fn decisions(project: &Path, flags: impl FnOnce(&mut Layer)) -> Result<Vec<String>, TreeError> {
+        let mut layer = Layer::flags();
+        flags(&mut layer);
+        let home = project.parent().unwrap().to_path_buf();
+        let policy = resolve(Inputs::new(project.to_path_buf(), home.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() })?;
+        let own = tree.nodes().filter(|(_, n)| n.origin.layer == LayerKind::Flags);
+        let text = |(path, node): (&Path, &Node)| {
+            let state = match node.state {
+                State::Present => "present",
+                State::Absent(_) => "absent",
+                State::Link => "link",
+            };
+            format!("{} {state} {}", node.access, path.strip_prefix(project).unwrap_or(path).display())
+        };
+        Ok(own.map(text).collect())
+    }
+
+    #[test]
+    fn symlinks_on_the_way_and_at_the_end_are_protected() {
+        let (_dir, project) = place(&["real/sub/", "a -> real", "b -> a/sub"]);
+        let found = decisions(&project, |f| f.ro("b")).unwrap();
+        assert_eq!(found, ["ro link a", "ro link b", "ro present real/sub"]);
+        let (_dir, project) = place(&["a -> nothing"]);
+        assert_eq!(decisions(&project, |f| f.exclude("a")).unwrap(), ["exclude link a", "exclude absent nothing"]);
+    }
+
+    #[test]
+    fn a_loop_of_links_is_an_error() {
+        let (_dir, project) = place(&["a -> b", "b -> a"]);
+        assert!(matches!(decisions(&project, |f| f.ro("a")), Err(TreeError::Lookup { .. })));
+    }
+
+    #[test]
+    fn what_is_missing_outside_writable_places_needs_nothing() {
+        let (dir, project) = place(&[]);
+        let outside = dir.path().canonicalize().unwrap().join("q");
+        fs::create_dir(&outside).unwrap();
+        let path = outside.join("x").display().to_string();
+        assert_eq!(decisions(&project, |f| f.exclude(&path)).unwrap(), [""; 0]);
+        assert_eq!(decisions(&project, |f| f.exclude("x")).unwrap(), ["exclude absent x"]);
+        assert!(matches!(decisions(&project, |f| f.rw("x")), Err(TreeError::Missing { .. })));
+    }
+
+    #[test]
+    fn a_second_name_of_a_hidden_file_is_an_error() {
+        let (_dir, project) = place(&["secret"]);
+        assert_eq!(decisions(&project, |f| f.exclude("secret")).unwrap(), ["exclude present secret"]);
+        fs::hard_link(project.join("secret"), project.join("other")).unwrap();
+        assert!(matches!(decisions(&project, |f| f.exclude("secret")), Err(TreeError::HardLinked { links: 2, .. })));
+    }
+
+    #[test]
+    fn other_mounts_of_a_hidden_file_are_hidden() {
+        let (dir, project) = place(&["secret"]);
+        let base = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(base.join("alias/p")).unwrap();
+        fs::write(base.join("alias/p/secret"), "").unwrap();
+        let mount = |at: &Path, root: &str| crate::facts::MountPoint {
+            device: "8:1".into(),
+            root: root.into(),
+            at: at.to_path_buf(),
+            read_only: false,
+            fs_type: "ext4".into(),
+        };
+        let facts = Facts {
+            home: base.clone(),
+            uid: 1,
+            mounts: vec![mount(Path::new("/"), "/"), mount(&base.join("alias"), base.to_str().unwrap())],
+            ..Facts::default()
+        };
+        let mut layer = Layer::flags();
+        layer.exclude("secret");
+        let policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &facts).unwrap();
+        let (_, node) = tree.decide(&base.join("alias/p/secret")).unwrap();
+        assert_eq!(node.access, Access::Exclude);
+    }
+
+    #[test]
+    fn working_directories_that_are_refused() {
+        let (dir, project) = place(&["in/"]);
+        let home = dir.path().canonicalize().unwrap();
+        let at = |workdir: &Path, flags: &dyn Fn(&mut Layer)| {
+            let mut layer = Layer::flags();
+            flags(&mut layer);
+            let policy = resolve(Inputs::new(workdir.to_path_buf(), home.clone(), layer)).map(|r| r.policy);
+            policy.map(|policy| Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }))
+        };
+        // Refused by the layers or by the tree, but always refused.
+        let inside = at(&project.join("in"), &|f| f.exclude(project.to_str().unwrap()));
+        assert!(inside.is_err() || inside.unwrap().is_err());
+        assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+        assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+        assert!(at(&project, &|_| {}).unwrap().is_ok());
+    }
+}
