@@ -277,7 +277,7 @@ fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, No
 }
 
 /// The path with every directory above its last name resolved as far as it exists.
-fn real_parent(path: &Path) -> PathBuf {
+pub(crate) fn real_parent(path: &Path) -> PathBuf {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return path.to_path_buf() };
     match fs::canonicalize(parent) {
         Ok(real) => real.join(name),

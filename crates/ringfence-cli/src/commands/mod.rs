@@ -1,6 +1,12 @@
 //! One module for each subcommand.
 
+pub mod check;
+pub mod config;
+pub mod doctor;
+pub mod explain;
+pub mod generate;
 pub mod run;
+pub mod trust;
 
 use std::process::ExitCode;
 
