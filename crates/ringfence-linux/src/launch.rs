@@ -21,7 +21,7 @@ use rustix::net::{
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
 use crate::setup::{Building, Step};
-use crate::sys::{self, Fork, PointerList};
+use crate::sys::{self, Fork, PointerList, Stack};
 
 /// Everything that a box is made from.
 #[derive(Debug)]
@@ -35,12 +35,16 @@ pub struct Spec {
     pub loopback: bool,
     /// Leave user namespaces open inside.
     pub nesting: bool,
+    /// Process 1 stays until it is killed, so that the owner can count what is there when the command ends.
+    pub lingers: bool,
     /// `RLIMIT_*` and value.
     pub rlimits: Vec<(u32, u64)>,
     /// Run on some processors only; the stand-in for a share of them. A program can undo it.
     pub processors: Option<Processors>,
     pub landlock: Option<landlock::Rules>,
     pub filter: Option<Cow<'static, [SockFilter]>>,
+    /// The filter reports calls; its listener goes to the owner.
+    pub listens: bool,
     /// Control groups to join: `0` is written to each.
     pub groups: Vec<OwnedFd>,
     pub workdir: CString,
@@ -50,6 +54,8 @@ pub struct Spec {
     pub script_argv: PointerList,
     pub env: PointerList,
     pub terminal: Terminal,
+    /// For the command's process until it executes.
+    pub stack: Stack,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
 }
@@ -177,6 +183,8 @@ pub enum Event {
     NotExecuted(Errno),
     /// The master side of the box's own terminal.
     Terminal(OwnedFd),
+    /// Where the filter reports calls.
+    Listener(OwnedFd),
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command ended with this `waitpid` status.
@@ -190,6 +198,7 @@ const NOT_EXECUTED: i32 = 2;
 const TERMINAL: i32 = 3;
 const STOPPED: i32 = 4;
 const EXITED: i32 = 5;
+const LISTENER: i32 = 6;
 
 type Message = [u8; 12];
 
@@ -253,6 +262,7 @@ impl Launched {
             }),
             (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
             (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
+            (12, LISTENER, Some(listener)) => Ok(Event::Listener(listener)),
             (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
             (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),
             _ => Err(Errno::PROTO),
@@ -396,19 +406,22 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
         rustix::process::ioctl_tiocsctty(slave).map_err(at(Stage::Terminal))?;
     }
     if let Some(filter) = &spec.filter {
-        seccomp::install(filter).map_err(at(Stage::Filter))?;
-    }
-    let command = match sys::fork(0).map_err(at(Stage::Fork))? {
-        Fork::Child => {
-            let (kind, a, b) = match become_command(spec, slave.as_ref()) {
-                Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
-                Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
-            };
-            report(owner, message(kind, a, b));
-            sys::exit_now(125)
+        if spec.listens {
+            let listener = seccomp::install_with_listener(filter).map_err(at(Stage::Filter))?;
+            send_with(owner, message(LISTENER, 0, 0), listener.as_fd()).map_err(at(Stage::Filter))?;
+        } else {
+            seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
-        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
-    };
+    }
+    let command = sys::vfork(&spec.stack, || {
+        let (kind, a, b) = match become_command(spec, slave.as_ref()) {
+            Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
+            Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
+        };
+        report(owner, message(kind, a, b));
+        125
+    });
+    let command = command.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
     if let Some(slave) = &slave {
         // Also done by the child: whoever comes first, the group exists before anything reads from the terminal.
         let _ = rustix::process::setpgid(rustix::process::Pid::from_raw(command), None);
@@ -417,6 +430,9 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
     // Standard ones included: a pipe that process 1 kept open would never end.
     sys::close_all_but(&[owner.as_raw_fd(), signals.as_raw_fd(), slave.as_ref().map_or(-1, AsRawFd::as_raw_fd)]);
     look_after(command, owner, &signals, slave.as_ref());
+    if spec.lingers {
+        let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
+    }
     if matches!(spec.identity, Identity::Kept) {
         kill_descendants();
     }
@@ -529,13 +545,17 @@ fn open_terminal(owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Er
     )?;
     let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&slave, size)?;
-    let fds = [master.as_fd()];
+    send_with(owner, message(TERMINAL, 0, 0), master.as_fd())?;
+    Ok(slave)
+}
+
+/// Sends a message and a descriptor to the owner.
+fn send_with(owner: &OwnedFd, message: Message, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    let bytes = message(TERMINAL, 0, 0);
-    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(slave)
+    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Gives the terminal to a process group. It fails when the group has just ended, which its exit then tells.

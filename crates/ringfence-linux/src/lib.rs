@@ -4,6 +4,7 @@
 pub mod landlock;
 pub mod launch;
 pub mod limits;
+pub mod notify;
 pub mod seccomp;
 pub mod setup;
 pub mod sys;

@@ -36,6 +36,80 @@ pub fn fork(namespaces: u64) -> Result<Fork, Errno> {
     }
 }
 
+/// Memory for a child that shares this process's: made before any fork, never freed while the child lives.
+#[derive(Debug)]
+pub struct Stack(Box<[std::mem::MaybeUninit<u128>]>);
+
+impl Stack {
+    pub fn new() -> Stack {
+        // Untouched pages cost nothing.
+        Stack(Box::new_uninit_slice(64 * 1024 / size_of::<u128>()))
+    }
+}
+
+impl Default for Stack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `clone(2)` in the manner of vfork: the child runs `child` in this memory, and this process waits until it has executed
+/// a program or ended. Saves the copy of the page tables, a tenth of a small program's whole run.
+///
+/// As after [`fork`], the child must only make system calls and leave by exec or [`exit_now`]; what it returns is its exit
+/// code.
+pub fn vfork<F: FnMut() -> i32>(stack: &Stack, mut child: F) -> Result<rustix::process::Pid, Errno> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: with CLONE_VFORK this frame and `child` outlive the child's use of them, and the stack is lent for that time.
+    unsafe { clone_sharing(stack, flags, &mut child) }
+}
+
+/// A process that shares this memory and goes on beside this one, also when this one is killed. [`Beside::join`] gives back
+/// what it used; dropped without, that memory is lost rather than freed under its feet.
+#[derive(Debug)]
+pub struct Beside<F: FnMut() -> i32> {
+    pid: rustix::process::Pid,
+    memory: std::mem::ManuallyDrop<Box<(Stack, F)>>,
+}
+
+impl<F: FnMut() -> i32> Beside<F> {
+    /// `clone(2)` without a copy of the memory. The child must only make system calls, allocate nothing and take no lock;
+    /// what it returns is its exit code.
+    pub fn start(child: F) -> Result<Self, Errno> {
+        let mut memory = std::mem::ManuallyDrop::new(Box::new((Stack::new(), child)));
+        let (stack, child) = &mut **memory;
+        // SAFETY: both live on the heap and are freed by `join` alone, after the child has ended.
+        let pid = unsafe { clone_sharing(stack, libc::CLONE_VM | libc::SIGCHLD, child) }?;
+        Ok(Self { pid, memory })
+    }
+
+    /// Waits until it has ended.
+    pub fn join(mut self) -> Result<(), Errno> {
+        wait(self.pid.as_raw_nonzero().get(), true, false)?;
+        // SAFETY: the only other user of this memory has just been reaped, and `self` is not used again.
+        unsafe { std::mem::ManuallyDrop::drop(&mut self.memory) };
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `stack` and `child` must stay alive and untouched by this process until the child has left this memory.
+unsafe fn clone_sharing<F: FnMut() -> i32>(
+    stack: &Stack,
+    flags: libc::c_int,
+    child: &mut F,
+) -> Result<rustix::process::Pid, Errno> {
+    extern "C" fn enter<F: FnMut() -> i32>(child: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the pointer is the `&mut F` below, which only the child uses.
+        let child = unsafe { &mut *child.cast::<F>() };
+        exit_now(child())
+    }
+    let top = stack.0.as_ptr_range().end.cast_mut(); // grows downwards
+    // SAFETY: `top` is the aligned end of memory that is the child's alone; `enter` never returns.
+    let pid = unsafe { libc::clone(enter::<F>, top.cast(), flags, std::ptr::from_mut(child).cast()) };
+    rustix::process::Pid::from_raw(check(pid.into())? as i32).ok_or(Errno::INVAL)
+}
+
 /// Ends the process without running any exit handler, which belong to the process that forked.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit(2) takes no pointer and does not return.

@@ -297,7 +297,7 @@ fn try_engine(engine: Engine, facts: &Facts) -> Result<i32, Failure> {
     };
     let signals = Signals::take(None).map_err(|error| Failure::new(Kind::Engine, error.to_string()))?;
     let running = engines::start(engine, &plan, facts, StdioSpec::Files([null()?, null()?, null()?]))?;
-    match supervise(running, &plan.limits, &mut Through::new(signals))?.ended {
+    match supervise(running, &policy, facts, &mut Through::new(signals))?.ended {
         ringfence::Ended::Exited(code) => Ok(code),
         ringfence::Ended::Signaled(signal) => Ok(128 + signal),
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ringfence::denials::Denial;
 use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::policy::plan::{self, Plan};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, supervise};
@@ -97,19 +98,20 @@ fn execute(
 ) -> Result<(Outcome, Option<[Capture; 2]>), Failure> {
     let stdio = |errno: Errno| EngineError::Stdio(errno);
     let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
-    let start = |spec| engines::start(engine, plan, &situation.facts, spec);
+    let (policy, facts) = (&situation.resolved.policy, &situation.facts);
+    let start = |spec| engines::start(engine, plan, facts, spec);
     if args.json {
         let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
         let (mut recorder, [out, err]) = Recorder::new(signals, plan.limits.output).map_err(stdio)?;
         let running = start(StdioSpec::Files([stdin, out, err]))?;
         let_go(false);
-        let outcome = supervise(running, &plan.limits, &mut recorder)?;
+        let outcome = supervise(running, policy, facts, &mut recorder)?;
         return Ok((outcome, Some(recorder.into_captures())));
     }
     if terminal::at_both_ends() {
         let (mut relay, spec) = Relay::open(signals).map_err(stdio)?;
         let running = start(spec)?;
-        let outcome = supervise(running, &plan.limits, &mut relay)?;
+        let outcome = supervise(running, policy, facts, &mut relay)?;
         return Ok((outcome, None));
     }
     let _settings = Settings::remember();
@@ -118,7 +120,7 @@ fn execute(
     let stderr = hand_over(rustix::stdio::stderr(), true).map_err(stdio)?;
     let running = start(StdioSpec::Files([stdin, stdout, stderr]))?;
     let_go(true);
-    let outcome = supervise(running, &plan.limits, &mut Through::new(signals))?;
+    let outcome = supervise(running, policy, facts, &mut Through::new(signals))?;
     Ok((outcome, None))
 }
 
@@ -193,7 +195,7 @@ struct Record {
     engine: Option<&'static str>,
     profile: Option<String>,
     report: Option<Report>,
-    denied: Vec<String>,
+    denied: Vec<Denial>,
     error: Option<Described>,
 }
 
@@ -242,7 +244,7 @@ impl Record {
             engine: Some(engine.name()),
             profile: Some(profile.to_owned()),
             report: Some(report.clone()),
-            denied: Vec::new(),
+            denied: outcome.denied.clone(),
             error: None,
         }
     }

@@ -151,6 +151,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
         None => {
             let stand_ins = stand_ins(plan, &spec.identity);
             spec.rlimits.extend(stand_ins);
+            spec.lingers = plan.limits.pids.is_some();
             spec.processors = plan
                 .limits
                 .cpus

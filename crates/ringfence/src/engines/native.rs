@@ -11,6 +11,7 @@ use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
 use ringfence_linux::setup::{StandIn, Step, Tmpfs};
+use ringfence_linux::sys::Stack;
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -193,16 +194,19 @@ fn base_spec(
         steps,
         loopback: namespaces & libc::CLONE_NEWNET != 0,
         nesting: plan.nesting,
+        lingers: false,
         rlimits: Vec::new(),
         processors: None,
         landlock,
         filter,
+        listens: plan.trace_denials,
         groups: Vec::new(),
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
         script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
         env: env_pointers(&plan.env)?,
+        stack: Stack::new(),
         terminal,
         stdio,
     })
@@ -210,7 +214,12 @@ fn base_spec(
 
 fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, ..seccomp::Options::default() };
+    let options = seccomp::Options {
+        nesting: plan.nesting,
+        allow: &allow,
+        notify_opens: plan.trace_denials,
+        ..seccomp::Options::default()
+    };
     Ok(seccomp::program(&options)?)
 }
 

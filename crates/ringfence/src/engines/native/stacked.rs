@@ -109,7 +109,7 @@ pub(super) fn spec(plan: &Plan, stdio: StdioSpec) -> Result<Spec, EngineError> {
     let no_network = plan.network == Network::None;
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
     let sockets = if no_network { Sockets::UnixOnly } else { Sockets::All };
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, sockets, ..seccomp::Options::default() };
+    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, sockets, notify_opens: plan.trace_denials };
     let writable = super::writable_places(plan)?;
     let rules = landlock::Rules::new(landlock::Abi::of_this_kernel(), Some(writable), no_network);
     super::base_spec(plan, stdio, 0, Identity::Kept, Vec::new(), rules, Some(seccomp::program(&options)?))
