@@ -179,7 +179,7 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Record {
+pub struct Record {
     /// `exited`, `signaled`, or `failed` when Ringfence itself did.
     status: &'static str,
     exit_code: Option<i32>,
@@ -200,7 +200,7 @@ struct Record {
 }
 
 impl Record {
-    fn failed(error: Described) -> Record {
+    pub fn failed(error: Described) -> Record {
         Record {
             status: "failed",
             exit_code: None,
