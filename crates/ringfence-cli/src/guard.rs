@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use ringfence::policy::guards::{self, AskGit};
+use ringfence::policy::guards::{self, AskGit, GitFacts};
 use ringfence::policy::plan::COMMANDS_FILE;
 
 use crate::output;
@@ -70,7 +70,7 @@ impl<'a> Rule<'a> {
 }
 
 /// Facts by asking the real git, in this directory and environment.
-fn facts(real: &Path) -> AskGit<impl Fn(&[OsString]) -> Option<Vec<u8>> + '_, impl Fn(&str) -> Option<OsString>> {
+fn facts(real: &Path) -> impl GitFacts + '_ {
     let run = move |args: &[OsString]| {
         let output =
             Command::new(real).arg0("git").args(args).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
