@@ -536,10 +536,11 @@ fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
 pub const HOME: &str = "/home/sandbox";
 
 /// Directories of programs and libraries.
-const PROGRAMS: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+pub(crate) const PROGRAMS: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
-const ETC: [&str; 20] = [
+pub(crate) const ETC: [&str; 20] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -561,6 +562,11 @@ const ETC: [&str; 20] = [
     "/etc/profile",
     "/etc/java-17-openjdk",
 ];
+
+/// The sockets of container daemons on this host, symlinks resolved.
+pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
+    DockerSockets::find(facts).found
+}
 
 /// The sockets of container daemons on this host, symlinks resolved.
 struct DockerSockets {

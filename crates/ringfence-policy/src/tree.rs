@@ -245,7 +245,7 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
 }
 
 /// The path without symlinks, as far as it exists.
-fn real(path: &Path) -> PathBuf {
+pub(crate) fn real(path: &Path) -> PathBuf {
     walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
 }
 
