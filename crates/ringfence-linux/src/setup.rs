@@ -35,6 +35,10 @@ pub enum Step {
         writable: bool,
         idmap: bool,
     },
+    /// A host tree with ids mapped, on its own place: for a builder that takes it from there.
+    MapInPlace {
+        source: CString,
+    },
     /// One device node of the host.
     Device {
         source: CString,
@@ -154,6 +158,7 @@ impl fmt::Display for Step {
                 write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
                 if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
             }
+            Step::MapInPlace { source } => write!(f, "map the ids of {}", outside(source)),
             Step::Device { target, .. } => write!(f, "bind device {}", inside(target)),
             Step::Tmpfs { target, tmpfs } => write!(
                 f,
@@ -218,7 +223,7 @@ impl<'a> Building<'a> {
     /// Carries one of the later steps out.
     pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
-            Step::RootBind { .. } | Step::RootTmpfs(_) => Err(Errno::INVAL),
+            Step::RootBind { .. } | Step::RootTmpfs(_) | Step::MapInPlace { .. } => Err(Errno::INVAL),
             Step::Bind { source, target, writable, idmap } => {
                 let tree = clone_tree(source)?;
                 let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
@@ -347,6 +352,18 @@ impl<'a> Building<'a> {
     fn attach(&self, tree: &OwnedFd, target: &CString) -> Result<(), Errno> {
         move_mount(tree, c"", self.open(target)?, c"", MOVE)
     }
+}
+
+/// Carries out a [`Step::MapInPlace`]: the only one there is for a box that another program builds.
+pub(crate) fn map_in_place(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
+    let Step::MapInPlace { source } = step else { return Err(Errno::INVAL) };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let at = rustix::fs::openat2(CWD, source, flags, Mode::empty(), NO_LINKS)?;
+    let tree = clone_tree(source)?;
+    let userns_fd = std::os::fd::AsRawFd::as_raw_fd(&idmap) as u64;
+    let attr = MountAttr { set: sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
+    sys::mount_setattr(tree.as_fd(), &attr, true)?;
+    move_mount(&tree, c"", &at, c"", MOVE)
 }
 
 /// A private copy of a host tree with all that is mounted below it.

@@ -261,6 +261,22 @@ pub fn reset_signals() -> Result<(), Errno> {
     Ok(())
 }
 
+/// Blocks every signal but those that stop and continue a process: what is meant for the command must not end a program
+/// that stands between.
+pub fn block_all_but_stops() -> Result<(), Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigfillset, which then initialises it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT, libc::SIGCHLD] {
+        // SAFETY: `set` is an initialised set, and the signal is a valid one.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: `set` is an initialised set; no old set is asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) }.into())?;
+    Ok(())
+}
+
 /// `kill(2)`; a negative id means a process group.
 pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     // SAFETY: integers only.
