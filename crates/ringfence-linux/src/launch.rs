@@ -217,6 +217,8 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
         Identity::Outside(builder) => Some(Prepared::new(builder, spec)?),
         _ => None,
     };
+    // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
+    let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
         Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some() }),
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
@@ -549,24 +551,20 @@ fn look_after(
     }
 }
 
-/// Hands a signal to the command's group. The group may have been left by its leader, or not exist any more: then there is
-/// nobody to tell.
+/// Hands a signal to the command's group.
 fn forward(signal: i32, command: i32, slave: Option<&OwnedFd>) {
-    match signal {
-        libc::SIGCHLD => {}
-        libc::SIGCONT => {
-            if let Some(slave) = slave {
-                foreground(slave, command);
-            }
-            let _ = sys::kill(-command, libc::SIGCONT);
-        }
+    let signal = match signal {
+        libc::SIGCHLD => return,
         // An orphaned group ignores the terminal's stop; this one cannot be ignored.
-        libc::SIGTSTP => {
-            let _ = sys::kill(-command, libc::SIGSTOP);
-        }
-        other => {
-            let _ = sys::kill(-command, other);
-        }
+        libc::SIGTSTP => libc::SIGSTOP,
+        other => other,
+    };
+    if let (libc::SIGCONT, Some(slave)) = (signal, slave) {
+        foreground(slave, command);
+    }
+    // The group is there once the command's process has made it. Without, there is that process alone.
+    if sys::kill(-command, signal) == Err(Errno::SRCH) {
+        let _ = sys::kill(command, signal);
     }
 }
 

@@ -238,6 +238,29 @@ pub fn signal_fd_for_all() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// All signals are blocked while this lives, and after a fork in the child: none is lost between the two.
+#[derive(Debug)]
+pub struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: all-zero sigsets are valid memory for sigfillset and sigprocmask, which initialise them.
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: `all` is live and writable.
+        unsafe { libc::sigfillset(&mut all) };
+        // SAFETY: `all` is an initialised set and `old` is live and writable.
+        check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old) }.into())?;
+        Ok(Self(old))
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel; no old set is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
 /// The signal number of the next signal waiting in a signalfd, if any.
 pub fn read_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
