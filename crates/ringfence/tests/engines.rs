@@ -1,4 +1,5 @@
 //! The same commands on every engine give the same results. What the walls hold is the containment suite's business.
+#![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

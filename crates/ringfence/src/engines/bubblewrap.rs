@@ -20,7 +20,7 @@ use ringfence_linux::sys::PointerList;
 use ringfence_linux::{seccomp, starter, userns};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{Mount, Plan};
+use ringfence_policy::plan::{Mount, Plan, Stub};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
@@ -327,13 +327,6 @@ fn from_root(plan: &Plan, facts: &Facts) -> Result<(Option<FromRoot>, Vec<Step>)
 pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
     let bwrap = find()?;
     let mut out = String::new();
-    for stub in &plan.stubs {
-        let _ = writeln!(
-            out,
-            "# Ringfence takes {} away afterwards; this command leaves it.",
-            quote(stub.path.as_os_str())
-        );
-    }
     let mut as_user = String::new();
     if facts.uid == 0 {
         let ids = HostIds::for_this_process();
@@ -349,10 +342,11 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     let mut redirection = "";
     for arg in compile(plan, filter(plan)?)? {
         match &arg {
-            Arg::Word(word) if word.as_bytes().starts_with(b"--") => lines.push(quote(word)),
             Arg::Word(word) => match lines.last_mut() {
-                Some(line) => *line += &format!(" {}", quote(word)),
-                None => lines.push(quote(word)),
+                Some(line) if !word.as_bytes().starts_with(b"--") || qualifies(line) => {
+                    *line += &format!(" {}", quote(word));
+                }
+                _ => lines.push(quote(word)),
             },
             Arg::Variable { name, value } => {
                 let shown = match facts.env.get(name) {
@@ -373,10 +367,35 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     }
     let command: Vec<String> = plan.command.args.iter().map(|a| quote(a)).collect();
     lines.push(format!("-- {}", command.join(" ")));
-    let _ = writeln!(out, "(d=$(mktemp -d) && f=$d/filter && trap 'rm -rf \"$d\"' EXIT && chmod 711 \"$d\" &&");
+    let (make, clear) = stubs(&plan.stubs);
+    let _ = writeln!(out, "(d=$(mktemp -d) && f=$d/filter && chmod 711 \"$d\" || exit");
+    let _ = writeln!(out, "clear() {{ rm -rf \"$d\"{clear}; }}; trap clear EXIT");
+    out += &make;
     out += &files.script();
     let _ = writeln!(out, "{as_user}env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
     Ok(out)
+}
+
+/// Whether the last option of a line only says how the next is meant.
+fn qualifies(line: &str) -> bool {
+    matches!(line.rsplit(' ').nth(1), Some("--perms" | "--size"))
+}
+
+/// Shell commands that make the names of stand-ins, and that take them away.
+fn stubs(stubs: &[Stub]) -> (String, String) {
+    let (mut make, mut clear) = (String::new(), String::new());
+    for Stub { path, kind } in stubs {
+        let path = quote(path.as_os_str());
+        let (made, cleared) = match kind {
+            Kind::Dir => (format!("mkdir -p {path} &&\n"), format!("; rmdir {path} 2>/dev/null")),
+            Kind::File => {
+                (format!("{{ [ -e {path} ] || : >{path}; }} &&\n"), format!("; [ -s {path} ] || rm -f {path}"))
+            }
+        };
+        make += &made;
+        clear.insert_str(0, &cleared);
+    }
+    (make, clear)
 }
 
 /// Files that the described command makes in `$d`; each contents and mode once.
@@ -542,3 +561,6 @@ fn answer(id: Guarantee, plan: &Plan, facts: &Facts, limits: &Home) -> (State, S
         G::RecordComplete => (Missing, "nothing is recorded yet".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests;
