@@ -217,6 +217,7 @@ on_both! {
     launcher_environment_is_not_there
     terminal_of_its_own
     terminal_stops_and_continues
+    interactive_shell_has_job_control
     programs_root
 }
 
@@ -435,6 +436,28 @@ fn terminal_stops_and_continues(engine: Engine) {
     master.write_all(b"word\n").unwrap();
     expect(&mut master, "got word\r\n");
     assert_eq!(code(&running).unwrap(), 0);
+    running.finish().unwrap();
+}
+
+fn interactive_shell_has_job_control(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let (running, mut master) = on_terminal(&project, engine, "PS1='ask> ' exec bash --norc --noprofile -i");
+    expect(&mut master, "ask> ");
+    master.write_all(format!("sleep {seconds}\n").as_bytes()).unwrap();
+    wait_until("the child starts", || alive(&seconds));
+    master.write_all(b"\x1a").unwrap();
+    expect(&mut master, "Stopped");
+    expect(&mut master, "ask> ");
+    master.write_all(b"fg; echo status $?\n").unwrap();
+    expect(&mut master, &format!("sleep {seconds}\r\n"));
+    // The shell hands the terminal over after it has said so.
+    std::thread::sleep(Duration::from_millis(100));
+    master.write_all(b"\x03").unwrap();
+    expect(&mut master, "ask> ");
+    master.write_all(b"exit 9\n").unwrap();
+    assert_eq!(code(&running).unwrap(), 9);
+    assert!(!alive(&seconds));
     running.finish().unwrap();
 }
 
