@@ -1,76 +1,41 @@
-use ringfence::policy::{limits::*, policy::*, rules::*, *};
-use std::collections::*;
-fn main() {
-    let facts = ringfence::facts::gather().unwrap();
-    let workdir = std::env::current_dir().unwrap();
-    let o = Origin { layer: LayerKind::Profile, place: "test".into() };
-    let r = |access, p: std::path::PathBuf, missing| FileRule {
-        access,
-        pattern: Pattern::Exact(p),
-        missing,
-        origin: o.clone(),
-    };
-    let policy = Policy {
-        profile: "agent".into(),
-        workdir: workdir.clone(),
-        workdir_at: None,
-        root: Root::Host,
-        rules: vec![
-            r(Access::Rw, workdir.clone(), Missing::Ignore),
-            r(Access::Ro, facts.home.clone(), Missing::Ignore),
-            r(Access::Exclude, facts.home.join(".ssh"), Missing::Ignore),
-            r(Access::Ro, workdir.join(".git/hooks"), Missing::Protect(Kind::Dir)),
-            r(Access::Ro, workdir.join(".mcp.json"), Missing::Protect(Kind::File)),
-        ],
-        network: if std::env::var("NET").is_ok() { Network::Open } else { Network::None },
-        docker: false,
-        nesting: false,
-        env: EnvPolicy { inherit: true, ..Default::default() },
-        user: User::Caller,
-        limits: Limits {
-            memory: None,
-            cpus: None,
-            pids: None,
-            files: None,
-            timeout: None,
-            timeout_ceiling: None,
-            cpu_time: None,
-            tmp_size: 1 << 30,
-            tmp_inodes: 1 << 20,
-            output: 1 << 20,
-        },
-        commands: BTreeMap::new(),
-        allow_syscalls: vec![],
-        optional: BTreeSet::new(),
-        strict: false,
-        trace_denials: false,
-    };
-    let args: Vec<_> = std::env::args_os().skip(1).collect();
-    let plan = plan::plan(&policy, &facts, &args).unwrap();
-    if std::env::var("DRY").is_ok() {
-        print!("{}", ringfence::engines::describe(ringfence::Engine::Native, &plan, &facts).unwrap());
-        return;
+//! The `ringfence` program: arguments, output, exit codes.
+#![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod args;
+mod commands;
+mod companions;
+mod failure;
+mod files;
+mod guard;
+mod output;
+mod report;
+mod situation;
+mod trust;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+
+fn main() -> ExitCode {
+    if let Some(code) = guard::stand() {
+        return code;
     }
-    let fds = [0, 1, 2].map(|i| {
-        rustix::io::fcntl_dupfd_cloexec(
-            match i {
-                0 => rustix::stdio::stdin(),
-                1 => rustix::stdio::stdout(),
-                _ => rustix::stdio::stderr(),
-            },
-            3,
-        )
-        .unwrap()
-    });
-    let running =
-        ringfence::engines::start(ringfence::Engine::Native, &plan, &facts, ringfence::StdioSpec::Files(fds)).unwrap();
-    struct N;
-    impl ringfence::Companion for N {
-        fn wants(&self) -> Vec<(std::os::fd::BorrowedFd<'_>, rustix::event::PollFlags)> { vec![] }
-        fn ready(&mut self, _: usize, _: rustix::event::PollFlags, _: &ringfence::Running) -> Result<(), rustix::io::Errno> { Ok(()) }
-        fn terminal(&mut self, _: std::os::fd::OwnedFd) {}
-        fn stopped(&mut self, _: i32, _: &ringfence::Running) -> Result<(), rustix::io::Errno> { Ok(()) }
+    let result = match Cli::try_parse() {
+        Ok(cli) => dispatch(cli.command),
+        Err(error) => return commands::usage(&error),
+    };
+    result.unwrap_or_else(|failure| {
+        output::say(&failure.render());
+        ExitCode::from(failure.kind.exit_code())
+    })
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(run) => commands::run::run(&run),
+        _ => Err(Failure::new(failure::Kind::Usage, "not there yet")),
     }
-    let o = ringfence::supervise(running, &plan.limits, &mut N);
-    eprintln!("{o:?}");
 }

@@ -31,8 +31,7 @@ impl Abi {
     /// Asks the kernel.
     pub fn of_this_kernel() -> Abi {
         // SAFETY: with the version flag the kernel takes a null attribute of size 0.
-        let version =
-            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32) };
+        let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32) };
         Abi(version.max(0) as i32)
     }
 
@@ -110,12 +109,7 @@ impl Rules {
         // An older kernel takes a shorter struct, and refuses trailing bytes only when they are not zero.
         // SAFETY: `attr` is live and its true size is given.
         let fd = unsafe {
-            libc::syscall(
-                libc::SYS_landlock_create_ruleset,
-                std::ptr::from_ref(&attr),
-                size_of::<RulesetAttr>(),
-                0u32,
-            )
+            libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::from_ref(&attr), size_of::<RulesetAttr>(), 0u32)
         };
         let fd = check(fd)?;
         // SAFETY: the kernel just gave this descriptor to us alone.
@@ -129,13 +123,7 @@ impl Rules {
             };
             // SAFETY: `rule` is a live `struct landlock_path_beneath_attr`, which rule type 1 takes.
             check(unsafe {
-                libc::syscall(
-                    libc::SYS_landlock_add_rule,
-                    ruleset.as_raw_fd(),
-                    1u32,
-                    std::ptr::from_ref(&rule),
-                    0u32,
-                )
+                libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), 1u32, std::ptr::from_ref(&rule), 0u32)
             })?;
         }
         // SAFETY: integers only.

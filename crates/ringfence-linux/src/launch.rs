@@ -22,7 +22,7 @@ use crate::builder::{self, Builder, Prepared, Said};
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
 use crate::setup::{Building, Step};
-use crate::sys::{self, Fork, PointerList};
+use crate::sys::{self, Fork, PointerList, Stack};
 
 /// Everything that a box is made from.
 #[derive(Debug)]
@@ -36,10 +36,16 @@ pub struct Spec {
     pub loopback: bool,
     /// Leave user namespaces open inside.
     pub nesting: bool,
+    /// Process 1 stays until it is killed, so that the owner can count what is there when the command ends.
+    pub lingers: bool,
     /// `RLIMIT_*` and value.
     pub rlimits: Vec<(u32, u64)>,
+    /// Run on some processors only; the stand-in for a share of them. A program can undo it.
+    pub processors: Option<Processors>,
     pub landlock: Option<landlock::Rules>,
     pub filter: Option<Cow<'static, [SockFilter]>>,
+    /// The filter reports calls; its listener goes to the owner.
+    pub listens: bool,
     /// Control groups to join: `0` is written to each.
     pub groups: Vec<OwnedFd>,
     pub workdir: CString,
@@ -49,8 +55,17 @@ pub struct Spec {
     pub script_argv: PointerList,
     pub env: PointerList,
     pub terminal: Terminal,
+    /// For the command's process until it executes.
+    pub stack: Stack,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// So many processors, beginning at one that differs from box to box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processors {
+    pub count: usize,
+    pub offset: usize,
 }
 
 /// How the box's user ids relate to the host's.
@@ -175,6 +190,8 @@ pub enum Event {
     NotExecuted(Errno),
     /// The master side of the box's own terminal.
     Terminal(OwnedFd),
+    /// Where the filter reports calls.
+    Listener(OwnedFd),
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command ended with this `waitpid` status.
@@ -188,6 +205,7 @@ const NOT_EXECUTED: i32 = 2;
 const TERMINAL: i32 = 3;
 const STOPPED: i32 = 4;
 const EXITED: i32 = 5;
+const LISTENER: i32 = 6;
 
 type Message = [u8; 12];
 
@@ -259,6 +277,7 @@ impl Launched {
             }),
             (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
             (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
+            (12, LISTENER, Some(listener)) => Ok(Event::Listener(listener)),
             (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
             (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),
             _ => Err(Errno::PROTO),
@@ -311,6 +330,10 @@ fn build(spec: &Spec) -> Result<(), Failure> {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
     }
     if let Identity::Outside(builder) = &spec.identity {
+        // The starter sets the other limits: some of them would hold the builder up.
+        if let Some(processors) = spec.processors {
+            keep_processors(processors).map_err(at(Stage::Limits))?;
+        }
         return builder::prepare(builder, &spec.steps);
     }
     if let Identity::Mapped { uid_map, gid_map } = &spec.identity {
@@ -360,10 +383,31 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     // identity steps, since they each reset it and it closes /proc/self/*_map.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(at(Stage::NoNewPrivileges))?;
+    if let Some(processors) = spec.processors {
+        keep_processors(processors).map_err(at(Stage::Limits))?;
+    }
     for (resource, value) in &spec.rlimits {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
+}
+
+/// Keeps some of the processors that this process may use.
+fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let total = allowed.count() as usize;
+    if total == 0 || count >= total {
+        return Ok(());
+    }
+    let start = offset % total;
+    let mut kept = rustix::thread::CpuSet::new();
+    let usable = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    for (index, cpu) in usable.enumerate() {
+        if (index + total - start) % total < count {
+            kept.set(cpu);
+        }
+    }
+    rustix::thread::sched_setaffinity(None, &kept)
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
@@ -379,6 +423,10 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
     if let Some(rules) = &spec.landlock {
         rules.apply().map_err(at(Stage::Landlock))?;
     }
+    if matches!(spec.identity, Identity::Kept) {
+        // No PID namespace takes orphans along: they become this process's own, and are killed at the end.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(at(Stage::Session))?;
+    }
     let signals = sys::signal_fd_for_all().map_err(at(Stage::Fork))?;
     // With a terminal, process 1 leads the session, so that a stopped command is not an orphan and can be continued.
     if slave.is_some() || !matches!(spec.identity, Identity::Kept) {
@@ -388,23 +436,27 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
         rustix::process::ioctl_tiocsctty(slave).map_err(at(Stage::Terminal))?;
     }
     if let Some(filter) = &spec.filter {
-        seccomp::install(filter).map_err(at(Stage::Filter))?;
+        if spec.listens {
+            let listener = seccomp::install_with_listener(filter).map_err(at(Stage::Filter))?;
+            send_with(owner, message(LISTENER, 0, 0), listener.as_fd()).map_err(at(Stage::Filter))?;
+        } else {
+            seccomp::install(filter).map_err(at(Stage::Filter))?;
+        }
     }
     let process_one = rustix::process::getpid();
-    let command = match sys::fork(0).map_err(at(Stage::Fork))? {
-        Fork::Child => match prepared {
-            Some(prepared) => become_builder(spec, prepared, owner, slave.as_ref(), process_one),
-            None => {
-                let (kind, a, b) = match become_command(spec, slave.as_ref()) {
-                    Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
-                    Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
-                };
-                report(owner, message(kind, a, b));
-                sys::exit_now(125)
-            }
-        },
-        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
-    };
+    let command = sys::vfork(&spec.stack, || {
+        if let Some(prepared) = prepared {
+            become_builder(spec, prepared, owner, slave.as_ref(), process_one);
+            return 125;
+        }
+        let (kind, a, b) = match become_command(spec, slave.as_ref()) {
+            Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
+            Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
+        };
+        report(owner, message(kind, a, b));
+        125
+    });
+    let command = command.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
     if let Some(slave) = &slave {
         // Also done by the child: whoever comes first, the group exists before anything reads from the terminal.
         let _ = rustix::process::setpgid(rustix::process::Pid::from_raw(command), None);
@@ -421,27 +473,51 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
     if prepared.is_some() {
         builder::end((!ended).then_some(command));
     }
+    if spec.lingers {
+        let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
+    }
+    if matches!(spec.identity, Identity::Kept) {
+        kill_descendants();
+    }
     Ok(())
 }
 
-/// The last steps of the process that becomes the builder.
+/// Kills every child, which makes their children ours, until there is none.
+fn kill_descendants() {
+    for _ in 0..10_000 {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let mut text = [0u8; 4096];
+        let length = rustix::fs::open(c"/proc/thread-self/children", flags, rustix::fs::Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text))
+            .unwrap_or(0);
+        // The last number may be cut off; it comes again in the next round.
+        let Some(end) = text[..length].iter().rposition(|b| *b == b' ') else { return };
+        for word in text[..end].split(|b| *b == b' ') {
+            let pid = word.iter().fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d.wrapping_sub(b'0'))));
+            if pid > 1 {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        while let Ok(Some(_)) = sys::wait(-1, false, false) {}
+    }
+}
+
+/// The last steps of the process that becomes the builder; returns when it could not.
 fn become_builder(
     spec: &Spec,
     prepared: &Prepared,
     owner: &OwnedFd,
     slave: Option<&OwnedFd>,
     process_one: rustix::process::Pid,
-) -> ! {
-    let (stage, errno) = match prepared.keep(owner) {
-        Err(errno) => (Stage::Stdio, errno),
+) {
+    let failed = |(stage, errno): Failure| message(FAILED, stage.encode(), errno.raw_os_error());
+    match prepared.keep(owner) {
+        Err(errno) => report(owner, failed((Stage::Stdio, errno))),
         Ok(owner) => {
             let (Ok(failure) | Err(failure)) = try_become_builder(spec, prepared, slave, process_one);
-            report(&owner, message(FAILED, failure.0.encode(), failure.1.raw_os_error()));
-            sys::exit_now(125)
+            report(&owner, failed(failure));
         }
-    };
-    report(owner, message(FAILED, stage.encode(), errno.raw_os_error()));
-    sys::exit_now(125)
+    }
 }
 
 fn try_become_builder(
@@ -591,13 +667,17 @@ fn open_terminal(ptmx: &std::ffi::CStr, owner: &OwnedFd, rows: u16, columns: u16
     )?;
     let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&slave, size)?;
-    let fds = [master.as_fd()];
+    send_with(owner, message(TERMINAL, 0, 0), master.as_fd())?;
+    Ok(slave)
+}
+
+/// Sends a message and a descriptor to the owner.
+fn send_with(owner: &OwnedFd, message: Message, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    let bytes = message(TERMINAL, 0, 0);
-    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(slave)
+    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Gives the terminal to a process group. It fails when the group has just ended, which its exit then tells.

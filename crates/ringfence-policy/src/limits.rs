@@ -26,3 +26,227 @@ pub struct Limits {
     /// Bytes of output kept when output is captured.
     pub output: u64,
 }
+
+impl Limits {
+    /// Open files, time and the rest unlimited; private space and kept output bounded, as they always are.
+    pub const UNLIMITED: Limits = Limits {
+        memory: None,
+        cpus: None,
+        pids: None,
+        files: None,
+        timeout: None,
+        timeout_ceiling: None,
+        cpu_time: None,
+        tmp_size: 4 * GIB,
+        tmp_inodes: 1 << 20,
+        output: MIB,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::UNLIMITED
+    }
+}
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// A limit that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    #[error("`{0}` is not a size (such as `512m`, `1.5GiB` or a number of bytes)")]
+    Size(String),
+    #[error("size `{0}` is too large")]
+    SizeRange(String),
+    #[error("`{0}` is not a duration (such as `500ms`, `30s`, `1h30m` or a number of seconds)")]
+    Duration(String),
+    #[error("duration `{0}` is too long")]
+    DurationRange(String),
+    #[error("`{0}` is not a number of CPUs above 0 (such as `0.5` or `2`)")]
+    Cpus(String),
+    #[error("`{0}` is not a whole number above 0")]
+    Count(String),
+}
+
+/// Reads a size: a number with `b`, `k`, `m`, `g` or `t`, also as `MB` or `MiB`, all of 1024; a plain number is bytes.
+pub fn parse_size(text: &str) -> Result<u64, LimitError> {
+    let bad = || LimitError::Size(text.to_owned());
+    let trimmed = text.trim();
+    let digits = trimmed.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+    let (number, unit) = trimmed.split_at(digits);
+    let unit: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => KIB,
+        "m" | "mb" | "mib" => MIB,
+        "g" | "gb" | "gib" => GIB,
+        "t" | "tb" | "tib" => TIB,
+        _ => return Err(bad()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.contains('.') || (number.contains('.') && (fraction.is_empty() || unit == 1)) {
+        return Err(bad());
+    }
+    let out_of_range = || LimitError::SizeRange(text.to_owned());
+    let whole: u64 = whole.parse().map_err(|_| out_of_range())?;
+    let fraction: f64 = if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().map_err(|_| bad())? };
+    // A fraction of at most 1 TiB: exact enough in an f64, and never negative.
+    let fraction = (fraction * unit as f64) as u64;
+    whole.checked_mul(unit).and_then(|bytes| bytes.checked_add(fraction)).ok_or_else(out_of_range)
+}
+
+/// Reads a duration: numbers with `ms`, `s`, `m`, `h` or `d`, one after the other; a plain number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, LimitError> {
+    let bad = || LimitError::Duration(text.to_owned());
+    let out_of_range = || LimitError::DurationRange(text.to_owned());
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(bad());
+    }
+    let mut total = Duration::ZERO;
+    let mut last_unit = u64::MAX;
+    let mut parts = 0;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(letters);
+        let millis: u64 = match unit {
+            "ms" => 1,
+            "" if parts == 0 && tail.is_empty() => 1000,
+            "s" => 1000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(bad()),
+        };
+        // From large to small, each once: `30m1h` is more likely a mistake than meant.
+        let well_formed = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
+        if !well_formed || millis >= last_unit {
+            return Err(bad());
+        }
+        let value: f64 = number.parse().map_err(|_| bad())?;
+        let part = Duration::try_from_secs_f64(value * millis as f64 / 1000.0).map_err(|_| out_of_range())?;
+        total = total.checked_add(part).ok_or_else(out_of_range)?;
+        last_unit = millis;
+        rest = tail;
+        parts += 1;
+    }
+    // A hundred years: beyond it the clocks that enforce it overflow.
+    if total > Duration::from_secs(100 * 365 * 86_400) {
+        return Err(out_of_range());
+    }
+    Ok(total)
+}
+
+/// Reads a number of CPUs: finite and above 0.
+pub fn parse_cpus(text: &str) -> Result<f64, LimitError> {
+    let cpus: f64 = text.trim().parse().map_err(|_| LimitError::Cpus(text.to_owned()))?;
+    check_cpus(cpus)
+}
+
+/// Whether a number of CPUs can be a limit.
+pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
+    if cpus.is_finite() && cpus > 0.0 { Ok(cpus) } else { Err(LimitError::Cpus(cpus.to_string())) }
+}
+
+/// Reads a count of processes or files: a whole number above 0.
+pub fn parse_count(text: &str) -> Result<u64, LimitError> {
+    text.trim().parse().ok().filter(|n| *n > 0).ok_or_else(|| LimitError::Count(text.to_owned()))
+}
+
+/// A size as [`parse_size`] reads it: the largest unit that says it exactly.
+pub fn format_size(bytes: u64) -> String {
+    let units = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
+    match units.iter().find(|(unit, _)| bytes != 0 && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+/// A duration as [`parse_duration`] reads it, to the millisecond.
+pub fn format_duration(duration: Duration) -> String {
+    let mut rest = duration.as_millis();
+    let mut out = String::new();
+    for (millis, unit) in [(3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")] {
+        if rest >= millis {
+            out.push_str(&format!("{}{unit}", rest / millis));
+            rest %= millis;
+        }
+    }
+    if out.is_empty() { "0s".to_owned() } else { out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let table = [
+            ("0", 0),
+            ("1234", 1234),
+            ("512m", 512 * MIB),
+            ("1g", GIB),
+            ("1.5GiB", GIB + GIB / 2),
+            ("10MiB", 10 * MIB),
+            ("4 KB", 4096),
+            ("2T", 2 * TIB),
+            ("7b", 7),
+        ];
+        for (text, bytes) in table {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(&format_size(bytes)), Ok(bytes), "{text}");
+        }
+        for text in ["", "m", "-1", "1.2.3m", "1.m", ".5m", "1.5", "1x", "1mm", "0x10", "1e3", "nan", "∞"] {
+            assert_eq!(parse_size(text), Err(LimitError::Size(text.to_owned())), "{text}");
+        }
+        for text in ["99999999999999999999", "99999999t"] {
+            assert_eq!(parse_size(text), Err(LimitError::SizeRange(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let table = [
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("500ms", 500),
+            ("1h30m", 5_400_000),
+            ("45", 45_000),
+            ("0.5", 500),
+            ("1.5s", 1500),
+            ("1d", 86_400_000),
+            ("0", 0),
+        ];
+        for (text, millis) in table {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(
+                parse_duration(&format_duration(Duration::from_millis(millis))).unwrap().as_millis(),
+                millis.into()
+            );
+        }
+        for text in ["", "s", "-1s", "1x", "30m1h", "1m1m", "1h30", "1.s", "nan", "inf", "1 s"] {
+            assert_eq!(parse_duration(text), Err(LimitError::Duration(text.to_owned())), "{text}");
+        }
+        for text in ["99999999999999999999d", "36600d"] {
+            assert_eq!(parse_duration(text), Err(LimitError::DurationRange(text.to_owned())), "{text}");
+        }
+        assert_eq!(format_duration(Duration::from_millis(5_400_001)), "1h30m1ms");
+    }
+
+    #[test]
+    fn cpus_and_counts() {
+        assert_eq!(parse_cpus("0.5"), Ok(0.5));
+        for text in ["0", "-1", "nan", "inf", "", "x"] {
+            assert!(parse_cpus(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_count("64"), Ok(64));
+        for text in ["0", "-1", "1.5", "", "64k"] {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::policy::{Network, Policy, Root, User};
+use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError};
 
@@ -92,6 +92,8 @@ pub enum Mount {
 pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
+    /// What the file holds; empty for most, and for directories.
+    pub text: &'static str,
 }
 
 /// Why there is no plan: nothing was started.
@@ -105,6 +107,8 @@ pub enum PlanError {
     ProgramNotExecutable(PathBuf),
     #[error("no command")]
     NoCommand,
+    #[error("cannot use the wrapper `{}` of `{program}`: {source}", path.display())]
+    Wrapper { program: String, path: PathBuf, source: std::io::Error },
     #[error("the Docker socket `{}` does not exist", .0.display())]
     DockerSocketMissing(PathBuf),
     #[error("`{}` is not a socket, and Docker was asked for", .0.display())]
@@ -118,16 +122,20 @@ const SMALL: u64 = 1 << 20;
 
 /// Where a box keeps what tells it that it is one.
 pub const MARKER_DIR: &str = "/run/ringfence";
+/// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
+pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
     let tree = Tree::new(policy, facts)?;
-    let environment = env::environment(policy, facts);
+    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
+    let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
+    let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
+    let environment = env::environment(&policy.env, &facts.env, &inside);
     let docker = DockerSockets::find(facts);
     if policy.docker {
         docker.check()?;
     }
-    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let (uid, gid) = match policy.user {
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
@@ -137,6 +145,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     view.private();
     view.resolver();
     view.files(&tree);
+    view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
     let command = resolve_command(command, &environment, policy, &workdir)?;
@@ -372,9 +381,13 @@ impl<'a> View<'a> {
             }
             match &node.state {
                 State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
-                State::Link(to) if node.access != Access::Rw => self.link(path, to.as_deref(), node),
-                State::Absent if node.access != Access::Rw => self.absent(path, node),
-                State::Link(_) | State::Absent => {}
+                // Mounted on itself, the link can be followed, and neither replaced nor moved away.
+                State::Link if node.access != Access::Rw => {
+                    let target = self.inside(path);
+                    self.bind(path, &target, false, Kind::File);
+                }
+                State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
+                State::Link | State::Absent(_) => {}
             }
         }
     }
@@ -387,7 +400,7 @@ impl<'a> View<'a> {
         for dir in between {
             if pins.insert(dir.to_path_buf()) {
                 if !dir.exists() {
-                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir });
+                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
                 }
                 let target = self.inside(dir);
                 self.bind(dir, &target, true, Kind::Dir);
@@ -416,23 +429,52 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A protected symlink in a writable place: what it leads to is mounted on the link itself.
-    fn link(&mut self, path: &Path, to: Option<&Path>, node: &Node) {
+    fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
         let target = self.inside(path);
-        match (node.access, to) {
-            (Access::Exclude, _) => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
-            (_, Some(source)) => self.bind(source, &target, false, node.kind),
-            (_, None) => self.mounts.push(Mount::Empty { target, kind: Kind::File }),
+        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind, text });
+        match node.access {
+            Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
+            _ => self.bind(path, &target, false, Kind::File),
         }
     }
 
-    fn absent(&mut self, path: &Path, node: &Node) {
-        let target = self.inside(path);
-        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind });
-        self.mounts.push(match node.access {
-            Access::Exclude => Mount::Hide { target, kind: node.kind, passable: false },
-            _ => Mount::Empty { target, kind: node.kind },
-        });
+    /// Puts guards, wrappers and blocks in front of programs, at all places where they are found. The real program stays
+    /// reachable beside the marker: this is a courtesy to the agent, not a wall.
+    fn commands(&mut self, environment: &[(OsString, OsString)]) -> Result<(), PlanError> {
+        let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
+        let mut dirs: Vec<PathBuf> = path.iter().flat_map(|p| std::env::split_paths(p)).collect();
+        dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+        let mut table = String::new();
+        let mut taken = BTreeSet::new();
+        for (index, (name, rule)) in self.policy.commands.iter().enumerate() {
+            let rule = match rule {
+                CommandRule::Block => "block".to_owned(),
+                CommandRule::Guard(Guard::Git) => "@git".to_owned(),
+                CommandRule::Wrapper(wrapper) => {
+                    let fail = |source| PlanError::Wrapper { program: name.clone(), path: wrapper.clone(), source };
+                    let source = fs::canonicalize(wrapper).map_err(fail)?;
+                    let at = Path::new(MARKER_DIR).join(format!("wrapper/{index}/{name}"));
+                    self.bind(&source, &at, false, Kind::File);
+                    at.display().to_string()
+                }
+            };
+            for place in dirs.iter().map(|dir| dir.join(name)) {
+                let Some((source, target)) = program_place(&place, name) else { continue };
+                if self.policy.root == Root::Programs && self.space_of(&target) != Space::Host
+                    || !taken.insert(target.clone())
+                {
+                    continue;
+                }
+                let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
+                self.bind(&source, &real, false, Kind::File);
+                let program = self.facts.program.clone();
+                self.bind(&program, &target, false, Kind::File);
+                table.push_str(&format!("{}\t{}\t{rule}\n", target.display(), real.display()));
+            }
+        }
+        self.text(COMMANDS_FILE, table);
+        Ok(())
     }
 
     /// The Docker socket comes last, so that no other rule exposes it again.
@@ -440,6 +482,10 @@ impl<'a> View<'a> {
         let host_root = self.policy.root == Root::Host;
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
+            let standard = Path::new("/run/docker.sock");
+            if self.policy.docker && socket == standard {
+                continue;
+            }
             if host_root || self.spaces.contains_key(socket) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone(), Space::Host);
@@ -460,6 +506,29 @@ impl<'a> View<'a> {
         // Deepest first: a sealed parent takes no more mount points, which a child may still need none of.
         self.mounts.extend(sealed.into_iter().rev().map(|target| Mount::Seal { target }));
     }
+}
+
+/// Where programs are found besides `PATH`; git calls itself in its own directory.
+const PROGRAM_DIRS: [&str; 9] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/usr/lib/git-core",
+    "/usr/libexec/git-core",
+    "/usr/local/libexec/git-core",
+];
+
+/// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
+/// (busybox), the symlink with this name.
+fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let source = fs::canonicalize(place).ok().filter(|p| p.is_file())?;
+    let parent = fs::canonicalize(place.parent()?).ok()?;
+    let same_name = source.file_name().is_some_and(|n| n.as_bytes().starts_with(name.as_bytes()));
+    let target = if same_name { source.clone() } else { parent.join(name) };
+    Some((source, target))
 }
 
 /// Home directory of a box that sees nothing of the user's.

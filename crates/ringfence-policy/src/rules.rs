@@ -4,10 +4,12 @@
 //! the same path exact beats glob, then the longer pattern beats the shorter, then the later layer wins, and inside one
 //! layer `exclude` > `ro` > `rw`.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
-use crate::glob::Glob;
+use crate::glob::{Glob, GlobError, is_glob};
 
 /// What a rule grants. Ordered: at equal specificity the greater wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +39,15 @@ pub struct FileRule {
     pub origin: Origin,
 }
 
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pattern::Exact(path) => path.display().fmt(f),
+            Pattern::Glob(glob) => f.write_str(glob.as_str()),
+        }
+    }
+}
+
 /// Which paths a rule names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
@@ -53,6 +64,8 @@ pub enum Missing {
     Ignore,
     /// Inside a writable place it must not appear: a read-only stand-in of this kind takes the name.
     Protect(Kind),
+    /// As [`Missing::Protect`] of a file, but the stand-in has this text: git refuses to run over an empty `commondir`.
+    ProtectText(&'static str),
     /// An error: the user named it.
     Fail,
 }
@@ -85,4 +98,256 @@ pub enum LayerKind {
     Global,
     Project,
     Flags,
+}
+
+impl FileRule {
+    /// The length in bytes of the longest of `path` and its ancestors that the rule names; `path` is normalised.
+    pub fn nearest(&self, path: &Path) -> Option<usize> {
+        match &self.pattern {
+            Pattern::Exact(named) => {
+                let (named, path) = (named.as_os_str().as_bytes(), path.as_os_str().as_bytes());
+                let below = path.strip_prefix(named)?;
+                (named == b"/" || below.is_empty() || below[0] == b'/').then_some(named.len())
+            }
+            Pattern::Glob(glob) => glob.nearest(path),
+        }
+    }
+}
+
+/// How a rule ranks for a path: the nearest path it names, exact, length, layer, access, place in the list.
+type Rank = (usize, bool, usize, LayerKind, Access, usize);
+
+fn ranked<'a>(rules: &'a [FileRule], path: &Path) -> impl Iterator<Item = (Rank, &'a FileRule)> {
+    rules.iter().enumerate().filter_map(move |(index, rule)| {
+        let near = rule.nearest(path)?;
+        let (exact, length) = match &rule.pattern {
+            Pattern::Exact(named) => (true, named.as_os_str().len()),
+            Pattern::Glob(glob) => (false, glob.as_str().len()),
+        };
+        Some(((near, exact, length, rule.origin.layer, rule.access, index), rule))
+    })
+}
+
+/// The rule that decides for a path, or `None` when no rule names it or a directory above it. One pass over the rules.
+pub fn decide<'a>(rules: &'a [FileRule], path: &Path) -> Option<&'a FileRule> {
+    ranked(rules, path).max_by_key(|(rank, _)| *rank).map(|(_, rule)| rule)
+}
+
+/// Every rule that has a say on a path, the one that decides first.
+pub fn candidates<'a>(rules: &'a [FileRule], path: &Path) -> Vec<&'a FileRule> {
+    let mut all: Vec<_> = ranked(rules, path).collect();
+    all.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+    all.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// A path of a rule that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("path is empty")]
+    Empty,
+    #[error("path `{0}` contains a NUL byte")]
+    Nul(String),
+    #[error("path `{0}` names another user's home, which is not supported")]
+    OtherHome(String),
+    #[error(transparent)]
+    Glob(#[from] GlobError),
+}
+
+impl Pattern {
+    /// Reads a path as users write it: absolute, below home (`~`), or relative to the working directory.
+    pub fn parse(text: &str, workdir: &Path, home: &Path) -> Result<Pattern, PathError> {
+        let (base, rest) = split_base(text, workdir, home)?;
+        if !is_glob(rest) {
+            return Ok(Pattern::Exact(normalise(&base.join(rest.trim_start_matches('/')))));
+        }
+        let glob = Glob::parse_under(base, rest)?;
+        Ok(match glob.literal() {
+            Some(path) => Pattern::Exact(path.to_path_buf()),
+            None => Pattern::Glob(glob),
+        })
+    }
+}
+
+/// Reads one path without wildcards as users write it.
+pub fn parse_path(text: &str, workdir: &Path, home: &Path) -> Result<PathBuf, PathError> {
+    let (base, rest) = split_base(text, workdir, home)?;
+    Ok(normalise(&base.join(rest.trim_start_matches('/'))))
+}
+
+/// The literal directory that a path starts from, and the rest of it.
+fn split_base<'a>(text: &'a str, workdir: &'a Path, home: &'a Path) -> Result<(&'a Path, &'a str), PathError> {
+    if text.is_empty() {
+        return Err(PathError::Empty);
+    }
+    if text.contains('\0') {
+        return Err(PathError::Nul(text.replace('\0', "\\0")));
+    }
+    if text.starts_with('/') {
+        return Ok((Path::new("/"), text));
+    }
+    match text.strip_prefix('~') {
+        None => Ok((workdir, text)),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Ok((home, rest)),
+        Some(_) => Err(PathError::OtherHome(text.to_owned())),
+    }
+}
+
+/// The path without `.`, `..` and doubled slashes, by its text alone.
+pub fn normalise(path: &Path) -> PathBuf {
+    let mut out = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::Normal(name) => out.push(name),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    out
+}
+
+/// The names in a few directories, read once: says of most missing paths that they are, without asking the kernel for
+/// each. Presets name hundreds of paths of which a host has a dozen.
+#[derive(Debug, Default)]
+pub struct Present {
+    /// Each directory with the sorted names in it.
+    dirs: Vec<(PathBuf, Vec<OsString>)>,
+}
+
+impl Present {
+    /// A directory with more names than this is asked path by path.
+    const MOST: usize = 512;
+
+    pub fn read<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Present {
+        let mut present = Present::default();
+        for dir in dirs {
+            let Ok(entries) = std::fs::read_dir(dir) else { continue };
+            let names: Result<Vec<OsString>, std::io::Error> =
+                entries.take(Self::MOST + 1).map(|entry| Ok(entry?.file_name())).collect();
+            if let Ok(mut names) = names
+                && names.len() <= Self::MOST
+            {
+                names.sort_unstable();
+                present.dirs.push((dir.to_path_buf(), names));
+            }
+        }
+        present
+    }
+
+    /// `false` only when the normalised path was not there when the directories were read.
+    pub fn may_exist(&self, path: &Path) -> bool {
+        self.dirs.iter().all(|(dir, names)| {
+            let below = path.as_os_str().as_bytes().strip_prefix(dir.as_os_str().as_bytes());
+            match below.and_then(|below| below.strip_prefix(b"/")) {
+                Some(below) if !below.is_empty() => {
+                    let name = below.split(|b| *b == b'/').next().unwrap_or(below);
+                    names.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+                }
+                _ => true,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> FileRule {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [layer, access, pattern] = words[..] else { panic!("{text}") };
+        FileRule {
+            access: match access {
+                "rw" => Access::Rw,
+                "ro" => Access::Ro,
+                _ => Access::Exclude,
+            },
+            pattern: Pattern::parse(pattern, Path::new("/w"), Path::new("/h")).unwrap(),
+            missing: Missing::Ignore,
+            origin: Origin {
+                layer: match layer {
+                    "P" => LayerKind::Profile,
+                    "G" => LayerKind::Global,
+                    "J" => LayerKind::Project,
+                    _ => LayerKind::Flags,
+                },
+                place: text.to_owned(),
+            },
+        }
+    }
+
+    #[test]
+    fn the_nearest_rule_decides() {
+        let table: &[(&[&str], &str, Option<&str>)] = &[
+            (&[], "/w", None),
+            (&["P rw /w"], "/x", None),
+            (&["P rw /w"], "/wx", None),
+            (&["P rw /w"], "/w/a/b", Some("P rw /w")),
+            (&["P ro /"], "/w/a", Some("P ro /")),
+            // nearest
+            (&["P rw /w", "F exclude /"], "/w/a", Some("P rw /w")),
+            (&["P exclude /w/a", "F rw /w"], "/w/a/b", Some("P exclude /w/a")),
+            (&["P exclude /w/*", "F rw /w"], "/w/a/b", Some("P exclude /w/*")),
+            (&["P exclude /w/a", "P ro /w/a/b"], "/w/a/b/c", Some("P ro /w/a/b")),
+            // exact beats glob, also of a later layer
+            (&["P rw /w/a", "F exclude /w/*"], "/w/a/b", Some("P rw /w/a")),
+            // longer pattern beats shorter
+            (&["P ro /w/.env*", "F rw /w/*"], "/w/.env.x", Some("P ro /w/.env*")),
+            // later layer
+            (&["P exclude /w/a", "G rw /w/a"], "/w/a", Some("G rw /w/a")),
+            (&["F rw /w/a", "P exclude /w/a"], "/w/a", Some("F rw /w/a")),
+            // inside one layer
+            (&["P exclude /w/a", "P ro /w/a", "P rw /w/a"], "/w/a", Some("P exclude /w/a")),
+            (&["P ro /w/a", "P rw /w/a"], "/w/a", Some("P ro /w/a")),
+            (&["G exclude /w/[ab]", "G ro /w/[a-b]"], "/w/a", Some("G ro /w/[a-b]")),
+        ];
+        for (rules, path, expected) in table {
+            let rules: Vec<FileRule> = rules.iter().map(|r| rule(r)).collect();
+            let decided = decide(&rules, Path::new(path)).map(|r| r.origin.place.as_str());
+            assert_eq!(decided, *expected, "{path} {rules:?}");
+        }
+    }
+
+    #[test]
+    fn present_never_denies_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let present = Present::read([dir.path(), Path::new("/nonexistent")]);
+        for (name, expected) in [("a", true), ("a/b", true), ("c", false), ("c/d", false), ("", true)] {
+            assert_eq!(present.may_exist(&dir.path().join(name)), expected, "{name}");
+        }
+        assert!(present.may_exist(Path::new("/elsewhere")));
+    }
+
+    #[test]
+    fn full_tie_takes_the_later() {
+        let rules = [rule("P ro /w/a"), rule("P ro /w/a")];
+        assert!(std::ptr::eq(decide(&rules, Path::new("/w/a")).unwrap(), &rules[1]));
+    }
+
+    #[test]
+    fn paths_as_users_write_them() {
+        let parse = |text| Pattern::parse(text, Path::new("/w/[x]"), Path::new("/h"));
+        let table = [
+            ("~", "/h"),
+            ("~/", "/h"),
+            ("~/a/../b", "/h/b"),
+            ("a", "/w/[x]/a"),
+            (".", "/w/[x]"),
+            ("./a//b/", "/w/[x]/a/b"),
+            ("../y", "/w/y"),
+            ("/../..", "/"),
+            ("src/**", "/w/[x]/src"),
+            ("~/.cache/**", "/h/.cache"),
+        ];
+        for (text, path) in table {
+            assert_eq!(parse(text), Ok(Pattern::Exact(PathBuf::from(path))), "{text}");
+        }
+        assert!(matches!(parse("*.rs"), Ok(Pattern::Glob(g)) if g.matches(Path::new("/w/[x]/a.rs"))));
+        assert_eq!(parse(""), Err(PathError::Empty));
+        assert_eq!(parse("~bob/x"), Err(PathError::OtherHome("~bob/x".into())));
+        assert!(matches!(parse("a\0"), Err(PathError::Nul(_))));
+        assert!(matches!(parse("a[b"), Err(PathError::Glob(GlobError::UnclosedClass(_)))));
+    }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::policy::{Policy, Root};
-use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
+use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, Present, normalise};
 
 /// Why the rules cannot be applied to this host.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +46,10 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Present,
-    /// Not there, and must not appear.
-    Absent,
-    /// A symlink in a writable place, which must not be replaced; leads to this file.
-    Link(Option<PathBuf>),
+    /// Not there, and must not appear; the stand-in holds this text.
+    Absent(&'static str),
+    /// A symlink in a writable place, which must not be replaced. What it leads to has a node of its own.
+    Link,
 }
 
 /// All decisions, by real path.
@@ -65,7 +65,14 @@ impl Tree {
     /// Resolves the rules of a policy on this host.
     pub fn new(policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
         let mut candidates: BTreeMap<PathBuf, Vec<(usize, Node)>> = BTreeMap::new();
+        let names = Present::read([facts.home.as_path(), policy.workdir.as_path()]);
         for (index, rule) in policy.rules.iter().enumerate() {
+            // Presets name hundreds of paths of which a host has a dozen.
+            if let (Pattern::Exact(path), Missing::Ignore) = (&rule.pattern, rule.missing)
+                && !names.may_exist(path)
+            {
+                continue;
+            }
             for (path, node) in resolve(rule)? {
                 candidates.entry(path).or_default().push((index, node));
             }
@@ -146,8 +153,8 @@ impl Tree {
                 let above = self.above(path);
                 let private = PRIVATE.iter().any(|p| path.starts_with(p)) && above.is_none();
                 match (&node.state, above.map(|(_, n)| n.access)) {
-                    (State::Absent | State::Link(_), Some(Access::Rw)) => false,
-                    (State::Absent | State::Link(_), _) => true,
+                    (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
+                    (State::Absent(_) | State::Link, _) => true,
                     (State::Present, None) => node.access == Access::Exclude && (private || root == Root::Programs),
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
@@ -226,7 +233,10 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
             }
             match rule.missing {
                 Missing::Ignore => Ok(Vec::new()),
-                Missing::Protect(kind) => Ok(vec![(real_parent(path), node(kind, State::Absent, true))]),
+                Missing::Protect(kind) => Ok(vec![(real_parent(path), node(kind, State::Absent(""), true))]),
+                Missing::ProtectText(text) => {
+                    Ok(vec![(real_parent(path), node(Kind::File, State::Absent(text), true))])
+                }
                 Missing::Fail => {
                     Err(TreeError::Missing { path: path.clone(), access: rule.access, origin: rule.origin.clone() })
                 }
@@ -259,11 +269,19 @@ fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, No
         let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
         return Ok(vec![(own, node(kind, State::Present))]);
     }
-    let Ok(target) = fs::canonicalize(path) else {
-        return Ok(vec![(own, node(Kind::File, State::Link(None)))]);
-    };
-    let kind = if target.is_dir() { Kind::Dir } else { Kind::File };
-    Ok(vec![(target.clone(), node(kind, State::Present)), (own, node(kind, State::Link(Some(target))))])
+    let link = (own.clone(), node(Kind::File, State::Link));
+    match fs::canonicalize(path) {
+        Ok(target) => {
+            let kind = if target.is_dir() { Kind::Dir } else { Kind::File };
+            Ok(vec![(target, node(kind, State::Present)), link])
+        }
+        // A link to nothing: what it names must not appear either, or it would appear under both names.
+        Err(_) => {
+            let named = fs::read_link(path).map(|to| normalise(&own.parent().unwrap_or(Path::new("/")).join(to)));
+            let absent = named.ok().map(|to| (real_parent(&to), node(Kind::Dir, State::Absent(""))));
+            Ok(absent.into_iter().chain([link]).collect())
+        }
+    }
 }
 
 /// The path with every directory above its last name resolved as far as it exists.

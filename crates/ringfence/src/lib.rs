@@ -3,12 +3,15 @@
 //! It never prints, never exits, and never reads the user's configuration by itself.
 #![forbid(unsafe_code)]
 
+pub mod capture;
+pub mod denials;
 pub mod engines;
 pub mod facts;
 mod keeper;
 pub mod report;
 pub mod supervise;
 
+pub use capture::Capture;
 pub use engines::{Choice, Engine, EngineError, Running, StdioSpec, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;

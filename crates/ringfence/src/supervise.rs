@@ -7,11 +7,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_linux::limits::{self, Census};
+use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
+use ringfence_policy::policy::Policy;
+use ringfence_policy::tree::Tree;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::denials::{Denial, Tracer};
 use crate::engines::{EngineError, Event, Running};
 
 /// Between TERM and KILL.
@@ -28,6 +32,8 @@ pub struct Outcome {
     pub duration: Duration,
     pub cpu: Duration,
     pub peak_memory: u64,
+    /// What the policy refused, where that was traced.
+    pub denied: Vec<Denial>,
 }
 
 /// How the command itself ended.
@@ -73,17 +79,22 @@ pub trait Companion {
 /// Waits until the command and everything else in the box has ended.
 pub fn supervise(
     running: Running,
-    limits: &Limits,
+    policy: &Policy,
+    facts: &Facts,
     companion: &mut dyn Companion,
 ) -> Result<Outcome, EngineError> {
     let started = Instant::now();
-    let mut watch = Watch { limits, started, reason: None, kill_at: None, peak: Census::default() };
+    let mut watch =
+        Watch { limits: &policy.limits, started, reason: None, kill_at: None, peak: Census::default(), tracer: None };
     let ended = loop {
-        if let Some(ended) = wait(&running, &mut watch, companion)? {
+        if let Some(ended) = wait(&running, &mut watch, companion, (policy, facts))? {
             break ended;
         }
     };
     let duration = started.elapsed();
+    if watch.watches_tree(&running) {
+        watch.count(&running);
+    }
     let (waited, usage) = running.finish()?;
     companion.drain().map_err(|e| EngineError::Lost(e.to_string()))?;
     let reason = watch.reason.or_else(|| {
@@ -101,23 +112,31 @@ pub fn supervise(
         reason,
         duration,
         cpu: usage.cpu.unwrap_or_else(|| waited.map_or(watch.peak.cpu, |w| w.cpu.max(watch.peak.cpu))),
-        peak_memory: usage
-            .peak_memory
-            .unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
+        peak_memory: usage.peak_memory.unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
+        denied: watch.tracer.map(Tracer::into_denials).unwrap_or_default(),
     })
 }
 
 /// One round: waits for the next thing to happen. `Some` when the command has ended.
-fn wait(running: &Running, watch: &mut Watch<'_>, companion: &mut dyn Companion) -> Result<Option<Ended>, EngineError> {
+fn wait(
+    running: &Running,
+    watch: &mut Watch<'_>,
+    companion: &mut dyn Companion,
+    (policy, facts): (&Policy, &Facts),
+) -> Result<Option<Ended>, EngineError> {
     let lost = |e: Errno| EngineError::Lost(e.to_string());
     let ready: Vec<(usize, PollFlags)> = {
         let wants = companion.wants();
         let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
+        // At place 1 also when nothing is traced, so that the companion's places stay the same.
+        let traced = watch.tracer.as_ref();
+        fds.push(traced.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |t| {
+            PollFd::from_borrowed_fd(t.listener(), PollFlags::IN)
+        }));
         fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
-        let timeout = watch.next(running, companion.give_up_at()).map(|d| Timespec {
-            tv_sec: d.as_secs() as i64,
-            tv_nsec: i64::from(d.subsec_nanos()),
-        });
+        let timeout = watch
+            .next(running, companion.give_up_at())
+            .map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(lost(e)),
@@ -125,8 +144,15 @@ fn wait(running: &Running, watch: &mut Watch<'_>, companion: &mut dyn Companion)
         fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, fd)| (i, fd.revents())).collect()
     };
     for (index, flags) in ready {
-        if index > 0 {
-            companion.ready(index - 1, flags, running).map_err(lost)?;
+        if index > 1 {
+            companion.ready(index - 2, flags, running).map_err(lost)?;
+            continue;
+        }
+        if index == 1 {
+            // Without IN everybody who could call is gone.
+            if let Some(tracer) = watch.tracer.as_mut().filter(|_| flags.contains(PollFlags::IN)) {
+                tracer.look().map_err(lost)?;
+            }
             continue;
         }
         match running.next_event()? {
@@ -135,6 +161,10 @@ fn wait(running: &Running, watch: &mut Watch<'_>, companion: &mut dyn Companion)
             }
             Event::Exited { status } => return Ok(Some(Ended::Exited(libc::WEXITSTATUS(status)))),
             Event::Terminal(master) => companion.terminal(master),
+            Event::Listener(listener) => {
+                let tree = Tree::new(policy, facts).map_err(|e| EngineError::Lost(e.to_string()))?;
+                watch.tracer = Some(Tracer::new(listener, tree, policy));
+            }
             Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
             // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
             Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
@@ -152,12 +182,12 @@ struct Watch<'a> {
     reason: Option<Reason>,
     kill_at: Option<Instant>,
     peak: Census,
+    tracer: Option<Tracer>,
 }
 
 impl Watch<'_> {
     fn watches_tree(&self, running: &Running) -> bool {
-        !running.has_group()
-            && (self.limits.memory.is_some() || self.limits.pids.is_some())
+        !running.has_group() && (self.limits.memory.is_some() || self.limits.pids.is_some())
             || self.limits.cpu_time.is_some()
     }
 

@@ -14,9 +14,8 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
-use ringfence_linux::limits::Home;
 use ringfence_linux::setup::Step;
-use ringfence_linux::sys::PointerList;
+use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter, userns};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -26,8 +25,8 @@ use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
 use super::native::HostIds;
-use super::{Engine, EngineError, StdioSpec, c_path, c_string, pointers, stdio_parts};
-use crate::report::{Answer, Report, State};
+use super::{Engine, EngineError, StdioSpec, c_path, c_string, limit, pointers, stdio_parts};
+use crate::report::{Report, answer, enforced, missing, weakened};
 
 /// Where `bwrap` is looked for. Not in `PATH`, which may lead into a place that a box can write.
 const PLACES: [&str; 4] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
@@ -294,15 +293,19 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         steps,
         loopback: false,
         nesting: plan.nesting,
+        lingers: false,
         rlimits: Vec::new(),
+        processors: None,
         landlock: None,
         filter: None,
+        listens: false,
         groups: Vec::new(),
         workdir: c"/".to_owned(),
         program: c_path(&bwrap)?,
         argv: pointers(argv.chain(command))?,
         script_argv: PointerList::new(Vec::new()),
         env: PointerList::new(Vec::new()),
+        stack: Stack::new(),
         terminal,
         stdio,
     };
@@ -384,12 +387,14 @@ fn qualifies(line: &str) -> bool {
 /// Shell commands that make the names of stand-ins, and that take them away.
 fn stubs(stubs: &[Stub]) -> (String, String) {
     let (mut make, mut clear) = (String::new(), String::new());
-    for Stub { path, kind } in stubs {
+    for Stub { path, kind, text } in stubs {
         let path = quote(path.as_os_str());
         let (made, cleared) = match kind {
             Kind::Dir => (format!("mkdir -p {path} &&\n"), format!("; rmdir {path} 2>/dev/null")),
             Kind::File => {
-                (format!("{{ [ -e {path} ] || : >{path}; }} &&\n"), format!("; [ -s {path} ] || rm -f {path}"))
+                let text = quote(OsStr::new(text));
+                let same = format!("[ \"$(cat {path})\" = \"$(printf %s {text})\" ]");
+                (format!("{{ [ -e {path} ] || printf %s {text} >{path}; }} &&\n"), format!("; {same} && rm -f {path}"))
             }
         };
         make += &made;
@@ -491,75 +496,80 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-    check_version(&find()?)?;
+    available()?;
     compile(plan, None)?;
     if plan.trace_denials {
         let reason = "bwrap keeps the listener that would report denied opens".to_owned();
         return Err(unmet(Guarantee::KernelFiltered, reason, "leave tracing off, or use the native engine"));
     }
-    let limits = Home::find();
-    let mut guarantees = Vec::with_capacity(Guarantee::ALL.len());
-    for id in Guarantee::ALL.iter().copied() {
-        let Some(promise) = plan.promises.iter().find(|p| p.guarantee == id) else {
-            guarantees.push(Answer { id, state: State::NotAsked, by: String::new() });
-            continue;
-        };
-        let (state, by) = answer(id, plan, facts, &limits);
-        if state == State::Missing && !promise.optional {
-            let cure = format!("use the native engine, or list {id} as optional");
-            return Err(unmet(id, by, &cure));
+    let by_root = facts.uid == 0;
+    answer(Engine::Bubblewrap, plan, |guarantee| match guarantee {
+        Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
+        Guarantee::FsWritesConfined => enforced("bwrap: own mount namespace, no device or set-user-id files"),
+        Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
+        Guarantee::FsProtectedPaths => {
+            enforced("bwrap: read-only binds, pinned ancestors, stand-ins for missing names")
         }
-        guarantees.push(Answer { id, state, by });
-    }
-    Ok(Report { engine: Engine::Bubblewrap.name(), guarantees })
+        Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
+        Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
+        Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
+        Guarantee::NetHostSocketsClosed if plan.network == Network::Open => weakened(
+            "bwrap: private /run and /tmp, stand-ins over bound sockets; abstract sockets are open with the network",
+        ),
+        Guarantee::NetHostSocketsClosed => {
+            enforced("bwrap: private /run and /tmp, stand-ins over bound sockets, own network namespace")
+        }
+        Guarantee::ProcIsolated if plan.nesting => {
+            weakened("bwrap: own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
+        }
+        Guarantee::ProcIsolated => {
+            enforced("bwrap: own PID, IPC, UTS, cgroup and user namespaces; own session and terminal")
+        }
+        Guarantee::ProcUnprivileged if by_root => {
+            enforced("unprivileged host ids of its own, id-mapped mounts; bwrap: no capability, no new privileges")
+        }
+        Guarantee::ProcUnprivileged => {
+            enforced("bwrap: user namespace of one id, no capability in any set, no new privileges")
+        }
+        Guarantee::ProcCleanStart => enforced("all descriptors closed, bwrap started with an empty environment"),
+        Guarantee::KernelFiltered if plan.nesting => {
+            weakened("system-call filter; namespaces and mounts are let through for nesting")
+        }
+        Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
+            weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
+        }
+        Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
+        Guarantee::KernelSecondWall => missing(
+            "bwrap applies no Landlock rules",
+            "use the native engine, or list `kernel.second-wall` under `optional`",
+        ),
+        Guarantee::LifeNoSurvivors => enforced("bwrap: PID namespace; process 1 kills and waits for what is left"),
+        Guarantee::LifeDiesWithOwner => {
+            enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
+        }
+        other => limit(other, plan),
+    })
 }
 
-/// How far one guarantee is kept, and by what.
-fn answer(id: Guarantee, plan: &Plan, facts: &Facts, limits: &Home) -> (State, String) {
-    use Guarantee as G;
-    use State::{Enforced, Missing, Weakened};
-    let yes = |by: &str| (Enforced, by.to_owned());
-    match id {
-        G::FsRootReadOnly => yes("bwrap: recursive read-only binds"),
-        G::FsWritesConfined => yes("bwrap: mount namespace, no-device and no-set-user-id binds"),
-        G::FsSecretsHidden => yes("bwrap: unreadable stand-ins"),
-        G::FsProtectedPaths => yes("bwrap: read-only binds, ancestors pinned"),
-        G::FsTempPrivate => yes("bwrap: own tmpfs"),
-        G::FsDiskBounded => {
-            (Weakened, "tmpfs bounded in size; bwrap cannot bound its inodes, so the kernel's default holds".to_owned())
-        }
-        G::NetIsolated => yes("bwrap: own network namespace"),
-        G::NetByName => (Missing, "bwrap knows no destinations by name".to_owned()),
-        G::NetHostSocketsClosed if plan.network == Network::Open => {
-            yes("bwrap: stand-ins over sockets; abstract sockets belong to the open network")
-        }
-        G::NetHostSocketsClosed => yes("bwrap: stand-ins over sockets, own network namespace"),
-        G::ProcIsolated if plan.nesting => {
-            (Weakened, "bwrap: own PID and IPC namespaces; user namespaces stay open for nesting".to_owned())
-        }
-        G::ProcIsolated => yes("bwrap: own PID and IPC namespaces, no new user namespaces"),
-        G::ProcUnprivileged if facts.uid == 0 => {
-            yes("an unprivileged user on the host, bwrap: no capability, no new privileges")
-        }
-        G::ProcUnprivileged => yes("bwrap: no capability, no new privileges"),
-        G::ProcCleanStart => yes("the starter closes descriptors; bwrap starts with an empty environment"),
-        G::KernelFiltered => yes("bwrap: seccomp"),
-        G::KernelSecondWall => (Missing, "bwrap applies no Landlock rules".to_owned()),
-        G::LimitMemory | G::LimitProcesses | G::LimitCpu => match limits {
-            Home::V2(_) => yes("control group"),
-            Home::V1 { .. } => yes("control groups (v1)"),
-            Home::None(reason) if plan.strict || id == G::LimitCpu && plan.limits.cpus.is_some() => {
-                (Missing, reason.clone())
-            }
-            Home::None(reason) => (Weakened, format!("watched from outside: {reason}")),
-        },
-        G::LimitFiles => yes("resource limit"),
-        G::LimitTime => yes("ended from outside"),
-        G::LimitOutput => yes("bounded buffers outside"),
-        G::LifeNoSurvivors => yes("bwrap: PID namespace, waited for from outside"),
-        G::LifeDiesWithOwner => yes("death signals from process 1 to bwrap and on"),
-        G::RecordComplete => (Missing, "nothing is recorded yet".to_owned()),
+/// Whether `bwrap` can be used here at all. It is asked for its version; nothing else is started.
+pub fn available() -> Result<(), EngineError> {
+    check_version(&find()?)?;
+    let is_zero = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == "0");
+    if is_zero("/proc/sys/user/max_user_namespaces") {
+        return Err(unmet(
+            Guarantee::ProcIsolated,
+            "user namespaces are switched off (user.max_user_namespaces = 0)".to_owned(),
+            "inside a sandbox: start the outer one with --nesting; else: sysctl -w user.max_user_namespaces=15000",
+        ));
     }
+    if is_zero("/proc/sys/kernel/unprivileged_userns_clone") {
+        return Err(unmet(
+            Guarantee::ProcIsolated,
+            "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)".to_owned(),
+            "sysctl -w kernel.unprivileged_userns_clone=1",
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::launch::{self, Launched, Stage, Terminal};
+use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
 use ringfence_linux::limits::{Group, Home, LimitError, Usage};
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
@@ -20,7 +20,7 @@ use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
 use crate::keeper::{self, Keeper, KeeperError};
-use crate::report::Report;
+use crate::report::{Report, Verdict, enforced, weakened};
 
 pub use ringfence_linux::launch::Event;
 
@@ -150,7 +150,15 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     };
     match &group {
         Some(group) => spec.groups = group.doors()?,
-        None => spec.rlimits.extend(stand_ins(plan)),
+        None => {
+            let stand_ins = stand_ins(plan, &spec.identity);
+            spec.rlimits.extend(stand_ins);
+            spec.lingers = plan.limits.pids.is_some();
+            spec.processors = plan
+                .limits
+                .cpus
+                .map(|cpus| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize });
+        }
     }
     spec.rlimits.extend(rlimits(plan));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
@@ -177,6 +185,30 @@ fn nonce() -> u64 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
+/// What is answered for a limit, by every engine whose box is a tree of processes of this host.
+fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
+    let home = Home::find();
+    let group = match &home {
+        Home::V2(_) => "control group v2",
+        Home::V1 { .. } => "control group v1",
+        Home::None(_) => "",
+    };
+    match (guarantee, &home) {
+        (Guarantee::LimitFiles, _) => enforced("RLIMIT_NOFILE of each process"),
+        (Guarantee::LimitTime, _) => enforced("TERM, then KILL of process 1 from outside"),
+        (Guarantee::LimitOutput, _) => enforced("streamed; captured output keeps a bounded head and tail"),
+        (Guarantee::LimitCpu, _) if plan.limits.cpus.is_none() => enforced("RLIMIT_CPU and a watch over the tree"),
+        (_, Home::None(reason)) => weakened(match guarantee {
+            Guarantee::LimitMemory => format!("RLIMIT_DATA of each process and a watch over the tree ({reason})"),
+            Guarantee::LimitProcesses => format!("process count of the sandbox's own user namespace ({reason})"),
+            _ => {
+                format!("affinity to as many processors as asked for, rounded up, which a program can undo ({reason})")
+            }
+        }),
+        _ => enforced(group),
+    }
+}
+
 /// Limits of each process, which every box has.
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
@@ -188,9 +220,12 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
 
 /// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
 /// while the tree as a whole is watched from outside.
-fn stand_ins(plan: &Plan) -> Vec<(u32, u64)> {
+fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     let mut limits = Vec::new();
-    limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC, n + 1)));
+    // Without a user namespace of its own the outer box's processes would count as well.
+    if !matches!(identity, Identity::Kept) {
+        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC, n + 1)));
+    }
     limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA, n)));
     limits
 }

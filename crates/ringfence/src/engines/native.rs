@@ -1,5 +1,7 @@
 //! The native engine: Linux itself. A plan becomes a list of [`Step`]s, which process 1 carries out.
 
+pub mod stacked;
+
 use std::borrow::Cow;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +11,7 @@ use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
 use ringfence_linux::setup::{StandIn, Step, Tmpfs};
+use ringfence_linux::sys::Stack;
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -16,8 +19,8 @@ use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 
-use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, pointers, stdio_parts};
-use crate::report::{Answer, Report, State};
+use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, limit, pointers, stdio_parts};
+use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// How many ids a box has when root starts it.
 const ID_COUNT: u32 = 0x1_0000;
@@ -50,6 +53,11 @@ impl HostIds {
         }
         vec![userns::Range { inside: caller, outside: self.host(inside), count: 1 }]
     }
+}
+
+/// Whether this is a run inside a box that may not make namespaces.
+fn stacks(facts: &Facts) -> bool {
+    stacked::inside() && available(facts).is_err()
 }
 
 /// Compiles the mounts of a plan. Pure.
@@ -143,9 +151,11 @@ fn inside(target: &Path) -> Result<CString, EngineError> {
 
 /// Everything that process 1 needs.
 pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec, EngineError> {
+    if stacks(facts) {
+        return stacked::spec(plan, stdio);
+    }
     let ids = (facts.uid == 0).then(HostIds::for_this_process);
-    let mut namespaces =
-        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if plan.network == Network::None {
         namespaces |= libc::CLONE_NEWNET;
     }
@@ -162,24 +172,41 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
             Identity::Mapped { uid_map: map(plan.uid, facts.uid), gid_map: map(plan.gid, facts.gid) }
         }
     };
+    base_spec(plan, stdio, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan)?))
+}
+
+/// What does not depend on how the box is made.
+fn base_spec(
+    plan: &Plan,
+    stdio: StdioSpec,
+    namespaces: i32,
+    identity: Identity,
+    steps: Vec<Step>,
+    landlock: Option<landlock::Rules>,
+    filter: Option<Cow<'static, [SockFilter]>>,
+) -> Result<Spec, EngineError> {
     let (terminal, stdio) = stdio_parts(stdio);
     let program = &plan.command.program;
     let script = [std::ffi::OsStr::new("/bin/sh"), program.as_os_str()];
     Ok(Spec {
         namespaces: namespaces as u64,
         identity,
-        steps: compile(plan, ids)?,
-        loopback: plan.network == Network::None,
+        steps,
+        loopback: namespaces & libc::CLONE_NEWNET != 0,
         nesting: plan.nesting,
+        lingers: false,
         rlimits: Vec::new(),
-        landlock: landlock_rules(plan)?,
-        filter: Some(filter(plan)?),
+        processors: None,
+        landlock,
+        filter,
+        listens: plan.trace_denials,
         groups: Vec::new(),
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
         script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
         env: env_pointers(&plan.env)?,
+        stack: Stack::new(),
         terminal,
         stdio,
     })
@@ -187,7 +214,12 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
 
 fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, ..seccomp::Options::default() };
+    let options = seccomp::Options {
+        nesting: plan.nesting,
+        allow: &allow,
+        notify_opens: plan.trace_denials,
+        ..seccomp::Options::default()
+    };
     Ok(seccomp::program(&options)?)
 }
 
@@ -214,6 +246,9 @@ fn writable_places(plan: &Plan) -> Result<Vec<Writable>, EngineError> {
 
 /// The steps in words, one a line.
 pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
+    if stacks(facts) {
+        return Ok("stack Landlock and the system-call filter on what the outer sandbox enforces\n".to_owned());
+    }
     let ids = (facts.uid == 0).then(HostIds::for_this_process);
     let mut lines = Vec::new();
     lines.extend(plan.stubs.iter().map(|s| format!("keep the name `{}` until the end", s.path.display())));
@@ -234,13 +269,116 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
 
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-    let _ = facts;
-    let guarantees = Guarantee::ALL
-        .iter()
-        .map(|id| {
-            let asked = plan.promises.iter().any(|p| p.guarantee == *id);
-            Answer { id: *id, state: if asked { State::Enforced } else { State::NotAsked }, by: String::new() }
-        })
-        .collect();
-    Ok(Report { engine: Engine::Native.name(), guarantees })
+    if stacks(facts) {
+        return stacked::promise(plan, facts);
+    }
+    available(facts)?;
+    let by_root = facts.uid == 0;
+    answer(Engine::Native, plan, |guarantee| match guarantee {
+        Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
+        Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
+        Guarantee::FsSecretsHidden => enforced("empty unreadable stand-ins mounted over every name, aliases included"),
+        Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
+        Guarantee::FsTempPrivate => enforced("own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
+        Guarantee::FsDiskBounded => enforced("size and inode limits of each tmpfs"),
+        Guarantee::NetIsolated => enforced("own network namespace with loopback only"),
+        Guarantee::NetHostSocketsClosed => host_sockets(plan),
+        Guarantee::ProcIsolated if plan.nesting => {
+            weakened("own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
+        }
+        Guarantee::ProcIsolated => enforced("own PID, IPC, UTS, cgroup and user namespaces, own session and terminal"),
+        Guarantee::ProcUnprivileged if by_root => {
+            enforced("unprivileged host ids of its own, id-mapped mounts, no capability, no new privileges")
+        }
+        Guarantee::ProcUnprivileged => {
+            enforced("user namespace of one id, no capability in any set, no new privileges")
+        }
+        Guarantee::ProcCleanStart => {
+            enforced("all descriptors closed, environment from the policy, process 1 not readable")
+        }
+        Guarantee::KernelFiltered if plan.nesting => {
+            weakened("system-call filter; namespaces and mounts are let through for nesting")
+        }
+        Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
+            weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
+        }
+        Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
+        Guarantee::KernelSecondWall => second_wall(plan),
+        Guarantee::LifeNoSurvivors => {
+            enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
+        }
+        Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
+        other => limit(other, plan),
+    })
+}
+
+/// Abstract sockets belong to the network namespace: with the host's network, Landlock alone keeps them apart.
+fn host_sockets(plan: &Plan) -> Verdict {
+    let names = "private /run and /tmp, stand-ins over bound sockets";
+    match plan.network {
+        Network::None => enforced(format!("{names}, own network namespace")),
+        Network::Open if landlock::Abi::of_this_kernel().scopes() => {
+            enforced(format!("{names}, Landlock scopes abstract sockets"))
+        }
+        Network::Open => {
+            weakened(format!("{names}; abstract sockets are open: the kernel's Landlock is older than ABI 6"))
+        }
+    }
+}
+
+fn second_wall(plan: &Plan) -> Verdict {
+    let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
+    let scopes = if abi >= 6 { ", scopes signals and abstract sockets" } else { "" };
+    match abi {
+        0 => missing(
+            "this kernel has no Landlock",
+            "boot with Landlock on (lsm=landlock,…), or list `kernel.second-wall` under `optional`",
+        ),
+        1 => missing(
+            "Landlock ABI 1 would refuse every rename between directories",
+            "use Linux 5.19 or later, or list `kernel.second-wall` under `optional`",
+        ),
+        _ if plan.nesting => {
+            weakened(format!("Landlock ABI {abi}{scopes}; files are left to the mounts, since nesting needs mounts"))
+        }
+        _ => enforced(format!("Landlock ABI {abi} confines writes{scopes}")),
+    }
+}
+
+/// Whether an own box can be made here at all. Looks at what the kernel says, and starts nothing.
+pub fn available(facts: &Facts) -> Result<(), EngineError> {
+    let unmet = |reason: &str, cure: &str| EngineError::Unmet {
+        engine: Engine::Native,
+        guarantee: Guarantee::ProcIsolated,
+        reason: reason.to_owned(),
+        cure: cure.to_owned(),
+    };
+    let sysctl = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
+    if is("/proc/sys/user/max_user_namespaces", "0") {
+        return Err(unmet(
+            "user namespaces are switched off (user.max_user_namespaces = 0)",
+            "inside a sandbox: start the outer one with --nesting; else: sysctl -w user.max_user_namespaces=15000",
+        ));
+    }
+    if facts.uid == 0 {
+        return Ok(());
+    }
+    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        return Err(unmet(
+            "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)",
+            "sysctl -w kernel.unprivileged_userns_clone=1, or --engine bubblewrap",
+        ));
+    }
+    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
+        && sysctl("/proc/self/attr/apparmor/current")
+            .or_else(|| sysctl("/proc/self/attr/current"))
+            .is_none_or(|p| p.starts_with("unconfined"))
+    {
+        return Err(unmet(
+            "AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
+            "install the AppArmor profile that `ringfence doctor` prints, or --engine bubblewrap",
+        ));
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use ringfence_policy::policy::{EnvPolicy, Root, User};
 use ringfence_policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
 
 use super::*;
+use crate::report::State;
 
 /// A home with a project in it, and nothing of the real host.
 struct Host {
@@ -247,7 +248,10 @@ fn stand_ins() {
         "--remount-ro ~/passable",
     ];
     assert!(order.map(|line| position(&lines, line)).is_sorted());
-    assert!(position(&lines, "--bind ~/project/.git ~/project/.git") < position(&lines, "--perms 0555 --tmpfs ~/project/.git/hooks"));
+    assert!(
+        position(&lines, "--bind ~/project/.git ~/project/.git")
+            < position(&lines, "--perms 0555 --tmpfs ~/project/.git/hooks")
+    );
 }
 
 #[test]

@@ -1,0 +1,315 @@
+//! The command line: names, help and parsers. Raw arguments become a [`Layer`] here, and nothing else is decided.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use ringfence::policy::Guarantee;
+use ringfence::policy::layer::{FlagError, Layer};
+use ringfence::policy::profiles::EngineChoice;
+use ringfence::policy::suggest::Suggestion;
+
+/// Runs commands that an AI agent chose in a sandbox whose walls you can read.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence", version, max_term_width = 100, propagate_version = false)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command in a sandbox (without one: your shell)
+    #[command(after_help = RUN_HELP)]
+    Run(Run),
+    /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
+    Check,
+    /// Look at everything that the engines depend on, and say how to repair what is missing
+    Doctor(Doctor),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Say whether a path could be read or written, or a host reached, and which rule decides
+    Explain(Explain),
+    /// Trust a project's `.ringfence.toml` with what it would loosen
+    Trust(Trust),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page
+    Man,
+}
+
+const RUN_HELP: &str = "\
+Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
+127 it was not found, 128+n it died by signal n.";
+
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// Print what would be done, and start nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Say how each guarantee was enforced, on stderr or in FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
+    pub report: Option<Option<PathBuf>>,
+
+    /// Capture the output, and print one JSON object in its place
+    #[arg(long)]
+    pub json: bool,
+
+    /// Say more on stderr
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// The command and its arguments; flags of Ringfence end here
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// Flags that shape the policy.
+#[derive(Debug, Args)]
+pub struct PolicyFlags {
+    /// What enforces the policy
+    #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
+    pub engine: Option<EngineFlag>,
+
+    /// Start from this profile: agent, shell, skill, home, or one of your own
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub profile: Option<String>,
+
+    /// Use this configuration file instead of the project's `.ringfence.toml`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
+    pub config: Option<PathBuf>,
+
+    /// Work in this directory
+    #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Policy")]
+    pub cwd: Option<PathBuf>,
+
+    /// Let the network in, or keep it out (`--network=false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = clap::builder::BoolishValueParser::new(), help_heading = "Policy")]
+    pub network: Option<bool>,
+
+    /// Let the Docker socket in: whoever reaches it is root on this machine
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = clap::builder::BoolishValueParser::new(), help_heading = "Policy")]
+    pub docker: Option<bool>,
+
+    /// Leave user namespaces open inside, for a sandbox in the sandbox
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = clap::builder::BoolishValueParser::new(), help_heading = "Policy")]
+    pub nesting: Option<bool>,
+
+    /// Refuse what stands in for a guarantee, such as a watchdog for a control group
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = clap::builder::BoolishValueParser::new(), help_heading = "Policy")]
+    pub strict: Option<bool>,
+
+    /// Start also without this guarantee (repeatable)
+    #[arg(long, value_name = "GUARANTEE", value_parser = parse_guarantee, help_heading = "Policy")]
+    pub optional: Vec<Guarantee>,
+
+    /// Watch for what the policy denies, and name it at the end
+    #[arg(long, help_heading = "Policy")]
+    pub trace_denials: bool,
+
+    /// Make a path readable (repeatable; globs allowed)
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
+    pub ro: Vec<String>,
+
+    /// Make a path writable (repeatable; globs allowed)
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
+    pub rw: Vec<String>,
+
+    /// Hide what is in a path (repeatable; globs allowed)
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
+    pub exclude: Vec<String>,
+
+    /// Add a preset of rules, or take it away with `!@name` (repeatable)
+    #[arg(long, value_name = "@NAME", help_heading = "Files")]
+    pub preset: Vec<String>,
+
+    /// Pass a variable of the environment, or set it (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment")]
+    pub env: Vec<OsString>,
+
+    /// Memory of all processes together, such as 512m
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub memory: Option<String>,
+
+    /// Processors, such as 0.5
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    pub cpus: Option<String>,
+
+    /// Processes and threads
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    pub pids: Option<String>,
+
+    /// Open files of each process
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    pub files: Option<String>,
+
+    /// Time until the command is ended, such as 30s
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub timeout: Option<String>,
+
+    /// Processor time of all processes together
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub cpu_time: Option<String>,
+
+    /// Size of the private /tmp
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub tmp_size: Option<String>,
+
+    /// Output that is kept when it is captured (--json)
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub output_limit: Option<String>,
+
+    /// Let a system call through that the filter refuses (repeatable)
+    #[arg(long, value_name = "NAME", help_heading = "Limits")]
+    pub allow_syscall: Vec<String>,
+}
+
+/// The engines that a flag can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineFlag {
+    /// The first that can honour the policy
+    Auto,
+    /// Linux itself
+    Native,
+    /// The bwrap program
+    Bubblewrap,
+}
+
+fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
+    text.parse().map_err(|error| {
+        format!("{error}{}", Suggestion::among(text, Guarantee::ALL.iter().map(|guarantee| guarantee.id())))
+    })
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Print the resolved policy, with the origin of every value
+    Show(ConfigShow),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigShow {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// A path (with a slash in it, or there), or the name or address of a host; without it: the working directory
+    #[arg(value_name = "PATH|HOST", value_hint = ValueHint::AnyPath)]
+    pub what: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Trust {
+    /// The file; without it: `.ringfence.toml` of this directory
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Take the trust back
+    #[arg(long, conflicts_with = "yes")]
+    pub remove: bool,
+
+    /// List what is trusted
+    #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
+    pub list: bool,
+}
+
+/// A flag whose value cannot be understood, by its name.
+#[derive(Debug, thiserror::Error)]
+#[error("--{flag}: {source}")]
+pub struct BadFlag {
+    flag: &'static str,
+    source: FlagError,
+}
+
+impl PolicyFlags {
+    /// The layer that the flags make.
+    pub fn layer(&self) -> Result<Layer, BadFlag> {
+        let mut layer = Layer::flags();
+        if let Some(name) = &self.profile {
+            layer.profile(name);
+        }
+        match self.engine {
+            None => {}
+            Some(EngineFlag::Auto) => layer.engine(EngineChoice::Auto),
+            Some(EngineFlag::Native) => layer.engine(EngineChoice::Native),
+            Some(EngineFlag::Bubblewrap) => layer.engine(EngineChoice::Bubblewrap),
+        }
+        let switches: [(Option<bool>, fn(&mut Layer, bool)); 5] = [
+            (self.network, Layer::network),
+            (self.docker, Layer::docker),
+            (self.nesting, Layer::nesting),
+            (self.strict, Layer::strict),
+            (self.trace_denials.then_some(true), Layer::trace_denials),
+        ];
+        for (value, set) in switches {
+            if let Some(value) = value {
+                set(&mut layer, value);
+            }
+        }
+        self.ro.iter().for_each(|path| layer.ro(path));
+        self.rw.iter().for_each(|path| layer.rw(path));
+        self.exclude.iter().for_each(|path| layer.exclude(path));
+        self.optional.iter().for_each(|guarantee| layer.optional(*guarantee));
+        for variable in &self.env {
+            layer.env(variable).map_err(|source| BadFlag { flag: "env", source })?;
+        }
+        self.texts(&mut layer)?;
+        Ok(layer)
+    }
+
+    fn texts(&self, layer: &mut Layer) -> Result<(), BadFlag> {
+        type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
+        let repeated: [(&'static str, &[String], Set); 2] =
+            [("preset", &self.preset, Layer::preset), ("allow-syscall", &self.allow_syscall, Layer::allow_syscall)];
+        let single: [(&'static str, &Option<String>, Set); 8] = [
+            ("memory", &self.memory, Layer::memory),
+            ("cpus", &self.cpus, Layer::cpus),
+            ("pids", &self.pids, Layer::pids),
+            ("files", &self.files, Layer::files),
+            ("timeout", &self.timeout, Layer::timeout),
+            ("cpu-time", &self.cpu_time, Layer::cpu_time),
+            ("tmp-size", &self.tmp_size, Layer::tmp_size),
+            ("output-limit", &self.output_limit, Layer::output_limit),
+        ];
+        let single = single.iter().map(|(flag, text, set)| (*flag, text.as_slice(), *set));
+        for (flag, texts, set) in repeated.into_iter().chain(single) {
+            for text in texts {
+                set(layer, text).map_err(|source| BadFlag { flag, source })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! `ringfence run`: from the command line to the command, and back to an exit code.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use ringfence::denials::Denial;
+use ringfence::policy::limits::{format_duration, format_size};
+use ringfence::policy::plan::{self, Plan};
+use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, supervise};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::args::Run;
+use crate::companions::capture::Recorder;
+use crate::companions::signals::Signals;
+use crate::companions::through::Through;
+use crate::companions::{hand_over, let_go};
+use crate::failure::{Described, Failure, Kind};
+use crate::output;
+use crate::report;
+use crate::situation::Situation;
+
+/// Runs it. With `--json`, a failure of Ringfence itself is a JSON object as well.
+pub fn run(args: &Run) -> Result<ExitCode, Failure> {
+    let result = prepare_and_run(args);
+    if let (Err(failure), true) = (&result, args.json) {
+        output::json(&Record::failed(failure.describe()))?;
+    }
+    result
+}
+
+fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
+    let situation = Situation::gather(&args.policy)?;
+    situation.warn(args.verbose);
+    let policy = &situation.resolved.policy;
+    let plan = plan::plan(policy, &situation.facts, &command(args, &situation))?;
+    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    if args.dry_run {
+        return dry_run(args, engine, &report, &plan, &situation);
+    }
+    if args.verbose {
+        output::say(&format!("ringfence: profile {}, engine {engine}", policy.profile));
+    }
+    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
+    write_report(args, &report)?;
+    if let Some(captures) = captures {
+        output::json(&Record::ended(&outcome, captures, engine, &policy.profile, &report))?;
+    }
+    if let Some(note) = note(&outcome, &plan) {
+        output::say(&note);
+    }
+    Ok(ExitCode::from(exit_code(&outcome)))
+}
+
+/// The command, or the user's shell.
+fn command(args: &Run, situation: &Situation) -> Vec<OsString> {
+    if !args.command.is_empty() {
+        return args.command.clone();
+    }
+    let shell = situation.facts.env.get(std::ffi::OsStr::new("SHELL")).filter(|shell| {
+        let path = Path::new(shell);
+        path.is_absolute() && path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    });
+    vec![shell.cloned().unwrap_or_else(|| "/bin/sh".into())]
+}
+
+fn dry_run(
+    args: &Run,
+    engine: Engine,
+    report: &Report,
+    plan: &Plan,
+    situation: &Situation,
+) -> Result<ExitCode, Failure> {
+    let steps = engines::describe(engine, plan, &situation.facts)?;
+    if args.json {
+        let steps: Vec<&str> = steps.lines().collect();
+        let profile = &situation.resolved.policy.profile;
+        output::json(
+            &serde_json::json!({ "status": "planned", "engine": engine.name(), "profile": profile, "steps": steps, "report": report }),
+        )?;
+    } else {
+        output::data(&steps)?;
+        write_report(args, report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the box, and stays with it until it has ended.
+fn execute(
+    args: &Run,
+    engine: Engine,
+    plan: &Plan,
+    situation: &Situation,
+) -> Result<(Outcome, Option<[Capture; 2]>), Failure> {
+    let stdio = |errno: Errno| EngineError::Stdio(errno);
+    let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
+    let (policy, facts) = (&situation.resolved.policy, &situation.facts);
+    let start = |spec| engines::start(engine, plan, facts, spec);
+    let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
+    if args.json {
+        let (mut recorder, [out, err]) = Recorder::new(signals, plan.limits.output).map_err(stdio)?;
+        let running = start(StdioSpec::Files([stdin, out, err]))?;
+        let_go(false);
+        let outcome = supervise(running, policy, facts, &mut recorder)?;
+        return Ok((outcome, Some(recorder.into_captures())));
+    }
+    let stdout = hand_over(rustix::stdio::stdout(), true).map_err(stdio)?;
+    let stderr = hand_over(rustix::stdio::stderr(), true).map_err(stdio)?;
+    let running = start(StdioSpec::Files([stdin, stdout, stderr]))?;
+    let_go(true);
+    let outcome = supervise(running, policy, facts, &mut Through::new(signals))?;
+    Ok((outcome, None))
+}
+
+fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
+    let text = |json: bool| if json { report::json(report) } else { report::table(report) };
+    match &args.report {
+        None => Ok(()),
+        // Part of the object on stdout already.
+        Some(None) if args.json => Ok(()),
+        Some(None) => {
+            output::say(text(false).trim_end());
+            Ok(())
+        }
+        Some(Some(path)) => std::fs::File::create(path)
+            .and_then(|mut file| file.write_all(text(args.json).as_bytes()))
+            .map_err(|error| Failure::new(Kind::Output, format!("cannot write `{}`: {error}", path.display()))),
+    }
+}
+
+/// The exit code of the program: the command's own, or why it was ended.
+fn exit_code(outcome: &Outcome) -> u8 {
+    match (outcome.reason, outcome.ended) {
+        (Some(Reason::Time | Reason::CpuTime), _) => 124,
+        (_, Ended::Exited(code)) => code as u8,
+        (_, Ended::Signaled(signal)) => (128 + signal) as u8,
+    }
+}
+
+/// One sentence when a limit ended the command.
+fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
+    let limits = &plan.limits;
+    let time = |limit| format_duration(limit);
+    let text = match outcome.reason? {
+        Reason::Time => {
+            let after = limits.timeout.map_or_else(String::new, |limit| format!(" after {}", time(limit)));
+            format!("ended{after} (limit.time); --timeout allows more")
+        }
+        Reason::CpuTime => {
+            let after =
+                limits.cpu_time.map_or_else(String::new, |limit| format!(" after {} of processor time", time(limit)));
+            format!("ended{after} (limit.cpu); --cpu-time allows more")
+        }
+        Reason::Memory => {
+            let size = limits.memory.map_or_else(String::new, |limit| format!(" at {}", format_size(limit)));
+            format!("ended{size} of memory (limit.memory); --memory allows more")
+        }
+        Reason::Processes => {
+            let count = limits.pids.map_or_else(String::new, |limit| format!(" more than {limit}"));
+            format!("failed when it wanted{count} processes (limit.processes); --pids allows more")
+        }
+        Reason::Output => "ended for too much output (limit.output); --output-limit allows more".to_owned(),
+        Reason::Cancelled => "ended by force".to_owned(),
+    };
+    Some(format!("ringfence: {text}"))
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Record {
+    /// `exited`, `signaled`, or `failed` when Ringfence itself did.
+    status: &'static str,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    reason: Option<Reason>,
+    stdout: String,
+    stderr: String,
+    stdout_dropped: u64,
+    stderr_dropped: u64,
+    duration_ms: u64,
+    cpu_ms: u64,
+    peak_memory: u64,
+    engine: Option<&'static str>,
+    profile: Option<String>,
+    report: Option<Report>,
+    denied: Vec<Denial>,
+    error: Option<Described>,
+}
+
+impl Record {
+    fn failed(error: Described) -> Record {
+        Record {
+            status: "failed",
+            exit_code: None,
+            signal: None,
+            reason: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
+            duration_ms: 0,
+            cpu_ms: 0,
+            peak_memory: 0,
+            engine: None,
+            profile: None,
+            report: None,
+            denied: Vec::new(),
+            error: Some(error),
+        }
+    }
+
+    fn ended(outcome: &Outcome, captures: [Capture; 2], engine: Engine, profile: &str, report: &Report) -> Record {
+        let (status, exit_code, signal) = match outcome.ended {
+            Ended::Exited(code) => ("exited", Some(code), None),
+            Ended::Signaled(signal) => ("signaled", None, Some(signal)),
+        };
+        let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
+        let [stdout, stderr] = captures.map(text);
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Record {
+            status,
+            exit_code,
+            signal,
+            reason: outcome.reason,
+            stdout,
+            stderr,
+            stdout_dropped,
+            stderr_dropped,
+            duration_ms: millis(outcome.duration),
+            cpu_ms: millis(outcome.cpu),
+            peak_memory: outcome.peak_memory,
+            engine: Some(engine.name()),
+            profile: Some(profile.to_owned()),
+            report: Some(report.clone()),
+            denied: outcome.denied.clone(),
+            error: None,
+        }
+    }
+}
+
+fn text(capture: Capture) -> String {
+    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}

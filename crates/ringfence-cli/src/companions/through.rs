@@ -1,0 +1,59 @@
+//! The box has our own descriptors: there are only signals to look after.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use ringfence::{Companion, Running};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::signals::Signals;
+
+/// Forwards signals.
+#[derive(Debug)]
+pub struct Through {
+    signals: Signals,
+}
+
+impl Through {
+    pub fn new(signals: Signals) -> Through {
+        Through { signals }
+    }
+}
+
+/// Looks at every signal that has come.
+pub(super) fn handle(signals: &mut Signals, running: &Running) -> Result<(), Errno> {
+    while let Some(signal) = signals.next() {
+        match signal {
+            // The command is stopped first, and continued by the CONT that continues us.
+            libc::SIGTSTP => {
+                let _ = running.signal(libc::SIGTSTP);
+                signals.pause()?;
+            }
+            libc::SIGWINCH | libc::SIGTTOU => {}
+            other => signals.forward(other, running),
+        }
+    }
+    Ok(())
+}
+
+impl Companion for Through {
+    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        vec![(self.signals.fd(), PollFlags::IN)]
+    }
+
+    fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
+        handle(&mut self.signals, running)
+    }
+
+    fn terminal(&mut self, _: OwnedFd) {}
+
+    /// A command that stops itself does not stop us: its time goes on.
+    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn give_up_at(&self) -> Option<Instant> {
+        self.signals.give_up_at()
+    }
+}

@@ -1,0 +1,208 @@
+//! What went wrong, for people and for programs: the one place that maps errors to a kind, an exit code and hints.
+
+use std::io;
+
+use ringfence::EngineError;
+use ringfence::facts::FactsError;
+use ringfence::policy::config::ConfigError;
+use ringfence::policy::layers::LayerError;
+use ringfence::policy::plan::PlanError;
+use ringfence::policy::tree::TreeError;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::args::BadFlag;
+use crate::files::FileError;
+
+/// Why Ringfence did not do what it was asked to.
+#[derive(Debug)]
+pub struct Failure {
+    pub kind: Kind,
+    pub message: String,
+    pub hints: Vec<String>,
+}
+
+/// What kind of failure, by a name that stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The command line cannot be understood.
+    Usage,
+    /// A configuration file cannot be read or understood.
+    Config,
+    /// The project's file loosens and is not trusted.
+    Untrusted,
+    /// The policy cannot be applied to this host.
+    Policy,
+    /// No engine can honour the policy, or it failed to.
+    Engine,
+    NotExecutable,
+    NotFound,
+    /// Output could not be written.
+    Output,
+}
+
+impl Kind {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Kind::NotExecutable => 126,
+            Kind::NotFound => 127,
+            _ => 125,
+        }
+    }
+}
+
+/// A failure in JSON.
+#[derive(Debug, Serialize)]
+pub struct Described {
+    pub kind: Kind,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into(), hints: Vec::new() }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hints.push(hint.into());
+        self
+    }
+
+    pub fn output(error: &io::Error) -> Failure {
+        Failure::new(Kind::Output, format!("cannot write the output: {error}"))
+    }
+
+    pub fn describe(&self) -> Described {
+        let hint = (!self.hints.is_empty()).then(|| self.hints.join("; "));
+        Described { kind: self.kind, message: self.message.clone(), hint }
+    }
+
+    /// The lines for stderr.
+    pub fn render(&self) -> String {
+        let mut text = format!("error: {}", self.message);
+        for hint in &self.hints {
+            text.push_str("\nhint: ");
+            text.push_str(hint);
+        }
+        text
+    }
+}
+
+impl From<BadFlag> for Failure {
+    fn from(error: BadFlag) -> Failure {
+        Failure::new(Kind::Usage, error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::new(Kind::Config, error.to_string())
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Failure {
+        let failure = Failure::new(Kind::Config, error.to_string());
+        match error {
+            FileError::Link(_) => failure.hint("put the file itself there, or name the other one with --config FILE"),
+            FileError::TooLarge(_) | FileError::Read { .. } | FileError::NotText(_) | FileError::NotAFile(_) => failure,
+        }
+    }
+}
+
+impl From<FactsError> for Failure {
+    fn from(error: FactsError) -> Failure {
+        let failure = Failure::new(Kind::Policy, error.to_string());
+        match error {
+            FactsError::NoHome => failure.hint("set HOME to your home directory"),
+            FactsError::Home { .. } => failure.hint("set HOME to a directory that exists"),
+            FactsError::Read { .. } => failure,
+        }
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Failure {
+        match &error {
+            LayerError::Untrusted { file, loosenings } => {
+                let mut message = format!("`{file}` would loosen the sandbox, and you do not trust it yet");
+                for loosening in loosenings {
+                    message.push_str(&format!("\n  {loosening}"));
+                }
+                Failure::new(Kind::Untrusted, message)
+                    .hint("read the file; `ringfence trust` allows it as it is now, until it is changed")
+            }
+            LayerError::UnknownProfile { .. } | LayerError::ProfileCycle { .. } | LayerError::ProfileTwice { .. } => {
+                Failure::new(Kind::Config, error.to_string())
+            }
+            LayerError::Path { .. } | LayerError::TimeoutAboveCeiling { .. } => {
+                Failure::new(Kind::Config, error.to_string())
+            }
+            LayerError::WorkdirExcluded { .. } => Failure::new(Kind::Policy, error.to_string()).hint(ANOTHER_DIRECTORY),
+        }
+    }
+}
+
+const ANOTHER_DIRECTORY: &str = "work in another directory (-C DIR)";
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        let message = error.to_string();
+        match error {
+            PlanError::ProgramNotFound(_) => Failure::new(Kind::NotFound, message),
+            PlanError::ProgramNotExecutable(_) => Failure::new(Kind::NotExecutable, message),
+            PlanError::NoCommand => Failure::new(Kind::Usage, message),
+            PlanError::Wrapper { .. } => Failure::new(Kind::Policy, message),
+            PlanError::DockerSocketMissing(_) | PlanError::DockerSocketWrong(_) => Failure::new(Kind::Policy, message)
+                .hint("start Docker, set DOCKER_HOST=unix://PATH to where its socket is, or leave --docker away"),
+            PlanError::Tree(error) => error.into(),
+        }
+    }
+}
+
+impl From<TreeError> for Failure {
+    fn from(error: TreeError) -> Failure {
+        let failure = Failure::new(Kind::Policy, error.to_string());
+        match error {
+            TreeError::Missing { .. } => failure.hint("make it first, or leave the rule away"),
+            TreeError::HardLinked { path, .. } => failure.hint(format!(
+                "remove the other names (find / -xdev -samefile {}), or accept it with --optional fs.secrets-hidden",
+                path.display()
+            )),
+            TreeError::Synthetic { .. } => failure.hint("leave the rule away: /proc and /dev are never the host's"),
+            TreeError::WorkdirExcluded { .. } | TreeError::WorkdirTooWide(_) => failure.hint(ANOTHER_DIRECTORY),
+            TreeError::Lookup { .. } => failure,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        let message = error.to_string();
+        match error {
+            EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            EngineError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
+            EngineError::Unmet { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
+            EngineError::NoEngine(refusals) => {
+                let mut message = "no engine can honour this policy".to_owned();
+                let mut hints: Vec<String> = Vec::new();
+                for refusal in refusals {
+                    message.push_str(&format!("\n  {refusal}"));
+                    if let EngineError::Unmet { cure, engine, .. } = refusal {
+                        hints.push(format!("{engine}: {cure}"));
+                    }
+                }
+                Failure { kind: Kind::Engine, message, hints }.hint("`ringfence doctor` looks at everything they need")
+            }
+            EngineError::Setup { .. } | EngineError::UserNamespace(_) | EngineError::Fork(_) => {
+                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
+            }
+            EngineError::Nul(_) => Failure::new(Kind::Usage, message),
+            EngineError::Arguments { source: Errno::TOOBIG, .. } => Failure::new(Kind::NotExecutable, message)
+                .hint("pass fewer or shorter arguments, or a smaller environment"),
+            _ => Failure::new(Kind::Engine, message),
+        }
+    }
+}

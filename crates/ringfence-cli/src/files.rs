@@ -1,0 +1,93 @@
+//! Where Ringfence keeps its own files on this host, and how they are read.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ringfence::policy::facts::Facts;
+
+/// The name of the project's file.
+pub const PROJECT_FILE: &str = ".ringfence.toml";
+/// A configuration file is never larger than this.
+const LARGEST: u64 = 1 << 20;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("`{}` is a symbolic link, which is not followed", .0.display())]
+    Link(PathBuf),
+    #[error("`{}` is not a regular file", .0.display())]
+    NotAFile(PathBuf),
+    #[error("`{}` is larger than 1 MiB", .0.display())]
+    TooLarge(PathBuf),
+    #[error("`{}` is not UTF-8 text", .0.display())]
+    NotText(PathBuf),
+}
+
+/// Ringfence's own directories.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub config: PathBuf,
+    pub state: PathBuf,
+}
+
+impl Places {
+    pub fn new(facts: &Facts) -> Places {
+        let base = |variable: &str, fallback: &str| {
+            let set = facts.env.get(OsStr::new(variable)).map(Path::new).filter(|path| path.is_absolute());
+            set.map_or_else(|| facts.home.join(fallback), Path::to_path_buf).join("ringfence")
+        };
+        Places { config: base("XDG_CONFIG_HOME", ".config"), state: base("XDG_STATE_HOME", ".local/state") }
+    }
+
+    pub fn global_file(&self) -> PathBuf {
+        self.config.join("config.toml")
+    }
+
+    pub fn trust_file(&self) -> PathBuf {
+        self.state.join("trust")
+    }
+}
+
+/// Whether a symbolic link in the place of a file is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    Follow,
+    Refuse,
+}
+
+/// Reads a text file; `None` when it is not there.
+pub fn read(path: &Path, links: Links) -> Result<Option<String>, FileError> {
+    let no_follow = if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 };
+    // Not blocking, so that a pipe in its place does not hold us up.
+    let opened = OpenOptions::new().read(true).custom_flags(no_follow | libc::O_NONBLOCK).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) && links == Links::Refuse => {
+            return Err(FileError::Link(path.to_path_buf()));
+        }
+        Err(source) => return Err(FileError::Read { path: path.to_path_buf(), source }),
+    };
+    let failed = |source| FileError::Read { path: path.to_path_buf(), source };
+    let data = file.metadata().map_err(failed)?;
+    // While a box runs in the project, a directory holds the name of a file that is not there.
+    if data.is_dir() {
+        return Ok(None);
+    }
+    if !data.is_file() {
+        return Err(FileError::NotAFile(path.to_path_buf()));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(FileError::TooLarge(path.to_path_buf()));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| FileError::NotText(path.to_path_buf()))
+}

@@ -1,0 +1,28 @@
+//! Data goes to stdout, talk to stderr. The only place that writes to either.
+
+use std::io::{self, Write};
+
+use crate::failure::Failure;
+
+/// Writes data to stdout. That nobody reads it any more is no failure.
+pub fn data(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::output(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// One JSON object on stdout.
+pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string(value).map_err(|error| Failure::output(&error.into()))?;
+    text.push('\n');
+    data(&text)
+}
+
+/// Says something on stderr. There is nobody to tell that it failed.
+pub fn say(text: &str) {
+    let mut line = text.to_owned();
+    line.push('\n');
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}

@@ -1,0 +1,95 @@
+//! Flags, files and facts of this host become a resolved policy.
+
+use std::path::{Path, PathBuf};
+
+use ringfence::policy::config;
+use ringfence::policy::facts::Facts;
+use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::profiles::EngineChoice;
+use ringfence::policy::rules::LayerKind;
+use ringfence::{Choice, Engine};
+
+use crate::args::PolicyFlags;
+use crate::failure::{Failure, Kind};
+use crate::files::{self, Links, PROJECT_FILE, Places};
+use crate::output;
+use crate::trust::TrustStore;
+
+/// Everything that a command line means here and now.
+#[derive(Debug)]
+pub struct Situation {
+    pub facts: Facts,
+    pub resolved: Resolved,
+}
+
+impl Situation {
+    pub fn gather(flags: &PolicyFlags) -> Result<Situation, Failure> {
+        let layer = flags.layer()?;
+        let facts = ringfence::facts::gather()?;
+        let places = Places::new(&facts);
+        let workdir = workdir(flags.cwd.as_deref())?;
+        let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
+        read_files(&mut inputs, flags.config.as_deref(), &places)?;
+        inputs.own_dirs = vec![places.config, places.state];
+        let resolved = layers::resolve(inputs)?;
+        Ok(Situation { facts, resolved })
+    }
+
+    pub fn choice(&self) -> Result<Choice, Failure> {
+        match self.resolved.engine {
+            EngineChoice::Auto => Ok(Choice::Auto),
+            EngineChoice::Native => Ok(Choice::Only(Engine::Native)),
+            EngineChoice::Bubblewrap => Ok(Choice::Only(Engine::Bubblewrap)),
+            engine @ (EngineChoice::Docker | EngineChoice::Kubernetes) => {
+                let asked =
+                    format!("engine {engine} (profile {}) cannot run single commands", self.resolved.policy.profile);
+                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
+            }
+        }
+    }
+
+    /// What the user should know before anything starts.
+    pub fn warn(&self, verbose: bool) {
+        for warning in &self.resolved.warnings {
+            output::say(&format!("warning: {warning}"));
+        }
+        if verbose {
+            for loosening in &self.resolved.loosened {
+                output::say(&format!("ringfence: trusted: {loosening}"));
+            }
+        }
+    }
+}
+
+/// The effective working directory, links resolved.
+pub fn workdir(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    let path = asked.unwrap_or(Path::new("."));
+    let fail = |error: std::io::Error| {
+        let failure = Failure::new(Kind::Policy, format!("cannot work in `{}`: {error}", path.display()));
+        failure.hint("name a directory that exists with -C DIR")
+    };
+    let real = path.canonicalize().map_err(fail)?;
+    if real.is_dir() { Ok(real) } else { Err(fail(std::io::ErrorKind::NotADirectory.into())) }
+}
+
+fn read_files(inputs: &mut Inputs, named: Option<&Path>, places: &Places) -> Result<(), Failure> {
+    let global = places.global_file();
+    if let Some(text) = files::read(&global, Links::Follow)? {
+        inputs.global = Some(config::parse(&text, &global.display().to_string(), LayerKind::Global)?);
+    }
+    if let Some(path) = named {
+        let Some(text) = files::read(path, Links::Follow)? else {
+            return Err(Failure::new(Kind::Config, format!("cannot read `{}`: it does not exist", path.display())));
+        };
+        inputs.project = Some(config::parse(&text, &path.display().to_string(), LayerKind::Project)?);
+        // The user named it.
+        inputs.project_trusted = true;
+        return Ok(());
+    }
+    let path = inputs.workdir.join(PROJECT_FILE);
+    if let Some(text) = files::read(&path, Links::Refuse)? {
+        inputs.project = Some(config::parse(&text, &path.display().to_string(), LayerKind::Project)?);
+        inputs.project_trusted = TrustStore::read(places)?.trusts(&path, &text);
+    }
+    Ok(())
+}

@@ -1,0 +1,517 @@
+//! Configuration files: TOML text to a [`Layer`]. Strict: what is not known is an error that says where and what was meant.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::env::is_valid_name;
+use crate::guarantee::Guarantee;
+use crate::layer::{
+    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings, is_syscall_name, missing_in_file,
+    unlimited,
+};
+use crate::limits::{self, LimitError};
+use crate::policy::{Guard, Network};
+use crate::presets::{Selection, UnknownPreset};
+use crate::profiles::{self, EngineChoice};
+use crate::rules::{Access, LayerKind};
+use crate::suggest::Suggestion;
+
+/// A file that cannot be understood, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {kind}")]
+pub struct ConfigError {
+    pub file: String,
+    pub line: usize,
+    pub kind: ConfigErrorKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigErrorKind {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("unknown key `{key}`{suggestion}")]
+    UnknownKey { key: String, suggestion: Suggestion },
+    #[error("`{key}` is {expected}, not {found}")]
+    WrongType { key: String, expected: &'static str, found: &'static str },
+    #[error("`{key}` cannot be `{value}`{suggestion}")]
+    UnknownValue { key: String, value: String, suggestion: Suggestion },
+    #[error(transparent)]
+    UnknownPreset(#[from] UnknownPreset),
+    #[error("unknown guarantee `{name}`{suggestion}")]
+    UnknownGuarantee { name: String, suggestion: Suggestion },
+    #[error("`{key}`: {source}")]
+    Limit { key: String, source: LimitError },
+    #[error("`{key}`: `{name}` is not the name of an environment variable")]
+    EnvName { key: String, name: String },
+    #[error("`{key}`: `{name}` is not the name of a system call")]
+    Syscall { key: String, name: String },
+    #[error("`commands`: `{0}` is not the name of a program")]
+    Program(String),
+    #[error("profile `{0}` is built in and cannot be defined again; choose another name and extend it")]
+    BuiltIn(String),
+}
+
+/// Keys that a profile and a file have in common.
+const SETTINGS: &[&str] = &[
+    "engine",
+    "network",
+    "docker",
+    "nesting",
+    "strict",
+    "trace_denials",
+    "optional",
+    "presets",
+    "files",
+    "env",
+    "limits",
+    "commands",
+    "kernel",
+];
+
+const LIMITS: &[&str] =
+    &["memory", "cpus", "pids", "files", "timeout", "timeout_ceiling", "cpu_time", "tmp_size", "tmp_inodes", "output"];
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+/// A string of an array, and where it stands.
+type Item = (At<String>, Range<usize>);
+
+/// Reads one configuration file; `file` is its name in messages and origins.
+pub fn parse(text: &str, file: &str, kind: LayerKind) -> Result<Layer, ConfigError> {
+    let reader = Reader { text, file };
+    let table = DeTable::parse(text).map_err(|error| {
+        let message = error.message().trim().replace('\n', ", ");
+        reader.error(&error.span().unwrap_or(0..0), ConfigErrorKind::Syntax(message))
+    })?;
+    let mut layer = Layer::new(kind, file);
+    for (key, value) in table.get_ref() {
+        match key.get_ref().as_ref() {
+            "profile" => layer.profile = Some(reader.string("profile", value)?),
+            "profiles" => {
+                for (name, value) in reader.table("profiles", value)? {
+                    layer.profiles.push(reader.definition(name, value)?);
+                }
+            }
+            name => reader.setting(&mut layer.settings, "", name, key, value, &["profile", "profiles"])?,
+        }
+    }
+    Ok(layer)
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Reader<'_> {
+    fn line(&self, span: &Range<usize>) -> usize {
+        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
+        1 + before.iter().filter(|b| **b == b'\n').count()
+    }
+
+    fn error(&self, span: &Range<usize>, kind: ConfigErrorKind) -> ConfigError {
+        ConfigError { file: self.file.to_owned(), line: self.line(span), kind }
+    }
+
+    fn at<T, V>(&self, value: T, from: &Spanned<V>) -> At<T> {
+        At::new(value, format!("{}:{}", self.file, self.line(&from.span())))
+    }
+
+    fn unknown<'k>(
+        &self,
+        prefix: &str,
+        key: &Spanned<impl AsRef<str>>,
+        valid: impl IntoIterator<Item = &'k str>,
+    ) -> ConfigError {
+        let name = key.get_ref().as_ref();
+        let suggestion = Suggestion::among(name, valid);
+        self.error(&key.span(), ConfigErrorKind::UnknownKey { key: format!("{prefix}{name}"), suggestion })
+    }
+
+    fn wrong_type(&self, key: &str, expected: &'static str, value: &Value<'_>) -> ConfigError {
+        let found = match value.get_ref() {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a float",
+            DeValue::Boolean(_) => "a boolean",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "an array",
+            DeValue::Table(_) => "a table",
+        };
+        self.error(&value.span(), ConfigErrorKind::WrongType { key: key.to_owned(), expected, found })
+    }
+
+    fn definition(&self, name: &Spanned<impl AsRef<str>>, value: &Value<'_>) -> Result<Definition, ConfigError> {
+        let text = name.get_ref().as_ref();
+        if profiles::NAMES.contains(&text) {
+            return Err(self.error(&name.span(), ConfigErrorKind::BuiltIn(text.to_owned())));
+        }
+        let prefix = format!("profiles.{text}.");
+        let mut settings = Settings::default();
+        let mut extends = self.at(profiles::DEFAULT.to_owned(), name);
+        for (key, value) in self.table(&format!("profiles.{text}"), value)? {
+            match key.get_ref().as_ref() {
+                "extends" => extends = self.string(&format!("{prefix}extends"), value)?,
+                other => self.setting(&mut settings, &prefix, other, key, value, &["extends"])?,
+            }
+        }
+        Ok(Definition { name: self.at(text.to_owned(), name), extends, settings })
+    }
+
+    /// One key that a profile and a file have in common.
+    fn setting(
+        &self,
+        settings: &mut Settings,
+        prefix: &str,
+        name: &str,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Value<'_>,
+        also_valid: &[&'static str],
+    ) -> Result<(), ConfigError> {
+        let full = format!("{prefix}{name}");
+        match name {
+            "engine" => {
+                let text = self.string(&full, value)?;
+                let engine = EngineChoice::from_name(&text.value).ok_or_else(|| {
+                    self.unknown_value(&full, &text.value, value, EngineChoice::ALL.iter().map(|e| e.name()))
+                })?;
+                settings.engine = Some(At::new(engine, text.place));
+            }
+            "network" => {
+                let network = match value.get_ref() {
+                    DeValue::Boolean(true) => Network::Open,
+                    DeValue::Boolean(false) => Network::None,
+                    DeValue::String(text) => match text.as_ref() {
+                        "open" => Network::Open,
+                        "none" => Network::None,
+                        other => return Err(self.unknown_value(&full, other, value, ["open", "none"])),
+                    },
+                    _ => return Err(self.wrong_type(&full, "a boolean, \"open\" or \"none\"", value)),
+                };
+                settings.network = Some(self.at(network, value));
+            }
+            "docker" => settings.docker = Some(self.boolean(&full, value)?),
+            "nesting" => settings.nesting = Some(self.boolean(&full, value)?),
+            "strict" => settings.strict = Some(self.boolean(&full, value)?),
+            "trace_denials" => settings.trace_denials = Some(self.boolean(&full, value)?),
+            "optional" => {
+                for (id, item) in self.strings(&full, value)? {
+                    let guarantee = id.value.parse::<Guarantee>().map_err(|_| {
+                        let suggestion = Suggestion::among(&id.value, Guarantee::ALL.iter().map(|g| g.id()));
+                        self.error(&item, ConfigErrorKind::UnknownGuarantee { name: id.value.clone(), suggestion })
+                    })?;
+                    settings.optional.push(At::new(guarantee, id.place));
+                }
+            }
+            "presets" => {
+                for (text, span) in self.strings(&full, value)? {
+                    let selection = Selection::parse(&text.value).map_err(|error| self.error(&span, error.into()))?;
+                    settings.presets.push(At::new(selection, text.place));
+                }
+            }
+            "files" => self.files(settings, &full, value)?,
+            "env" => self.env(settings, &full, value)?,
+            "limits" => {
+                for (key, value) in self.table(&full, value)? {
+                    self.limit(&mut settings.limits, &full, key, value)?;
+                }
+            }
+            "commands" => self.commands(settings, &full, value)?,
+            "kernel" => {
+                for (key, value) in self.table(&full, value)? {
+                    if key.get_ref() != "allow_syscalls" {
+                        return Err(self.unknown(&format!("{full}."), key, ["allow_syscalls"]));
+                    }
+                    let full = format!("{full}.allow_syscalls");
+                    for (name, span) in self.strings(&full, value)? {
+                        if !is_syscall_name(&name.value) {
+                            return Err(self.error(&span, ConfigErrorKind::Syscall { key: full, name: name.value }));
+                        }
+                        settings.allow_syscalls.push(name);
+                    }
+                }
+            }
+            _ => return Err(self.unknown(prefix, key, SETTINGS.iter().chain(also_valid).copied())),
+        }
+        Ok(())
+    }
+
+    fn files(&self, settings: &mut Settings, full: &str, value: &Value<'_>) -> Result<(), ConfigError> {
+        for (key, value) in self.table(full, value)? {
+            let access = match key.get_ref().as_ref() {
+                "ro" => Access::Ro,
+                "rw" => Access::Rw,
+                "exclude" => Access::Exclude,
+                _ => return Err(self.unknown(&format!("{full}."), key, ["ro", "rw", "exclude"])),
+            };
+            for (path, _) in self.strings(&format!("{full}.{access}"), value)? {
+                let missing = missing_in_file(access);
+                settings.files.push(At::new(FileEntry { access, path: path.value, missing }, path.place));
+            }
+        }
+        Ok(())
+    }
+
+    fn env(&self, settings: &mut Settings, full: &str, value: &Value<'_>) -> Result<(), ConfigError> {
+        let checked = |key: &str, name: &str, span: &Range<usize>| {
+            let stem = name.strip_suffix('*').filter(|_| !key.ends_with("set")).unwrap_or(name);
+            let valid = name == "*" || is_valid_name(OsStr::new(stem)) && !stem.contains('*');
+            let bad = || ConfigErrorKind::EnvName { key: key.to_owned(), name: name.replace('\0', "\\0") };
+            if valid { Ok(()) } else { Err(self.error(span, bad())) }
+        };
+        for (key, value) in self.table(full, value)? {
+            let sub = format!("{full}.{}", key.get_ref());
+            match key.get_ref().as_ref() {
+                "pass" | "drop" => {
+                    let names = self.strings(&sub, value)?;
+                    for (name, span) in &names {
+                        checked(&sub, &name.value, span)?;
+                    }
+                    let names = names.into_iter().map(|(name, _)| name);
+                    if key.get_ref() == "pass" {
+                        settings.env_pass.extend(names);
+                    } else {
+                        settings.env_drop.extend(names);
+                    }
+                }
+                "set" => {
+                    for (name, value) in self.table(&sub, value)? {
+                        checked(&sub, name.get_ref(), &name.span())?;
+                        let text = self.string(&format!("{sub}.{}", name.get_ref()), value)?;
+                        if text.value.contains('\0') {
+                            return Err(self.wrong_type(&sub, "text without NUL bytes", value));
+                        }
+                        let pair = (name.get_ref().to_string(), text.value.into());
+                        settings.env_set.push(At::new(pair, text.place));
+                    }
+                }
+                _ => return Err(self.unknown(&format!("{full}."), key, ["pass", "drop", "set"])),
+            }
+        }
+        Ok(())
+    }
+
+    fn commands(&self, settings: &mut Settings, full: &str, value: &Value<'_>) -> Result<(), ConfigError> {
+        for (name, value) in self.table(full, value)? {
+            let program = name.get_ref().as_ref();
+            if program.is_empty() || matches!(program, "." | "..") || program.contains(['/', '\0']) {
+                return Err(self.error(&name.span(), ConfigErrorKind::Program(program.replace('\0', "\\0"))));
+            }
+            let key = format!("{full}.{program}");
+            let rule = match value.get_ref() {
+                DeValue::Boolean(true) => CommandSetting::Remove,
+                DeValue::Boolean(false) => CommandSetting::Block,
+                DeValue::String(text) => match text.as_ref() {
+                    "@git" => CommandSetting::Guard(Guard::Git),
+                    guard if guard.starts_with('@') => return Err(self.unknown_value(&key, guard, value, ["@git"])),
+                    path => CommandSetting::Wrapper(path.to_owned()),
+                },
+                _ => return Err(self.wrong_type(&key, "a boolean, a guard or a path", value)),
+            };
+            settings.commands.push(self.at((program.to_owned(), rule), value));
+        }
+        Ok(())
+    }
+
+    fn limit(
+        &self,
+        out: &mut LimitSettings,
+        full: &str,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Value<'_>,
+    ) -> Result<(), ConfigError> {
+        let name = key.get_ref().as_ref();
+        let full = format!("{full}.{name}");
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+            DeValue::Float(number) => number.as_str().to_owned(),
+            _ => return Err(self.wrong_type(&full, "a number or a string", value)),
+        };
+        let failed = |source| self.error(&value.span(), ConfigErrorKind::Limit { key: full.clone(), source });
+        match name {
+            "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_size).map_err(failed)?, value)),
+            "cpus" => out.cpus = Some(self.at(unlimited(&text, limits::parse_cpus).map_err(failed)?, value)),
+            "pids" => out.pids = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
+            "files" => out.files = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
+            "timeout" => out.timeout = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
+            "timeout_ceiling" => {
+                out.timeout_ceiling = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
+            }
+            "cpu_time" => {
+                out.cpu_time = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
+            }
+            "tmp_size" => out.tmp_size = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
+            "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_count(&text).map_err(failed)?, value)),
+            "output" => out.output = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
+            _ => return Err(self.unknown("limits.", key, LIMITS.iter().copied())),
+        }
+        Ok(())
+    }
+
+    fn unknown_value<'k>(
+        &self,
+        key: &str,
+        text: &str,
+        value: &Value<'_>,
+        valid: impl IntoIterator<Item = &'k str>,
+    ) -> ConfigError {
+        let suggestion = Suggestion::among(text, valid);
+        let kind = ConfigErrorKind::UnknownValue { key: key.to_owned(), value: text.to_owned(), suggestion };
+        self.error(&value.span(), kind)
+    }
+
+    fn table<'v, 'i>(&self, key: &str, value: &'v Value<'i>) -> Result<&'v DeTable<'i>, ConfigError> {
+        value.get_ref().as_table().ok_or_else(|| self.wrong_type(key, "a table", value))
+    }
+
+    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<At<bool>, ConfigError> {
+        let boolean = value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))?;
+        Ok(self.at(boolean, value))
+    }
+
+    fn string(&self, key: &str, value: &Value<'_>) -> Result<At<String>, ConfigError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))?;
+        Ok(self.at(text.to_owned(), value))
+    }
+
+    fn strings(&self, key: &str, value: &Value<'_>) -> Result<Vec<Item>, ConfigError> {
+        let array = value.get_ref().as_array().ok_or_else(|| self.wrong_type(key, "an array of strings", value))?;
+        let item = |item: &Value<'_>| match item.get_ref().as_str() {
+            Some(text) => Ok((self.at(text.to_owned(), item), item.span())),
+            None => Err(self.wrong_type(key, "an array of strings", item)),
+        };
+        array.iter().map(item).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Layer, ConfigError> {
+        parse(text, "c.toml", LayerKind::Global)
+    }
+
+    #[test]
+    fn every_key() {
+        let text = r#"
+profile = "mine"
+engine = "native"
+network = "none"
+docker = true
+nesting = false
+strict = true
+trace_denials = true
+optional = ["kernel.second-wall"]
+presets = ["@lint/ts", "!@caches"]
+
+[files]
+ro = ["a/", "b"]
+rw = ["~/c"]
+exclude = ["**/*.pem"]
+
+[env]
+pass = ["AWS_*", "X"]
+drop = ["*"]
+set = { A = "1" }
+
+[limits]
+memory = "512m"
+cpus = 0.5
+pids = 64
+files = "none"
+timeout = 30
+timeout_ceiling = "1h"
+cpu_time = "10m"
+tmp_size = "10MiB"
+tmp_inodes = 100
+output = 1000
+
+[commands]
+git = true
+curl = false
+rm = "@git"
+npm = "./wrap"
+
+[kernel]
+allow_syscalls = ["io_uring_setup"]
+
+[profiles.mine]
+extends = "shell"
+network = true
+[profiles.mine.limits]
+memory = "1g"
+"#;
+        let layer = read(text).unwrap();
+        assert_eq!(layer.profile, Some(At::new("mine".into(), "c.toml:2")));
+        let settings = &layer.settings;
+        assert_eq!(settings.network, Some(At::new(Network::None, "c.toml:4")));
+        assert_eq!(settings.files.len(), 4);
+        assert!(settings.files.iter().any(|f| f.place == "c.toml:15" && f.value.access == Access::Exclude));
+        assert_eq!(settings.limits.timeout_ceiling.as_ref().unwrap().place, "c.toml:28");
+        assert_eq!(settings.limits.files.as_ref().unwrap().value, None);
+        assert_eq!(settings.commands.len(), 4);
+        assert_eq!(layer.profiles[0].extends.value, "shell");
+        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:47");
+        assert_eq!(read("").unwrap(), Layer::new(LayerKind::Global, "c.toml"));
+    }
+
+    #[test]
+    fn errors_say_where_and_what_was_meant() {
+        let table = [
+            ("netwrok = true", "c.toml:1: unknown key `netwrok` (did you mean `network`?)"),
+            ("\n[files]\nread = []", "c.toml:3: unknown key `files.read` (expected one of `ro`, `rw`, `exclude`)"),
+            ("[limits]\nmemroy = 1", "c.toml:2: unknown key `limits.memroy` (did you mean `memory`?)"),
+            ("docker = \"yes\"", "c.toml:1: `docker` is a boolean, not a string"),
+            ("presets = \"@git\"", "c.toml:1: `presets` is an array of strings, not a string"),
+            ("presets = [\n\"@git\",\n1]", "c.toml:3: `presets` is an array of strings, not an integer"),
+            ("presets = [\n\"@gti\"]", "c.toml:2: unknown preset `@gti` (did you mean `@git`?)"),
+            ("engine = \"nativ\"", "c.toml:1: `engine` cannot be `nativ` (did you mean `native`?)"),
+            ("network = \"on\"", "c.toml:1: `network` cannot be `on` (did you mean `none`?)"),
+            (
+                "optional = [\"limit.memry\"]",
+                "c.toml:1: unknown guarantee `limit.memry` (did you mean `limit.memory`?)",
+            ),
+            (
+                "[limits]\nmemory = \"lots\"",
+                "c.toml:2: `limits.memory`: `lots` is not a size (such as `512m`, `1.5GiB` or a number of bytes)",
+            ),
+            ("[env]\npass = [\"A=B\"]", "c.toml:2: `env.pass`: `A=B` is not the name of an environment variable"),
+            ("[env.set]\n\"A*\" = \"x\"", "c.toml:2: `env.set`: `A*` is not the name of an environment variable"),
+            ("[commands]\n\"a/b\" = false", "c.toml:2: `commands`: `a/b` is not the name of a program"),
+            ("[commands]\na = \"@gitt\"", "c.toml:2: `commands.a` cannot be `@gitt` (did you mean `@git`?)"),
+            ("[profiles.x]\nextend = \"a\"", "c.toml:2: unknown key `profiles.x.extend` (did you mean `extends`?)"),
+            (
+                "[profiles.agent]",
+                "c.toml:1: profile `agent` is built in and cannot be defined again; choose another name and extend it",
+            ),
+            (
+                "[kernel]\nallow_syscalls = [\"A B\"]",
+                "c.toml:2: `kernel.allow_syscalls`: `A B` is not the name of a system call",
+            ),
+        ];
+        for (text, expected) in table {
+            assert_eq!(read(text).unwrap_err().to_string(), expected, "{text}");
+        }
+        for text in ["a = ", "docker = true\ndocker = false", "[files", "\u{0}"] {
+            assert!(matches!(read(text).unwrap_err().kind, ConfigErrorKind::Syntax(_)), "{text}");
+        }
+    }
+
+    /// Hostile text ends in an error or a layer, never in a panic.
+    #[test]
+    fn damaged_files() {
+        let text = "profile = \"é\"\n[limits]\nmemory = \"1.5g\"\ntimeout = 1e3\n[env.set]\nA = '''\nx'''\n[[files]]\nro=[1979-05-27]";
+        for end in 0..=text.len() {
+            if let Some(part) = text.get(..end) {
+                let _ = read(part);
+                let _ = read(&part.replace('=', "=[["));
+                let _ = read(&part.replace('"', "\u{0}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! One layer of a policy: what one file or the flags say, each value with the place it comes from.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
+
+use crate::env::is_valid_name;
+use crate::guarantee::Guarantee;
+use crate::limits::{self, LimitError};
+use crate::policy::{Guard, Network};
+use crate::presets::{Selection, UnknownPreset};
+use crate::profiles::EngineChoice;
+use crate::rules::{Access, Kind, LayerKind, Missing};
+
+/// A value and the place it comes from: `config.toml:12`, `--ro`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct At<T> {
+    pub value: T,
+    pub place: String,
+}
+
+impl<T> At<T> {
+    pub fn new(value: T, place: impl Into<String>) -> At<T> {
+        At { value, place: place.into() }
+    }
+}
+
+/// What one file or the flags say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    pub kind: LayerKind,
+    /// The file, for messages.
+    pub name: String,
+    /// The profile that it chooses.
+    pub profile: Option<At<String>>,
+    pub settings: Settings,
+    /// Profiles that it defines.
+    pub profiles: Vec<Definition>,
+}
+
+/// A profile of the user's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definition {
+    pub name: At<String>,
+    pub extends: At<String>,
+    pub settings: Settings,
+}
+
+/// Everything that can be set, in a file, in a profile or by flags. What is not said is not there.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    pub engine: Option<At<EngineChoice>>,
+    pub network: Option<At<Network>>,
+    pub docker: Option<At<bool>>,
+    pub nesting: Option<At<bool>>,
+    pub strict: Option<At<bool>>,
+    pub trace_denials: Option<At<bool>>,
+    pub optional: Vec<At<Guarantee>>,
+    pub presets: Vec<At<Selection>>,
+    pub files: Vec<At<FileEntry>>,
+    pub env_pass: Vec<At<String>>,
+    pub env_drop: Vec<At<String>>,
+    pub env_set: Vec<At<(String, OsString)>>,
+    pub limits: LimitSettings,
+    pub commands: Vec<At<(String, CommandSetting)>>,
+    pub allow_syscalls: Vec<At<String>>,
+}
+
+/// One path of `ro`, `rw` or `exclude`, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    pub access: Access,
+    pub path: String,
+    pub missing: Missing,
+}
+
+/// Limits that are said; the inner `None` is "unlimited".
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LimitSettings {
+    pub memory: Option<At<Option<u64>>>,
+    pub cpus: Option<At<Option<f64>>>,
+    pub pids: Option<At<Option<u64>>>,
+    pub files: Option<At<Option<u64>>>,
+    pub timeout: Option<At<Option<Duration>>>,
+    pub timeout_ceiling: Option<At<Option<Duration>>>,
+    pub cpu_time: Option<At<Option<Duration>>>,
+    pub tmp_size: Option<At<u64>>,
+    pub tmp_inodes: Option<At<u64>>,
+    pub output: Option<At<u64>>,
+}
+
+/// One line of `[commands]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandSetting {
+    /// `true`: no rule.
+    Remove,
+    /// `false`
+    Block,
+    /// `"@git"`
+    Guard(Guard),
+    /// A path, as it was written.
+    Wrapper(String),
+}
+
+/// A flag whose value cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    #[error(transparent)]
+    Preset(#[from] UnknownPreset),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error("`{0}` is not the name of an environment variable")]
+    EnvName(String),
+    #[error("`{0}` is not the name of a system call")]
+    Syscall(String),
+}
+
+/// Whether this could be the name of a system call; whether it is one, the filter knows.
+pub fn is_syscall_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// What a missing path means in a file: read-only and hidden places must not appear either.
+pub fn missing_in_file(access: Access) -> Missing {
+    match access {
+        Access::Rw => Missing::Ignore,
+        Access::Ro | Access::Exclude => Missing::Protect(Kind::Dir),
+    }
+}
+
+/// The layer of the flags: a method for each, named as it is.
+impl Layer {
+    pub fn new(kind: LayerKind, name: impl Into<String>) -> Layer {
+        Layer { kind, name: name.into(), profile: None, settings: Settings::default(), profiles: Vec::new() }
+    }
+
+    pub fn flags() -> Layer {
+        Layer::new(LayerKind::Flags, "flags")
+    }
+
+    pub fn profile(&mut self, name: &str) {
+        self.profile = Some(At::new(name.to_owned(), "--profile"));
+    }
+
+    pub fn engine(&mut self, engine: EngineChoice) {
+        self.settings.engine = Some(At::new(engine, "--engine"));
+    }
+
+    /// The user named it: a path that is not there is an error.
+    pub fn ro(&mut self, path: &str) {
+        self.file(Access::Ro, path, Missing::Fail, "--ro");
+    }
+
+    /// The user named it: a path that is not there is an error.
+    pub fn rw(&mut self, path: &str) {
+        self.file(Access::Rw, path, Missing::Fail, "--rw");
+    }
+
+    /// Holds in a writable place also when there is nothing yet.
+    pub fn exclude(&mut self, path: &str) {
+        self.file(Access::Exclude, path, missing_in_file(Access::Exclude), "--exclude");
+    }
+
+    fn file(&mut self, access: Access, path: &str, missing: Missing, flag: &str) {
+        self.settings.files.push(At::new(FileEntry { access, path: path.to_owned(), missing }, flag));
+    }
+
+    pub fn preset(&mut self, name: &str) -> Result<(), FlagError> {
+        self.settings.presets.push(At::new(Selection::parse(name)?, "--preset"));
+        Ok(())
+    }
+
+    /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
+    pub fn env(&mut self, text: &OsStr) -> Result<(), FlagError> {
+        let bytes = text.as_bytes();
+        let (name, value) = match bytes.iter().position(|b| *b == b'=') {
+            Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+            None => (bytes, None),
+        };
+        let bad = || FlagError::EnvName(String::from_utf8_lossy(name).into_owned());
+        let valid = is_valid_name(OsStr::from_bytes(name)) && value.as_ref().is_none_or(|v| !v.as_bytes().contains(&0));
+        let name = std::str::from_utf8(name).ok().filter(|_| valid).ok_or_else(bad)?.to_owned();
+        match value {
+            Some(value) => self.settings.env_set.push(At::new((name, value), "--env")),
+            None => self.settings.env_pass.push(At::new(name, "--env")),
+        }
+        Ok(())
+    }
+
+    pub fn network(&mut self, on: bool) {
+        self.settings.network = Some(At::new(if on { Network::Open } else { Network::None }, "--network"));
+    }
+
+    pub fn docker(&mut self, on: bool) {
+        self.settings.docker = Some(At::new(on, "--docker"));
+    }
+
+    pub fn nesting(&mut self, on: bool) {
+        self.settings.nesting = Some(At::new(on, "--nesting"));
+    }
+
+    pub fn strict(&mut self, on: bool) {
+        self.settings.strict = Some(At::new(on, "--strict"));
+    }
+
+    pub fn trace_denials(&mut self, on: bool) {
+        self.settings.trace_denials = Some(At::new(on, "--trace-denials"));
+    }
+
+    pub fn optional(&mut self, guarantee: Guarantee) {
+        self.settings.optional.push(At::new(guarantee, "--optional"));
+    }
+
+    pub fn allow_syscall(&mut self, name: &str) -> Result<(), FlagError> {
+        if !is_syscall_name(name) {
+            return Err(FlagError::Syscall(name.to_owned()));
+        }
+        self.settings.allow_syscalls.push(At::new(name.to_owned(), "--allow-syscall"));
+        Ok(())
+    }
+
+    pub fn memory(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.memory = Some(At::new(unlimited(text, limits::parse_size)?, "--memory"));
+        Ok(())
+    }
+
+    pub fn cpus(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.cpus = Some(At::new(unlimited(text, limits::parse_cpus)?, "--cpus"));
+        Ok(())
+    }
+
+    pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_count)?, "--pids"));
+        Ok(())
+    }
+
+    pub fn files(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.files = Some(At::new(unlimited(text, limits::parse_count)?, "--files"));
+        Ok(())
+    }
+
+    pub fn timeout(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.timeout = Some(At::new(unlimited(text, limits::parse_duration)?, "--timeout"));
+        Ok(())
+    }
+
+    pub fn cpu_time(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.cpu_time = Some(At::new(unlimited(text, limits::parse_duration)?, "--cpu-time"));
+        Ok(())
+    }
+
+    pub fn tmp_size(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.tmp_size = Some(At::new(limits::parse_size(text)?, "--tmp-size"));
+        Ok(())
+    }
+
+    pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_count(text)?, "--tmp-inodes"));
+        Ok(())
+    }
+
+    pub fn output_limit(&mut self, text: &str) -> Result<(), FlagError> {
+        self.settings.limits.output = Some(At::new(limits::parse_size(text)?, "--output-limit"));
+        Ok(())
+    }
+}
+
+/// `none` and `unlimited` take a limit away.
+pub(crate) fn unlimited<T>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, LimitError>,
+) -> Result<Option<T>, LimitError> {
+    if matches!(text, "none" | "unlimited") { Ok(None) } else { parse(text).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn env_flag() {
+        let mut layer = Layer::flags();
+        for text in ["A", "B=", "C=x=y"] {
+            layer.env(OsStr::new(text)).unwrap();
+        }
+        assert_eq!(layer.settings.env_pass, [At::new("A".to_owned(), "--env")]);
+        let set: Vec<_> = layer.settings.env_set.into_iter().map(|at| at.value).collect();
+        assert_eq!(set, [("B".to_owned(), "".into()), ("C".to_owned(), "x=y".into())]);
+        for text in ["", "=x", "A\0", "A=\0"] {
+            assert!(matches!(Layer::flags().env(OsStr::new(text)), Err(FlagError::EnvName(_))), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn limits_can_be_taken_away() {
+        let mut layer = Layer::flags();
+        layer.memory("none").unwrap();
+        layer.pids("64").unwrap();
+        assert_eq!(layer.settings.limits.memory.unwrap().value, None);
+        assert_eq!(layer.settings.limits.pids.unwrap().value, Some(64));
+        assert!(Layer::flags().tmp_size("none").is_err());
+    }
+}

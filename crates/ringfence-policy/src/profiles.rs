@@ -1,0 +1,211 @@
+//! The built-in profiles: the bottom layer of every policy.
+
+use std::time::Duration;
+
+use crate::limits::{GIB, Limits, MIB};
+use crate::policy::{CommandRule, Guard, Network, Root, User};
+
+/// Which engine is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// The first that can honour the policy.
+    #[default]
+    Auto,
+    Native,
+    Bubblewrap,
+    Docker,
+    Kubernetes,
+}
+
+impl EngineChoice {
+    pub const ALL: &'static [EngineChoice] =
+        &[Self::Auto, Self::Native, Self::Bubblewrap, Self::Docker, Self::Kubernetes];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Bubblewrap => "bubblewrap",
+            Self::Docker => "docker",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<EngineChoice> {
+        Self::ALL.iter().copied().find(|engine| engine.name() == name)
+    }
+}
+
+impl std::fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A built-in profile, complete: every value that the layers above may change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    pub name: &'static str,
+    pub engine: EngineChoice,
+    pub root: Root,
+    pub user: User,
+    /// Where the working directory (or, where no rule shows it, the command) stands inside.
+    pub workdir_at: Option<&'static str>,
+    /// Whether the working directory is writable by the profile itself; in `agent` that is `@base`.
+    pub workdir_writable: bool,
+    pub presets: &'static [&'static str],
+    pub network: Network,
+    /// Start from the caller's environment.
+    pub inherit_env: bool,
+    pub limits: Limits,
+    pub commands: &'static [(&'static str, CommandRule)],
+    /// Built-in profiles that a project's file may step down to: they allow nothing that this one does not.
+    pub tighter: &'static [&'static str],
+}
+
+/// The profile that is used when none is named.
+pub const DEFAULT: &str = "agent";
+
+/// Names of the built-in profiles.
+pub const NAMES: &[&str] = &["agent", "shell", "skill", "home"];
+
+/// Guards in front of programs, by default.
+const GUARDS: &[(&str, CommandRule)] = &[("git", CommandRule::Guard(Guard::Git))];
+
+/// Ids of the command inside where it is not the caller.
+const SANDBOX_USER: User = User::Ids { uid: 1000, gid: 1000 };
+
+/// For wrapping a coding agent or a development command on a real project.
+const AGENT: Profile = Profile {
+    name: "agent",
+    engine: EngineChoice::Auto,
+    root: Root::Host,
+    user: User::Caller,
+    workdir_at: None,
+    workdir_writable: false,
+    presets: &["@all"],
+    network: Network::Open,
+    inherit_env: true,
+    limits: Limits { pids: Some(4096), ..Limits::UNLIMITED },
+    commands: GUARDS,
+    tighter: &["shell", "skill"],
+};
+
+/// For the shell tool of an assistant. The presets only take away: secrets stay hidden when the working directory is
+/// home, and what runs on the host later stays as it is.
+const SHELL: Profile = Profile {
+    name: "shell",
+    engine: EngineChoice::Auto,
+    root: Root::Programs,
+    user: SANDBOX_USER,
+    workdir_at: Some("/workspace"),
+    workdir_writable: true,
+    presets: &["@secrets", "@git", "@dotfiles", "@lint/all"],
+    network: Network::None,
+    inherit_env: false,
+    limits: Limits {
+        memory: Some(GIB),
+        cpus: Some(1.0),
+        pids: Some(256),
+        files: Some(1024),
+        timeout: Some(Duration::from_secs(120)),
+        timeout_ceiling: Some(Duration::from_secs(600)),
+        cpu_time: None,
+        tmp_size: 512 * MIB,
+        tmp_inodes: 65_536,
+        output: MIB,
+    },
+    commands: GUARDS,
+    tighter: &["skill"],
+};
+
+/// For one untrusted snippet: nothing of the user's is there, and the command starts in its private `/tmp`.
+const SKILL: Profile = Profile {
+    name: "skill",
+    engine: EngineChoice::Auto,
+    root: Root::Programs,
+    user: SANDBOX_USER,
+    workdir_at: Some("/tmp"),
+    workdir_writable: false,
+    presets: &[],
+    network: Network::None,
+    inherit_env: false,
+    limits: Limits {
+        memory: Some(256 * MIB),
+        cpus: Some(0.5),
+        pids: Some(64),
+        files: Some(256),
+        timeout: Some(Duration::from_secs(30)),
+        timeout_ceiling: Some(Duration::from_secs(30)),
+        cpu_time: None,
+        tmp_size: 10 * MIB,
+        tmp_inodes: 4096,
+        output: MIB,
+    },
+    commands: &[],
+    tighter: &[],
+};
+
+/// For an agent's long-lived home. Image, home volume and bridge network are the Docker engine's; no other one has them.
+const HOME: Profile = Profile {
+    name: "home",
+    engine: EngineChoice::Docker,
+    root: Root::Programs,
+    user: SANDBOX_USER,
+    workdir_at: Some("/home/sandbox"),
+    workdir_writable: false,
+    presets: &[],
+    network: Network::None,
+    inherit_env: false,
+    limits: Limits {
+        memory: Some(4 * GIB),
+        cpus: Some(2.0),
+        pids: Some(300),
+        files: Some(4096),
+        timeout: Some(Duration::from_secs(600)),
+        timeout_ceiling: Some(Duration::from_secs(600)),
+        cpu_time: None,
+        tmp_size: GIB,
+        tmp_inodes: 262_144,
+        output: MIB,
+    },
+    commands: &[],
+    tighter: &[],
+};
+
+/// The built-in profile of this name.
+pub fn builtin(name: &str) -> Option<&'static Profile> {
+    static ALL: [Profile; 4] = [AGENT, SHELL, SKILL, HOME];
+    ALL.iter().find(|profile| profile.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{format_duration, format_size};
+
+    #[test]
+    fn as_the_design_page_says() {
+        let row = |name: &&str| {
+            let p = builtin(name).unwrap();
+            let size = p.limits.memory.map_or("unlimited".into(), format_size);
+            let cpus = p.limits.cpus.map_or("unlimited".into(), |c| c.to_string());
+            let time = |t: Option<Duration>| t.map_or("none".into(), format_duration);
+            format!(
+                "{name}: {size} / {cpus} / {} · {} up to {} · {:?} · {:?}",
+                p.limits.pids.unwrap(),
+                time(p.limits.timeout),
+                time(p.limits.timeout_ceiling),
+                p.network,
+                p.user
+            )
+        };
+        insta::assert_snapshot!(NAMES.iter().map(row).collect::<Vec<_>>().join("\n"), @r"
+        agent: unlimited / unlimited / 4096 · none up to none · Open · Caller
+        shell: 1GiB / 1 / 256 · 2m up to 10m · None · Ids { uid: 1000, gid: 1000 }
+        skill: 256MiB / 0.5 / 64 · 30s up to 30s · None · Ids { uid: 1000, gid: 1000 }
+        home: 4GiB / 2 / 300 · 10m up to 10m · None · Ids { uid: 1000, gid: 1000 }
+        ");
+        assert_eq!(builtin("skill").unwrap().limits.tmp_size, 10 * MIB);
+    }
+}

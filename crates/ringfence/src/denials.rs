@@ -1,0 +1,141 @@
+//! What the policy refused, told by path and rule, when the policy asks for it (`trace_denials`).
+//!
+//! The filter reports every open, and this compares it with the rules. It is for diagnosis: each call goes on as if nobody
+//! had looked, and what is read of a program belongs to the program. A program can thus make false entries here, and it
+//! can hide some (a path changed after it was read); it cannot gain anything by either.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use ringfence_linux::notify::{self, Act, Call};
+use ringfence_policy::policy::{Network, Policy, Root};
+use ringfence_policy::rules::{Access, normalise};
+use ringfence_policy::tree::{PRIVATE, Tree};
+use rustix::io::Errno;
+use serde::Serialize;
+
+/// Distinct denials that are kept; a program cannot make the list grow past this.
+const MOST: usize = 100;
+
+/// Something that the policy refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Denial {
+    /// A path of the host, or an address.
+    pub object: String,
+    /// `read`, `write`, `execute` or `connect`.
+    pub act: &'static str,
+    /// The rule that refused it, and its layer.
+    pub rule: String,
+    /// The flag that would allow it.
+    pub allow: String,
+}
+
+/// Listens to the calls of one box.
+#[derive(Debug)]
+pub struct Tracer {
+    listener: OwnedFd,
+    tree: Tree,
+    root: Root,
+    network: Network,
+    workdir: PathBuf,
+    workdir_at: Option<PathBuf>,
+    found: Vec<Denial>,
+}
+
+impl Tracer {
+    pub fn new(listener: OwnedFd, tree: Tree, policy: &Policy) -> Self {
+        Self {
+            listener,
+            tree,
+            root: policy.root,
+            network: policy.network,
+            workdir: policy.workdir.clone(),
+            workdir_at: policy.workdir_at.clone(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Readable when a call waits to go on.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Looks at the next call and lets it go on.
+    pub fn look(&mut self) -> Result<(), Errno> {
+        let Some(call) = notify::next(self.listener.as_fd())? else { return Ok(()) };
+        let denial = match call {
+            Call::Path { act, path } => self.judge(act, &path),
+            Call::Connect(address) => self.judge_address(address),
+        };
+        if self.found.len() < MOST
+            && let Some(denial) = denial
+            && !self.found.contains(&denial)
+        {
+            self.found.push(denial);
+        }
+        Ok(())
+    }
+
+    /// What was refused, in the order in which it was first tried.
+    pub fn into_denials(self) -> Vec<Denial> {
+        self.found
+    }
+
+    fn judge(&self, act: Act, path: &Path) -> Option<Denial> {
+        let path = self.outside(&normalise(path));
+        let real = std::fs::canonicalize(&path).or_else(|_| {
+            let parent = path.parent().unwrap_or(Path::new("/"));
+            std::fs::canonicalize(parent).map(|p| p.join(path.file_name().unwrap_or_default()))
+        });
+        let real = real.unwrap_or(path);
+        let node = self.tree.decide(&real);
+        let private = PRIVATE.iter().any(|p| real.starts_with(p)) && node.is_none();
+        let (rule, flag) = match (node.map(|(_, n)| (n.access, &n.origin)), act) {
+            _ if private => return None,
+            (Some((Access::Exclude, origin)), _) => (format!("exclude of {origin}"), "--ro"),
+            (Some((Access::Ro, origin)), Act::Write) => (format!("ro of {origin}"), "--rw"),
+            (None, Act::Write) => ("everything outside the writable places is read-only".to_owned(), "--rw"),
+            (None, _) if self.root == Root::Programs => return None,
+            _ => return None,
+        };
+        // What the caller could not do outside either was not refused by the policy.
+        let right = match act {
+            Act::Write => rustix::fs::Access::WRITE_OK,
+            Act::Read => rustix::fs::Access::READ_OK,
+            Act::Execute => rustix::fs::Access::EXEC_OK,
+        };
+        let there = if real.exists() { real.as_path() } else { real.parent()? };
+        if (!real.exists() && act != Act::Write) || rustix::fs::access(there, right).is_err() {
+            return None;
+        }
+        let act = match act {
+            Act::Read => "read",
+            Act::Write => "write",
+            Act::Execute => "execute",
+        };
+        let allow = format!("{flag} {}", real.display());
+        Some(Denial { object: real.display().to_string(), act, rule, allow })
+    }
+
+    fn judge_address(&self, address: SocketAddr) -> Option<Denial> {
+        // Loopback is the box's own, and port 0 is how a library asks for a route without connecting.
+        if self.network == Network::Open || address.ip().is_loopback() || address.port() == 0 {
+            return None;
+        }
+        Some(Denial {
+            object: address.to_string(),
+            act: "connect",
+            rule: "the network is off".to_owned(),
+            allow: "--network".to_owned(),
+        })
+    }
+
+    /// A path inside as a path of the host.
+    fn outside(&self, path: &Path) -> PathBuf {
+        match self.workdir_at.as_ref().and_then(|at| path.strip_prefix(at).ok()) {
+            Some(below) => self.workdir.join(below),
+            None => path.to_path_buf(),
+        }
+    }
+}
