@@ -136,7 +136,7 @@ pub(crate) fn prepare(builder: &Builder, steps: &[Step]) -> Result<(), Failure> 
         rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(at(Stage::Become))?;
         for (index, step) in steps.iter().enumerate() {
-            setup::map_in_place(step, idmap.as_fd()).map_err(at(Stage::Step(index)))?;
+            setup::stage(step, idmap.as_fd()).map_err(at(Stage::Step(index)))?;
         }
         sys::become_user(*uid, *gid).map_err(at(Stage::Become))?;
     }

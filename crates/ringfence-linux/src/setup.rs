@@ -35,9 +35,15 @@ pub enum Step {
         writable: bool,
         idmap: bool,
     },
-    /// A host tree with ids mapped, on its own place: for a builder that takes it from there.
-    MapInPlace {
+    /// For a builder, first: space to put mapped trees into, on this directory of the host as process 1 sees it.
+    Staging {
+        at: CString,
+    },
+    /// For a builder: a host tree with all below it, ids mapped, put where it can be taken from.
+    Stage {
         source: CString,
+        at: CString,
+        directory: bool,
     },
     /// One device node of the host.
     Device {
@@ -158,7 +164,8 @@ impl fmt::Display for Step {
                 write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
                 if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
             }
-            Step::MapInPlace { source } => write!(f, "map the ids of {}", outside(source)),
+            Step::Staging { at } => write!(f, "prepare {} for mapped files", outside(at)),
+            Step::Stage { source, .. } => write!(f, "map the ids of {}", outside(source)),
             Step::Device { target, .. } => write!(f, "bind device {}", inside(target)),
             Step::Tmpfs { target, tmpfs } => write!(
                 f,
@@ -223,7 +230,7 @@ impl<'a> Building<'a> {
     /// Carries one of the later steps out.
     pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
-            Step::RootBind { .. } | Step::RootTmpfs(_) | Step::MapInPlace { .. } => Err(Errno::INVAL),
+            Step::RootBind { .. } | Step::RootTmpfs(_) | Step::Staging { .. } | Step::Stage { .. } => Err(Errno::INVAL),
             Step::Bind { source, target, writable, idmap } => {
                 let tree = clone_tree(source)?;
                 let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
@@ -354,16 +361,32 @@ impl<'a> Building<'a> {
     }
 }
 
-/// Carries out a [`Step::MapInPlace`]: the only one there is for a box that another program builds.
-pub(crate) fn map_in_place(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
-    let Step::MapInPlace { source } = step else { return Err(Errno::INVAL) };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let at = rustix::fs::openat2(CWD, source, flags, Mode::empty(), NO_LINKS)?;
-    let tree = clone_tree(source)?;
-    let userns_fd = std::os::fd::AsRawFd::as_raw_fd(&idmap) as u64;
-    let attr = MountAttr { set: sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
-    sys::mount_setattr(tree.as_fd(), &attr, true)?;
-    move_mount(&tree, c"", &at, c"", MOVE)
+/// Carries out a step for a box that another program builds.
+pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
+    let open = |path: &CString| {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat2(CWD, path, flags, Mode::empty(), NO_LINKS)
+    };
+    match step {
+        Step::Staging { at } => {
+            let space = new_tmpfs(&Tmpfs::new(0o711, 1 << 20, 4096, None))?;
+            move_mount(&space, c"", open(at)?, c"", MOVE)
+        }
+        Step::Stage { source, at, directory } => {
+            let tree = clone_tree(source)?;
+            let userns_fd = std::os::fd::AsRawFd::as_raw_fd(&idmap) as u64;
+            let attr = MountAttr { set: CALM | sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
+            sys::mount_setattr(tree.as_fd(), &attr, true)?;
+            if *directory {
+                rustix::fs::mkdir(at, Mode::from_raw_mode(0o700))?;
+            } else {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::open(at, flags, Mode::from_raw_mode(0o600))?;
+            }
+            move_mount(&tree, c"", open(at)?, c"", MOVE)
+        }
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// A private copy of a host tree with all that is mounted below it.

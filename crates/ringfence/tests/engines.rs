@@ -463,6 +463,11 @@ fn interactive_shell_has_job_control(engine: Engine) {
 
 fn programs_root(engine: Engine) {
     let mut project = Project::new();
+    // Below a directory that only the caller may enter.
+    let inner = project.policy.workdir.join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    project.policy.rules[0].pattern = Pattern::Exact(inner.clone());
+    project.policy.workdir = inner;
     project.policy.root = Root::Programs;
     project.policy.user = User::Ids { uid: 1000, gid: 1000 };
     project.policy.workdir_at = Some(PathBuf::from("/workspace"));
@@ -470,5 +475,5 @@ fn programs_root(engine: Engine) {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stdout.starts_with("/workspace\nsandbox\n"), "{}", ended.stdout);
     assert!(!ended.stdout.lines().any(|l| Path::new("/root").ends_with(l)), "{}", ended.stdout);
-    assert!(project.path("made").exists());
+    assert!(project.path("inner/made").exists());
 }

@@ -56,8 +56,9 @@ pub(super) enum Arg {
     Filter(Vec<u8>),
 }
 
-/// Compiles a plan. Pure but for looking up whether a mount point is a symlink.
-pub(super) fn compile(plan: &Plan, filter: Option<Vec<u8>>) -> Result<Vec<Arg>, EngineError> {
+/// Compiles a plan. Pure but for looking up whether a mount point is a symlink. `staged`: what is bound is taken from where
+/// it was put with ids mapped.
+pub(super) fn compile(plan: &Plan, filter: Option<Vec<u8>>, staged: &Staged) -> Result<Vec<Arg>, EngineError> {
     let mut args = Args::default();
     // The two after `--unshare-all` make it fail where it would silently go on without.
     args.words(["--unshare-all", "--unshare-user", "--unshare-cgroup"]);
@@ -74,7 +75,7 @@ pub(super) fn compile(plan: &Plan, filter: Option<Vec<u8>>) -> Result<Vec<Arg>, 
     }
     for (index, mount) in plan.mounts.iter().enumerate() {
         refuse_symlink(&plan.mounts[..index], mount)?;
-        args.mount(mount, &plan.mounts[index + 1..]);
+        args.mount(mount, &plan.mounts[index + 1..], staged);
     }
     args.words(["--chdir"]);
     args.path(&plan.workdir);
@@ -95,11 +96,11 @@ impl Args {
         self.0.push(Arg::Word(path.as_os_str().to_owned()));
     }
 
-    fn mount(&mut self, mount: &Mount, later: &[Mount]) {
+    fn mount(&mut self, mount: &Mount, later: &[Mount], staged: &Staged) {
         match mount {
             Mount::Bind { source, target, writable, .. } => {
                 self.words([if *writable { "--bind" } else { "--ro-bind" }]);
-                self.path(source);
+                self.path(&staged.place(source));
                 self.path(target);
             }
             Mount::Tmpfs { target, mode, size, .. } => self.tmpfs(target, *mode, Some(*size)),
@@ -230,23 +231,52 @@ fn filter(plan: &Plan) -> Result<Option<Vec<u8>>, EngineError> {
     Ok(Some(seccomp::to_bytes(&seccomp::program(&options)?)))
 }
 
-/// Host trees that the box sees with ids mapped when root starts it: the outermost of what is bound, the root excepted.
-fn mapped_sources(plan: &Plan) -> Vec<&Path> {
-    let sources = plan.mounts.iter().filter_map(|m| match m {
-        Mount::Bind { source, .. } if source != Path::new("/") => Some(source.as_path()),
-        _ => None,
-    });
-    let mut sources: Vec<&Path> = sources.collect();
-    // Parents before children; a tree brings all below it along.
-    sources.sort();
-    sources.dedup_by(|below, above| below.starts_with(above));
-    sources
+/// Where mapped trees are put: every box has a `/dev` of its own, so that nothing is bound from there.
+const STAGING: &str = "/dev/shm";
+
+/// Host trees that the box sees with ids mapped, when root starts it: the outermost of what is bound, the root excepted.
+/// None when a user does, who is mapped by the user namespace alone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Staged(Vec<(PathBuf, Kind)>);
+
+impl Staged {
+    fn new(plan: &Plan) -> Self {
+        let sources = plan.mounts.iter().filter_map(|m| match m {
+            Mount::Bind { source, kind, .. } if source != Path::new("/") => Some((source.clone(), *kind)),
+            _ => None,
+        });
+        let mut sources: Vec<(PathBuf, Kind)> = sources.collect();
+        // Parents before children; a tree brings all below it along.
+        sources.sort_by(|(a, _), (b, _)| a.cmp(b));
+        sources.dedup_by(|(below, _), (above, _)| below.starts_with(above));
+        Self(sources)
+    }
+
+    /// Where `bwrap` finds what is to be bound.
+    fn place(&self, source: &Path) -> PathBuf {
+        let found = self.0.iter().enumerate().find_map(|(i, (tree, _))| Some((i, source.strip_prefix(tree).ok()?)));
+        match found {
+            None => source.to_path_buf(),
+            Some((index, below)) if below.as_os_str().is_empty() => Path::new(STAGING).join(index.to_string()),
+            Some((index, below)) => Path::new(STAGING).join(index.to_string()).join(below),
+        }
+    }
+
+    fn steps(&self) -> Result<Vec<Step>, EngineError> {
+        let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))? }];
+        for (source, kind) in &self.0 {
+            let (at, directory) = (c_path(&self.place(source))?, *kind == Kind::Dir);
+            steps.push(Step::Stage { source: c_path(source)?, at, directory });
+        }
+        Ok(steps)
+    }
 }
 
 /// Everything that process 1 needs, and where the messages of `bwrap` can be read.
 pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec, OwnedFd), EngineError> {
     let bwrap = find()?;
     let failed = |source: Errno| EngineError::Arguments { program: bwrap.clone(), source };
+    let staged = if facts.uid == 0 { Staged::new(plan) } else { Staged::default() };
     let mut files: Vec<OwnedFd> = Vec::new();
     let mut words: Vec<u8> = Vec::new();
     // A NUL in a word would make two of it: refused.
@@ -259,7 +289,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         // The first is the list of arguments itself.
         Ok((FIRST_FILE + files.len() as i32).to_string().into())
     };
-    for arg in compile(plan, filter(plan)?)? {
+    for arg in compile(plan, filter(plan)?, &staged)? {
         match &arg {
             Arg::Word(text) => word(text)?,
             Arg::Variable { name, value } => {
@@ -279,7 +309,8 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         }
     }
     files.insert(0, starter::sealed_file(c"ringfence", &words).map_err(failed)?);
-    let (from_root, steps) = from_root(plan, facts)?;
+    let from_root = (facts.uid == 0).then(|| from_root(plan, facts)).transpose()?;
+    let steps = if from_root.is_some() { staged.steps()? } else { Vec::new() };
     let (reader, messages) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
             .map_err(failed)?;
@@ -312,17 +343,12 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
     Ok((spec, reader))
 }
 
-/// What is done before `bwrap` when root starts it, so that the command is nobody on the host.
-fn from_root(plan: &Plan, facts: &Facts) -> Result<(Option<FromRoot>, Vec<Step>), EngineError> {
-    if facts.uid != 0 {
-        return Ok((None, Vec::new()));
-    }
+/// Whom process 1 becomes when root starts it, so that the command is nobody on the host.
+fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
     let ids = HostIds::for_this_process();
     let idmap = userns::create(&ids.mount_ranges(facts.uid, plan.uid), &ids.mount_ranges(facts.gid, plan.gid))
         .map_err(EngineError::UserNamespace)?;
-    let steps: Result<_, EngineError> =
-        mapped_sources(plan).into_iter().map(|path| Ok(Step::MapInPlace { source: c_path(path)? })).collect();
-    Ok((Some(FromRoot { idmap, uid: ids.host(plan.uid), gid: ids.host(plan.gid) }), steps?))
+    Ok(FromRoot { idmap, uid: ids.host(plan.uid), gid: ids.host(plan.gid) })
 }
 
 /// The one command that builds the same box, to be pasted into a shell. Values that come from the caller's environment are
@@ -343,7 +369,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     let mut files = Files::default();
     let mut lines: Vec<String> = Vec::new();
     let mut redirection = "";
-    for arg in compile(plan, filter(plan)?)? {
+    for arg in compile(plan, filter(plan)?, &Staged::default())? {
         match &arg {
             Arg::Word(word) => match lines.last_mut() {
                 Some(line) if !word.as_bytes().starts_with(b"--") || qualifies(line) => {
@@ -497,7 +523,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
     available()?;
-    compile(plan, None)?;
+    compile(plan, None, &Staged::default())?;
     if plan.trace_denials {
         let reason = "bwrap keeps the listener that would report denied opens".to_owned();
         return Err(unmet(Guarantee::KernelFiltered, reason, "leave tracing off, or use the native engine"));

@@ -85,7 +85,7 @@ impl Host {
     /// The compiled arguments, a step a line, without the environment; the home is `~`.
     fn compiled(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        for arg in compile(&self.plan().unwrap(), Some(vec![1, 2])).unwrap() {
+        for arg in compile(&self.plan().unwrap(), Some(vec![1, 2]), &Staged::default()).unwrap() {
             match arg {
                 Arg::Variable { .. } => {}
                 Arg::Word(word) => match lines.last_mut() {
@@ -260,7 +260,7 @@ fn symlinked_mount_point_is_refused() {
     let link = host.path("project/.mcp.json");
     std::os::unix::fs::symlink("elsewhere", &link).unwrap();
     host.rule(Access::Ro, &link, Missing::Protect(Kind::File));
-    let refused = compile(&host.plan().unwrap(), None).unwrap_err();
+    let refused = compile(&host.plan().unwrap(), None, &Staged::default()).unwrap_err();
     assert!(matches!(refused, EngineError::Unmet { guarantee: Guarantee::FsProtectedPaths, .. }), "{refused}");
 }
 
@@ -270,7 +270,7 @@ fn too_many_files_are_refused() {
     let mut plan = host.plan().unwrap();
     let hide = |n: usize| Mount::Hide { target: host.path(&n.to_string()), kind: Kind::File, passable: false };
     plan.mounts.extend((0..=MAX_FILES).map(hide));
-    let refused = compile(&plan, None).unwrap_err();
+    let refused = compile(&plan, None, &Staged::default()).unwrap_err();
     assert!(matches!(refused, EngineError::Unmet { guarantee: Guarantee::FsSecretsHidden, .. }), "{refused}");
 }
 
@@ -279,9 +279,13 @@ fn outermost_sources_are_mapped() {
     let mut host = Host::new();
     fs::create_dir(host.path("project/.git")).unwrap();
     host.rule(Access::Ro, &host.path("project/.git"), Missing::Fail);
-    let plan = host.plan().unwrap();
-    assert!(mapped_sources(&plan).contains(&host.path("project").as_path()));
-    assert!(!mapped_sources(&plan).iter().any(|p| p.ends_with(".git") || *p == Path::new("/")));
+    let staged = Staged::new(&host.plan().unwrap());
+    assert!(staged.0.contains(&(host.path("project"), Kind::Dir)));
+    assert!(!staged.0.iter().any(|(p, _)| p.ends_with(".git") || p == Path::new("/")));
+    let place = staged.place(&host.path("project"));
+    assert!(place.starts_with(STAGING), "{place:?}");
+    assert_eq!(staged.place(&host.path("project/.git")), place.join(".git"));
+    assert_eq!(staged.place(Path::new("/")), Path::new("/"));
 }
 
 #[test]
