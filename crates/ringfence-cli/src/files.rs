@@ -76,7 +76,12 @@ pub fn read(path: &Path, links: Links) -> Result<Option<String>, FileError> {
         Err(source) => return Err(FileError::Read { path: path.to_path_buf(), source }),
     };
     let failed = |source| FileError::Read { path: path.to_path_buf(), source };
-    if !file.metadata().map_err(failed)?.is_file() {
+    let data = file.metadata().map_err(failed)?;
+    // While a box runs in the project, a directory holds the name of a file that is not there.
+    if data.is_dir() {
+        return Ok(None);
+    }
+    if !data.is_file() {
         return Err(FileError::NotAFile(path.to_path_buf()));
     }
     let mut bytes = Vec::new();

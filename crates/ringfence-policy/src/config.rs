@@ -248,7 +248,7 @@ impl Reader<'_> {
                 _ => return Err(self.unknown(&format!("{full}."), key, ["ro", "rw", "exclude"])),
             };
             for (path, _) in self.strings(&format!("{full}.{access}"), value)? {
-                let missing = missing_in_file(access, &path.value);
+                let missing = missing_in_file(access);
                 settings.files.push(At::new(FileEntry { access, path: path.value, missing }, path.place));
             }
         }

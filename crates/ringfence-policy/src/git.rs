@@ -79,7 +79,7 @@ pub fn protect(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
         Look::Nothing => {
             // No repository can be planted here: not by `git init`, not by making the directory a bare one.
             rules.protect(&workdir.join(".git"), Kind::Dir);
-            rules.protect(&workdir.join("HEAD"), Kind::File);
+            rules.protect(&workdir.join("HEAD"), Kind::Dir);
             // In a directory of a repository, commits work as they do at its top.
             match repository_above(workdir, home) {
                 Some(Look::Repository(repository)) => rules.repository(&repository, home),
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn no_repository_cannot_become_one() {
         let project = Project::new(&[("w/", "")]);
-        assert_eq!(project.rules("w").0, ["ro w/.git/", "ro w/HEAD"]);
+        assert_eq!(project.rules("w").0, ["ro w/.git/", "ro w/HEAD/"]);
     }
 
     #[test]
@@ -562,12 +562,12 @@ mod tests {
         let project = Project::new(&[("p/src/", "")]);
         project.git("p/.git");
         let (rules, _) = project.rules("p/src");
-        assert_eq!(rules[..3], ["ro p/src/.git/", "ro p/src/HEAD", "rw p/.git?"]);
+        assert_eq!(rules[..3], ["ro p/src/.git/", "ro p/src/HEAD/", "rw p/.git?"]);
         assert!(rules.contains(&"ro p/.git/hooks/".to_owned()));
         // Home's own repository is not a project's.
         let project = Project::new(&[("home/p/", "")]);
         project.git("home/.git");
-        assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD"]);
+        assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD/"]);
     }
 
     #[test]

@@ -121,11 +121,10 @@ pub fn is_syscall_name(name: &str) -> bool {
 }
 
 /// What a missing path means in a file: read-only and hidden places must not appear either.
-pub fn missing_in_file(access: Access, path: &str) -> Missing {
+pub fn missing_in_file(access: Access) -> Missing {
     match access {
         Access::Rw => Missing::Ignore,
-        Access::Ro | Access::Exclude if path.ends_with('/') => Missing::Protect(Kind::Dir),
-        Access::Ro | Access::Exclude => Missing::Protect(Kind::File),
+        Access::Ro | Access::Exclude => Missing::Protect(Kind::Dir),
     }
 }
 
@@ -159,7 +158,7 @@ impl Layer {
 
     /// Holds in a writable place also when there is nothing yet.
     pub fn exclude(&mut self, path: &str) {
-        self.file(Access::Exclude, path, missing_in_file(Access::Exclude, path), "--exclude");
+        self.file(Access::Exclude, path, missing_in_file(Access::Exclude), "--exclude");
     }
 
     fn file(&mut self, access: Access, path: &str, missing: Missing, flag: &str) {

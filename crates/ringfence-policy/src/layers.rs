@@ -359,7 +359,7 @@ impl Stack {
             limits: profile.limits.clone(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
-            optional: BTreeSet::new(),
+            optional: BTreeSet::from(profiles::OPTIONAL),
             presets: Vec::new(),
             looked_up: BTreeMap::new(),
             rules: Vec::new(),
@@ -454,14 +454,13 @@ impl Stack {
             Some(rule) => rule.access != Access::Exclude,
             None => self.profile.root == Root::Host,
         };
-        let own = std::iter::once((self.workdir.join(".ringfence.toml"), Kind::File))
-            .chain(self.own_dirs.iter().map(|dir| (dir.clone(), Kind::Dir)));
+        let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
         let protected: Vec<FileRule> = own
-            .filter(|(path, _)| seen(path))
-            .map(|(path, kind)| FileRule {
+            .filter(|path| seen(path))
+            .map(|path| FileRule {
                 access: Access::Ro,
                 pattern: Pattern::Exact(path),
-                missing: Missing::Protect(kind),
+                missing: Missing::Protect(Kind::Dir),
                 origin: Origin { layer: LayerKind::Profile, place: "built-in".into() },
             })
             .collect();

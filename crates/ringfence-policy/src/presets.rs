@@ -208,7 +208,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         }
         Secrets => rules.all(Access::Exclude, home, SECRETS),
         EnvFiles => {
-            rules.add(Access::Exclude, &workdir.join(".env"), Missing::Protect(Kind::File));
+            rules.add(Access::Exclude, &workdir.join(".env"), Missing::Protect(Kind::Dir));
             for pattern in ["**/.env", "**/.env.*"] {
                 let glob = crate::glob::Glob::parse_under(workdir, pattern);
                 rules.push(Access::Exclude, Pattern::Glob(glob.expect("a constant pattern")), Missing::Ignore);
@@ -241,14 +241,14 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         LintRust => rules.all(Access::Ro, workdir, LINT_RUST),
         Dotfiles => {
             let at_home = workdir == home;
-            for (name, kind) in OPENED {
+            for name in OPENED {
                 // Where the project is home itself, an agent's directory in it is `@agents`'.
                 if !(at_home && AGENTS.contains(name)) {
-                    rules.add(Access::Ro, &workdir.join(name), Missing::Protect(*kind));
+                    rules.add(Access::Ro, &workdir.join(name), Missing::Protect(Kind::Dir));
                 }
             }
             // Planted start-up files only run where a shell looks for them: in home.
-            let missing = if at_home { Missing::Protect(Kind::File) } else { Missing::Ignore };
+            let missing = if at_home { Missing::Protect(Kind::Dir) } else { Missing::Ignore };
             for name in STARTUP {
                 rules.add(Access::Ro, &workdir.join(name), missing);
             }
@@ -510,16 +510,9 @@ const AGENTS_EXECUTE: &[(&str, Missing)] = &[
 ];
 
 /// Executed when an editor, an agent or a shell opens the project: protected also when missing. Each costs a name in the
-/// project while the box lives, so the list is short.
-const OPENED: &[(&str, Kind)] = &[
-    (".vscode", Kind::Dir),
-    (".idea", Kind::Dir),
-    (".devcontainer", Kind::Dir),
-    (".claude", Kind::Dir),
-    (".cursor", Kind::Dir),
-    (".mcp.json", Kind::File),
-    (".envrc", Kind::File),
-];
+/// project while the box lives, so the list is short. Stand-ins are directories, whatever the name would hold: git passes
+/// empty directories over, so that `git status` and `git add --all` do not see them.
+const OPENED: &[&str] = &[".vscode", ".idea", ".devcontainer", ".claude", ".cursor", ".mcp.json", ".envrc"];
 
 /// Start-up files of shells.
 const STARTUP: &[&str] = &[
