@@ -57,6 +57,7 @@ pub enum Step {
     /// The shared tmpfs that stand-ins are cloned from; attached at a target that a later step covers.
     StandIns {
         target: CString,
+        tmpfs: Tmpfs,
     },
     StandIn {
         target: CString,
@@ -251,8 +252,8 @@ impl<'a> Building<'a> {
                 self.attach(&tree, target)
             }
             Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),
-            Step::StandIns { target } => {
-                let space = new_tmpfs(&Tmpfs::new(0o755, 4096, 16, None))?;
+            Step::StandIns { target, tmpfs } => {
+                let space = new_tmpfs(tmpfs)?;
                 for which in StandIn::ALL {
                     // mkdirat and openat apply the umask, so the mode is set by name.
                     if which.is_dir() {

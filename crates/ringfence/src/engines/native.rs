@@ -80,7 +80,8 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 let target = inside(target)?;
                 // Stand-ins are cloned from a space that lies under the first private place, where nothing sees it.
                 if !steps.iter().any(|s| matches!(s, Step::StandIns { .. })) {
-                    steps.push(Step::StandIns { target: target.clone() });
+                    let tmpfs = Tmpfs::new(0o755, 4096, 16, None);
+                    steps.push(Step::StandIns { target: target.clone(), tmpfs });
                 }
                 steps.push(Step::Tmpfs { target, tmpfs: Tmpfs::new(*mode, *size, *inodes, owner) });
             }
