@@ -69,11 +69,12 @@ impl Keeper {
         let list = Arc::new(list);
         // Before the first name is made, so that none is without a keeper.
         let keeper = Self::beside(Some(list.clone()), groups)?;
-        for stub in stubs {
-            make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
-        }
+        let made = stubs.iter().try_for_each(|stub| {
+            make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
+        });
+        // Also when one could not be made: the keeper, which then ends, takes the lock to clear up.
         list.unlock();
-        Ok(Some(keeper))
+        made.map(|()| Some(keeper))
     }
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
