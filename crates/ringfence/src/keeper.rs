@@ -69,9 +69,9 @@ impl Keeper {
         let list = Arc::new(list);
         // Before the first name is made, so that none is without a keeper.
         let keeper = Self::beside(Some(list.clone()), groups)?;
-        let made = stubs.iter().try_for_each(|stub| {
-            make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
-        });
+        let made = stubs
+            .iter()
+            .try_for_each(|stub| make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
         // Also when one could not be made: the keeper, which then ends, takes the lock to clear up.
         list.unlock();
         made.map(|()| Some(keeper))

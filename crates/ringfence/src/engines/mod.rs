@@ -230,7 +230,7 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     limits
 }
 
-/// A box that was started. Dropping it without [`Running::finish`] ends it: process 1 sees its owner go.
+/// A box that was started. Dropping it without [`Running::finish`] ends it too.
 #[derive(Debug)]
 pub struct Running {
     launched: Launched,
