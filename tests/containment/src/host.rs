@@ -103,14 +103,20 @@ fn cgroups() -> BTreeSet<PathBuf> {
             }
         }
     }
-    // Made once for the owner of a delegated group, and its own affair.
-    found.retain(|path| !path.ends_with("ringfence-owner"));
+    // `ringfence-PID-…`: of a living process that is not ours, it is somebody else's.
+    let foreign = |path: &PathBuf| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let pid: Option<i32> = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
+        // `ringfence-owner` is made once for the owner of a delegated group, and its own affair.
+        pid.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists() && !matches!(ancestor(pid), Ancestor::Us))
+    };
+    found.retain(|path| !foreign(path));
     found
 }
 
 fn namespaces() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for pid in pids() {
+    for pid in pids().into_iter().filter(|pid| !matches!(ancestor(*pid), Ancestor::Other)) {
         for kind in ["mnt", "pid", "net", "user", "ipc", "uts", "cgroup"] {
             if let Ok(name) = fs::read_link(format!("/proc/{pid}/ns/{kind}")) {
                 found.insert(name.display().to_string());
@@ -130,28 +136,41 @@ fn processes() -> BTreeSet<String> {
         let uid: u32 = field("Uid:").split_whitespace().next().and_then(|u| u.parse().ok()).unwrap_or(u32::MAX);
         // Ids of a box that root started lie far from those of accounts.
         let of_a_box = own == 0 && uid >= 0x4000_0000 && uid != u32::MAX;
-        let of_this_run = descends_from_us(pid);
-        if !kernel_thread && !status.is_empty() && (of_a_box || of_this_run || (own != 0 && uid == own)) {
+        // What has lost its parent may have been ours; what has another one is somebody else's.
+        let ours = match ancestor(pid) {
+            Ancestor::Us => true,
+            Ancestor::Init => of_a_box || (own != 0 && uid == own),
+            Ancestor::Other => false,
+        };
+        if !kernel_thread && !status.is_empty() && ours {
             found.insert(format!("{pid} {}", field("Name:")));
         }
     }
     found
 }
 
-fn descends_from_us(mut pid: i32) -> bool {
+enum Ancestor {
+    Us,
+    /// Nobody but process 1.
+    Init,
+    Other,
+}
+
+fn ancestor(mut pid: i32) -> Ancestor {
     let own = std::process::id() as i32;
-    for _ in 0..64 {
+    for generation in 0..64 {
         if pid == own {
-            return true;
+            return Ancestor::Us;
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         match parent {
             Some(parent) if parent > 1 => pid = parent,
-            _ => return false,
+            _ if generation == 0 => return Ancestor::Init,
+            _ => return Ancestor::Other,
         }
     }
-    false
+    Ancestor::Other
 }
 
 fn files() -> BTreeSet<PathBuf> {
