@@ -400,6 +400,10 @@ impl<'a> View<'a> {
     fn files(&mut self, tree: &Tree) {
         let mut pins = BTreeSet::new();
         for (path, node) in tree.nodes() {
+            // Nothing can be planted on a read-only mount (as in a sandbox in a sandbox), and no stand-in be made.
+            if matches!(node.state, State::Absent(_)) && self.facts.read_only(path) {
+                continue;
+            }
             let above = tree.above(path);
             let in_writable = above.is_some_and(|(_, n)| n.access == Access::Rw);
             if let (true, Some((writable, _))) = (in_writable && node.access != Access::Rw, above) {

@@ -139,8 +139,9 @@ impl Tree {
             .collect();
         for (path, node) in strict {
             for alias in facts.aliases(&path) {
-                if !self.nodes.contains_key(&alias) && fs::symlink_metadata(&alias).is_ok() {
-                    self.nodes.insert(alias, Node { exact: false, ..node.clone() });
+                if let (false, Ok(data)) = (self.nodes.contains_key(&alias), fs::symlink_metadata(&alias)) {
+                    let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
+                    self.nodes.insert(alias, Node { exact: false, kind, ..node.clone() });
                 }
             }
         }
