@@ -59,9 +59,11 @@ pub enum Step {
         target: CString,
         tmpfs: Tmpfs,
     },
+    /// `if_there`: nothing is done where the target is not there any more.
     StandIn {
         target: CString,
         which: StandIn,
+        if_there: bool,
     },
     Proc {
         target: CString,
@@ -177,7 +179,7 @@ impl fmt::Display for Step {
                 tmpfs.inodes.to_string_lossy()
             ),
             Step::StandIns { .. } => write!(f, "prepare empty stand-ins"),
-            Step::StandIn { target, which } => match which {
+            Step::StandIn { target, which, .. } => match which {
                 StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
                 StandIn::EmptyFile | StandIn::EmptyDir => write!(f, "keep {} empty", inside(target)),
             },
@@ -269,13 +271,16 @@ impl<'a> Building<'a> {
                 self.stand_ins = Some(space);
                 Ok(())
             }
-            Step::StandIn { target, which } => {
+            Step::StandIn { target, which, if_there } => {
                 let stand_ins = self.stand_ins.as_ref().ok_or(Errno::INVAL)?;
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 let tree = open_tree(stand_ins, which.name(), flags)?;
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
-                self.attach(&tree, target)
+                match self.attach(&tree, target) {
+                    Err(Errno::NOENT) if *if_there => Ok(()),
+                    result => result,
+                }
             }
             Step::Proc { target } => {
                 let fs = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -78,7 +78,8 @@ pub enum Mount {
     /// A symbolic link in private space.
     Symlink { target: PathBuf, to: PathBuf },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
-    Hide { target: PathBuf, kind: Kind, passable: bool },
+    /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
+    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
@@ -458,7 +459,8 @@ impl<'a> View<'a> {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone(), if passable { Space::Sealed } else { Space::Host });
-                self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
+                let fleeting = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
             }
         }
     }
@@ -480,7 +482,9 @@ impl<'a> View<'a> {
         let target = self.inside(path);
         self.stubs.push(Stub::missing(path, node.kind, text));
         match node.access {
-            Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            Access::Exclude => {
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false, fleeting: false })
+            }
             _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
             _ => self.bind(path, &target, false, Kind::File),
         }
@@ -536,7 +540,8 @@ impl<'a> View<'a> {
             if host_root || self.spaces.contains_key(socket) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone(), Space::Host);
-                self.mounts.push(Mount::Hide { target: socket.clone(), kind: Kind::File, passable: false });
+                let target = socket.clone();
+                self.mounts.push(Mount::Hide { target, kind: Kind::File, passable: false, fleeting: true });
             }
         }
         if self.policy.docker
