@@ -36,6 +36,17 @@ pub fn processes_with(text: &str) -> Vec<i32> {
     pids().into_iter().filter(|pid| *pid as u32 != std::process::id()).filter(holds).collect()
 }
 
+/// Whether the command whose command line holds this text runs, in mounts of its own.
+pub fn running_in_a_box(text: &str) -> bool {
+    let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    processes_with(text).iter().any(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let program = line.split(|b| *b == 0).next().unwrap_or_default();
+        // Of a user's box the namespace cannot be read, once its process is not traceable; then the name must do.
+        program.ends_with(b"/probe") && mounts(&pid.to_string()) != mounts("self")
+    })
+}
+
 /// What a box could leave behind on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {

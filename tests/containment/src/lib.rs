@@ -6,7 +6,7 @@ pub mod sandbox;
 pub mod scene;
 
 pub use sandbox::{Ran, Refusal, Sandbox};
-pub use scene::{Place, Scene, Snapshot};
+pub use scene::{Launcher, Place, Scene, Snapshot};
 
 use std::path::{Path, PathBuf};
 

@@ -53,10 +53,20 @@ pub const SECRET: &str = "hunter2-the-secret";
 /// What is in ordinary ones.
 pub const PLAIN: &str = "plain";
 
-/// Ends a process that a scene started.
-struct Ended(Child);
+/// The program that starts a box, ended when this is dropped at the latest.
+#[derive(Debug)]
+pub struct Launcher(pub Child);
 
-impl Drop for Ended {
+impl Launcher {
+    pub fn id(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// `kill -9`, and waits for it.
+    pub fn kill(self) {}
+}
+
+impl Drop for Launcher {
     fn drop(&mut self) {
         // Already gone is what is wanted.
         let _ = self.0.kill();
@@ -233,7 +243,9 @@ impl Scene {
             .expect("a process");
         let pid = child.id() as i32;
         self.word(word, pid);
-        self.keep(Ended(child));
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its memory");
+        self.word(&format!("{word}-address"), format!("0x{}", maps.split('-').next().expect("an address")));
+        self.keep(Launcher(child));
         pid
     }
 

@@ -83,7 +83,8 @@ pub const CASES: &[Case] = &[
     confined("reopen by /proc/self/fd", "reopen {project}/file", "reopen {home}/notes"),
     confined("through /proc/self/root", "write /proc/self/root{project}/file", "write /proc/self/root{home}/notes"),
     confined("through /proc/self/cwd", "write /proc/self/cwd/file", "write /proc/self/cwd/../notes"),
-    act(FsWritesConfined, "through process 1", "read {home}/notes", "write /proc/1/root{home}/notes", READ_ONLY),
+    act(FsWritesConfined, "through process 1", "read {home}/notes", "write /proc/1/root{home}/notes", READ_ONLY)
+        .outside(Outside::Untried),
     act(FsWritesConfined, "working directory of process 1", "read {home}/notes", "create /proc/1/cwd/new", READ_ONLY)
         .outside(Outside::Untried),
     act(FsWritesConfined, "by handle", "read {project}/file", "handle {home}/notes", &["EPERM"])
@@ -106,8 +107,14 @@ pub const CASES: &[Case] = &[
         &["EACCES", "EROFS", "EPERM"],
     )
     .outside(Outside::Untried),
-    act(FsWritesConfined, "sysrq", "read {project}/file", "write /proc/sysrq-trigger", &["EACCES", "EROFS", "EPERM"])
-        .outside(Outside::Untried),
+    act(
+        FsWritesConfined,
+        "sysrq",
+        "read {project}/file",
+        "write /proc/sysrq-trigger",
+        &["EACCES", "EROFS", "EPERM", "ENOENT"],
+    )
+    .outside(Outside::Untried),
     act(
         FsWritesConfined,
         "control groups",
@@ -120,10 +127,10 @@ pub const CASES: &[Case] = &[
         .outside(Outside::WorksForRoot)
         .given(|s| s.keep(RemovedAtEnd("/dev/probe"))),
     // Private places: neither are the host's files there, nor the box's on the host.
-    private("/tmp", "fill /tmp/probe 1", "read /tmp/{tag}"),
-    private("/var/tmp", "fill /var/tmp/probe 1", "read /var/tmp/{tag}"),
-    private("/dev/shm", "fill /dev/shm/probe 1", "read /dev/shm/{tag}"),
-    act(FsTempPrivate, "/run", "mkdir /run/probe", "read /run/{tag}", &["ENOENT"]).needs(Needs::Root).given(|s| {
+    private("/tmp", "fill /tmp/{tag}-fill 1", "read /tmp/{tag}"),
+    private("/var/tmp", "fill /var/tmp/{tag}-fill 1", "read /var/tmp/{tag}"),
+    private("/dev/shm", "fill /dev/shm/{tag}-fill 1", "read /dev/shm/{tag}"),
+    act(FsTempPrivate, "/run", "mkdir /run/{tag}-fill", "read /run/{tag}", &["ENOENT"]).needs(Needs::Root).given(|s| {
         let path = format!("/run/{}", s.words["tag"]);
         std::fs::write(&path, "x").unwrap();
         s.keep(RemovedLater(path));
@@ -131,13 +138,14 @@ pub const CASES: &[Case] = &[
     act(FsTempPrivate, "processes of /run", "list /run", "exists /run/docker.pid", &["ENOENT"])
         .needs(Needs::Docker)
         .outside(Outside::Untried),
-    bounded("size of /tmp", "fill /tmp/probe 4000000", "fill /tmp/probe 60000000"),
-    bounded("size of /var/tmp", "fill /var/tmp/probe 4000000", "fill /var/tmp/probe 60000000"),
-    bounded("size of /dev/shm", "fill /dev/shm/probe 4000000", "fill /dev/shm/probe 60000000"),
+    bounded("size of /tmp", "fill /tmp/{tag}-fill 4000000", "fill /tmp/{tag}-fill 60000000"),
+    bounded("size of /var/tmp", "fill /var/tmp/{tag}-fill 4000000", "fill /var/tmp/{tag}-fill 60000000"),
+    bounded("size of /dev/shm", "fill /dev/shm/{tag}-fill 4000000", "fill /dev/shm/{tag}-fill 60000000"),
     bounded("inodes of /tmp", "inodes /tmp 50", "inodes /tmp 1000"),
     bounded("inodes of /var/tmp", "inodes /var/tmp 50", "inodes /var/tmp 1000"),
     bounded("inodes of /dev/shm", "inodes /dev/shm 50", "inodes /dev/shm 1000"),
-    bounded("size of /run", "fill /run/probe 4000000", "fill /run/probe 60000000").outside(Outside::WorksForRoot),
+    bounded("size of /run", "fill /run/{tag}-fill 4000000", "fill /run/{tag}-fill 60000000")
+        .outside(Outside::WorksForRoot),
     bounded("inodes of /run", "inodes /run 50", "inodes /run 1000").outside(Outside::WorksForRoot),
 ];
 
@@ -270,7 +278,7 @@ fn every_profile(stage: &Stage) -> Result<(), String> {
                 continue;
             }
             let script = format!(
-                "ls {0}; cat {0}/notes; : >/usr/x; : >/etc/x; : >/x; : >/tmp/x && echo fine",
+                "ls {0}; cat {0}/notes; touch /usr/x; touch /etc/x; touch /x; touch /tmp/x && echo fine",
                 scene.home.display()
             );
             let ran = stage.sandbox(&scene).run(&["sh".into(), "-c".into(), script]).map_err(|e| e.to_string())?;

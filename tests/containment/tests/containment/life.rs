@@ -1,10 +1,10 @@
 //! The end of a box: nothing is left, whatever ended it.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use containment::host::{self, State};
-use containment::{Place, Scene, sandbox};
+use containment::{Launcher, Place, Scene, sandbox};
 use ringfence::policy::Guarantee::{LifeDiesWithOwner, LifeNoSurvivors};
 use ringfence::{Ended, StdioSpec, supervise};
 
@@ -99,8 +99,8 @@ fn many_runs(stage: &Stage) -> Result<(), String> {
     ensure(changes.is_empty(), || format!("after {runs} runs: {changes}"))
 }
 
-fn launch(stage: &Stage, scene: &Scene, acts: &str) -> Child {
-    Command::new(&stage.launcher)
+fn launch(stage: &Stage, scene: &Scene, acts: &str) -> Launcher {
+    let child = Command::new(&stage.launcher)
         .args([stage.engine.name(), &scene.home.display().to_string(), &scene.project.display().to_string()])
         .args(["limits", "--"])
         .arg(&scene.probe)
@@ -108,8 +108,8 @@ fn launch(stage: &Stage, scene: &Scene, acts: &str) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
-        .expect("the launcher")
+        .spawn();
+    Launcher(child.expect("the launcher"))
 }
 
 /// A hundred times, from the launcher's first instruction to well after the command has started.
@@ -118,12 +118,11 @@ fn killed_launcher(stage: &Stage) -> Result<(), String> {
     let files = scene.snapshot();
     let before = State::now();
     for round in 0..100u64 {
-        let mut launcher = launch(stage, &scene, "daemon {tag} + sleepers 3 {tag} + hold 1000 {tag}");
+        let launcher = launch(stage, &scene, "daemon {tag} + sleepers 3 {tag} + hold 1000 {tag}");
         // Close together at first, while the box is made; a few long after.
         let pause = if round < 90 { round * 150 } else { (round - 89) * 20_000 };
         std::thread::sleep(Duration::from_micros(pause));
-        launcher.kill().map_err(|e| e.to_string())?;
-        launcher.wait().map_err(|e| e.to_string())?;
+        launcher.kill();
     }
     nothing_left(&before)?;
     let gone = host::eventually(SOON, || files.changes(&scene.snapshot(), None).is_empty());
@@ -135,17 +134,17 @@ fn killed_keeper(stage: &Stage) -> Result<(), String> {
     let scene = stage.scene(Place::Home);
     let files = scene.snapshot();
     let before = State::now();
-    let mut launcher = launch(stage, &scene, "hold 1000 {tag}");
+    let launcher = launch(stage, &scene, "hold 1000 {tag}");
     let tag = scene.words["tag"].clone();
-    let running = || host::processes_with(&tag).len() >= 2;
+    let running = || host::running_in_a_box(&tag);
     ensure(host::eventually(SOON, running), || "the box did not start".to_owned())?;
-    let started: Vec<i32> = host::pids().into_iter().filter(|pid| parent(*pid) == Some(launcher.id() as i32)).collect();
-    launcher.kill().map_err(|e| e.to_string())?;
-    for pid in started {
+    let started: Vec<i32> = host::pids().into_iter().filter(|pid| parent(*pid) == Some(launcher.id())).collect();
+    let id = launcher.id();
+    for pid in started.into_iter().chain([id]) {
         // Gone already is as good.
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
     }
-    launcher.wait().map_err(|e| e.to_string())?;
+    launcher.kill();
     let ended = host::eventually(SOON, || host::processes_with(&tag).is_empty());
     ensure(ended, || format!("processes {:?} are left", host::processes_with(&tag)))?;
     stage.answers(&scene, "ids")?;

@@ -153,7 +153,7 @@ pub const CASES: &[Case] = &[
     }),
     closed("Podman in XDG_RUNTIME_DIR", "unix {s}").given(|s| {
         s.listen("s", &s.elsewhere.join("runtime/podman/podman.sock"));
-        s.env.insert("XDG_RUNTIME_DIR".into(), s.elsewhere.join("runtime").display().to_string());
+        runtime(s);
         s.policy.rw(&s.words["s"].clone());
     }),
     closed("Docker Desktop in home", "unix {s}").given(|s| {
@@ -169,7 +169,16 @@ fn docker_host(s: &mut Scene) {
 
 fn runtime_dir(s: &mut Scene) {
     s.listen("s", &s.elsewhere.join("runtime/docker.sock"));
-    s.env.insert("XDG_RUNTIME_DIR".into(), s.elsewhere.join("runtime").display().to_string());
+    runtime(s);
+}
+
+/// The keeper has a directory there, which stays.
+fn runtime(s: &mut Scene) {
+    let dir = s.elsewhere.join("runtime");
+    std::fs::create_dir_all(dir.join("ringfence")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(dir.join("ringfence"), mode).unwrap();
+    s.env.insert("XDG_RUNTIME_DIR".into(), dir.display().to_string());
 }
 
 pub const STORIES: &[Story] = &[
