@@ -172,12 +172,8 @@ fn runtime_dir(s: &mut Scene) {
     runtime(s);
 }
 
-/// The keeper has a directory there, which stays.
 fn runtime(s: &mut Scene) {
     let dir = s.elsewhere.join("runtime");
-    std::fs::create_dir_all(dir.join("ringfence")).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    std::fs::set_permissions(dir.join("ringfence"), mode).unwrap();
     s.env.insert("XDG_RUNTIME_DIR".into(), dir.display().to_string());
 }
 

@@ -256,8 +256,7 @@ fn second_box_is_protected(stage: &Stage) -> Result<(), String> {
     let tag = format!("{}-first", scene.words["tag"]);
     let running = || host::running_in_a_box(&tag);
     ensure(host::eventually(Duration::from_secs(10), running), || "the box did not start".to_owned())?;
-    let acts =
-        "write {project}/.mcp.json + create {project}/.vscode/x + unlink {project}/.mcp.json + rmdir {project}/.vscode";
+    let acts = "write {project}/.mcp.json + create {project}/.vscode/x + unlink {project}/.mcp.json + rmdir {project}/.vscode + create {project}/.git/HEAD";
     let lines = stage.answers(&scene, acts)?;
     first.kill();
     ensure(lines.iter().all(|l| !l.starts_with("ok")), || format!("the second box could: {lines:?}"))?;
