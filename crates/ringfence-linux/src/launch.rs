@@ -397,7 +397,8 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     if let Some(processors) = spec.processors {
         keep_processors(processors).map_err(at(Stage::Limits))?;
     }
-    for (resource, value) in &spec.rlimits {
+    // That of open files comes last, in the command's own process: this one still has its owner's.
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != libc::RLIMIT_NOFILE) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
@@ -576,6 +577,9 @@ fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure
     }
     sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))?;
     rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
+        sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
+    }
     sys::reset_signals().map_err(at(Stage::Session))?;
     match sys::execve(&spec.program, &spec.argv, &spec.env) {
         Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),
