@@ -196,7 +196,16 @@ fn files() -> BTreeSet<PathBuf> {
             let name = entry.file_name().to_string_lossy().into_owned();
             let telling = ["ringfence", "bwrap", "probe"].iter().any(|word| name.contains(word));
             let of_the_suite = ["ringfence-case-", "ringfence-suite-", "ringfence-programs-"];
-            if own && (uid != 0 || telling) && !of_the_suite.iter().any(|word| name.starts_with(word)) {
+            // The directory of a keeper goes with its last box, which may be somebody else's.
+            let keeper = keepers.iter().any(|k| Path::new(k) == entry.path()) || name == "lock";
+            let living = name.strip_prefix("box-").and_then(|rest| rest.split('-').next()?.parse().ok());
+            let foreign = living.is_some_and(|pid| !matches!(ancestor(pid), Ancestor::Us | Ancestor::Init));
+            if own
+                && !keeper
+                && !foreign
+                && (uid != 0 || telling || living.is_some())
+                && !of_the_suite.iter().any(|word| name.starts_with(word))
+            {
                 found.insert(entry.path());
             }
         }

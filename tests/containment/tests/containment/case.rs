@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use containment::{Place, Ran, Sandbox, Scene, bare_kernel, host, program};
-use ringfence::Engine;
+use containment::{Place, Ran, Refusal, Sandbox, Scene, bare_kernel, host, program};
 use ringfence::policy::Guarantee;
+use ringfence::{Engine, EngineError, State};
 
 /// Where cases run.
 #[derive(Debug, Clone)]
@@ -146,6 +146,12 @@ pub struct Case {
     pub outside: Outside,
     /// The forbidden act makes something in the project on its way.
     pub untidy: bool,
+    /// It also counts that the engine says it cannot: it refuses, or the report calls the guarantee weakened.
+    pub or_reported: bool,
+    /// Nothing else may run beside it.
+    pub alone: bool,
+    /// On this engine only.
+    pub only: Option<Engine>,
 }
 
 /// A case with nothing special about it: allowed act, forbidden act, expected answers.
@@ -167,6 +173,9 @@ pub const fn act(
         answers,
         outside: Outside::Works,
         untidy: false,
+        or_reported: false,
+        alone: false,
+        only: None,
     }
 }
 
@@ -196,6 +205,21 @@ impl Case {
         self
     }
 
+    pub const fn or_reported(mut self) -> Case {
+        self.or_reported = true;
+        self
+    }
+
+    pub const fn alone(mut self) -> Case {
+        self.alone = true;
+        self
+    }
+
+    pub const fn only(mut self, engine: Engine) -> Case {
+        self.only = Some(engine);
+        self
+    }
+
     pub const fn untidy(mut self) -> Case {
         self.untidy = true;
         self
@@ -216,8 +240,23 @@ impl Case {
         scene
     }
 
+    /// Whether the engine itself says that it does not keep this promise.
+    fn reported(&self, stage: &Stage) -> bool {
+        match stage.sandbox(&self.scene(stage)).probe("call getpid") {
+            Err(Refusal::Engine(EngineError::Unmet { guarantee, .. })) => guarantee == self.guarantee,
+            Err(_) => false,
+            Ok(ran) => {
+                let answer = ran.report.guarantees.iter().find(|a| a.id == self.guarantee);
+                answer.is_some_and(|a| matches!(a.state, State::Weakened | State::Missing))
+            }
+        }
+    }
+
     pub fn prove(&self, stage: &Stage) -> Result<(), String> {
-        let _shared = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+        let (_alone, _shared) = lock(self.alone);
+        if self.or_reported && self.reported(stage) {
+            return Ok(());
+        }
         let expected = |line: &str| self.answers.contains(&line);
         let last = |lines: Vec<String>| lines.last().cloned().unwrap_or_default();
 
@@ -260,6 +299,15 @@ impl Case {
 /// Taken whole by stories that count what is on the host, shared by everything else.
 static ALONE: RwLock<()> = RwLock::new(());
 
+type Locks = (Option<RwLockWriteGuard<'static, ()>>, Option<RwLockReadGuard<'static, ()>>);
+
+fn lock(alone: bool) -> Locks {
+    match alone {
+        true => (Some(ALONE.write().unwrap_or_else(PoisonError::into_inner)), None),
+        false => (None, Some(ALONE.read().unwrap_or_else(PoisonError::into_inner))),
+    }
+}
+
 /// What takes more than one act to tell.
 #[derive(Debug)]
 pub struct Story {
@@ -268,16 +316,23 @@ pub struct Story {
     pub needs: Needs,
     /// Nothing else may run beside it.
     pub alone: bool,
+    /// On this engine only.
+    pub only: Option<Engine>,
     pub tell: fn(&Stage) -> Result<(), String>,
 }
 
 pub const fn story(guarantee: Guarantee, id: &'static str, tell: fn(&Stage) -> Result<(), String>) -> Story {
-    Story { guarantee, id, needs: Needs::Nothing, alone: false, tell }
+    Story { guarantee, id, needs: Needs::Nothing, alone: false, only: None, tell }
 }
 
 impl Story {
     pub const fn needs(mut self, needs: Needs) -> Story {
         self.needs = needs;
+        self
+    }
+
+    pub const fn only(mut self, engine: Engine) -> Story {
+        self.only = Some(engine);
         self
     }
 
@@ -291,13 +346,8 @@ impl Story {
     }
 
     pub fn prove(&self, stage: &Stage) -> Result<(), String> {
-        if self.alone {
-            let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
-            (self.tell)(stage)
-        } else {
-            let _shared = ALONE.read().unwrap_or_else(PoisonError::into_inner);
-            (self.tell)(stage)
-        }
+        let (_alone, _shared) = lock(self.alone);
+        (self.tell)(stage)
     }
 }
 

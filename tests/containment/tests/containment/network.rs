@@ -19,7 +19,8 @@ const fn isolated(id: &'static str, fails: &'static str, answers: &'static [&'st
 }
 
 const fn closed(id: &'static str, fails: &'static str) -> Case {
-    act(NetHostSocketsClosed, id, "unix-listen {project}/own", fails, CLOSED)
+    // A box looks at all sockets of the host, also at those of other cases, which go while it is made.
+    act(NetHostSocketsClosed, id, "unix-listen {project}/own", fails, CLOSED).alone()
 }
 
 fn listeners(s: &mut Scene) {
@@ -63,6 +64,7 @@ pub const CASES: &[Case] = &[
         &["EPERM"],
     )
     .needs(Needs::Landlock(6))
+    .or_reported()
     .given(|s| {
         listeners(s);
         open(s);
@@ -75,6 +77,7 @@ pub const CASES: &[Case] = &[
         &["EPERM"],
     )
     .needs(Needs::Landlock(6))
+    .or_reported()
     .given(|s| {
         listeners(s);
         open(s);
@@ -265,7 +268,7 @@ fn report(stage: &Stage) -> Result<(), String> {
         let ran = stage.inside(&scene, "ids")?;
         let state = |id| ran.report.guarantees.iter().find(|a| a.id == id).map(|a| a.state);
         same("isolated", state(NetIsolated), Some(if network { State::NotAsked } else { State::Enforced }))?;
-        let scoped = !network || crate::case::landlock() >= 6;
+        let scoped = !network || (crate::case::landlock() >= 6 && stage.engine == ringfence::Engine::Native);
         same("sockets", state(NetHostSocketsClosed), Some(if scoped { State::Enforced } else { State::Weakened }))?;
     }
     host::healthy()

@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
     }),
     hidden("by /proc/self/root", "read /proc/self/root{home}/.netrc"),
     hidden("by the root of process 1", "read /proc/1/root{home}/.netrc").outside(Outside::Untried),
-    hidden("by the directory of process 1", "read /proc/1/cwd/{home}/.netrc").outside(Outside::Untried),
+    hidden("by the directory of process 1", "read /proc/1/cwd/../.netrc").outside(Outside::Untried),
     hidden("by dot dot", "read {project}/../../home/.netrc"),
     hidden("project is home itself", "read {home}/.ssh/id_rsa").given(|s| s.project = s.home.clone()),
     hidden("project beside", "read {home}/.ssh/id_rsa").at(Place::Apart),
