@@ -81,7 +81,7 @@ pub enum Mount {
     Hide { target: PathBuf, kind: Kind, passable: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
-    /// A text file in private space or on a mount point, read-only (`/run/ringfence/box.json`, a blocked program's note).
+    /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
     Text { target: PathBuf, text: String, mode: u32 },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
     Seal { target: PathBuf },
@@ -120,10 +120,11 @@ const FEW_INODES: u64 = 4096;
 /// Size of private places that hold nothing but mount points and notes.
 const SMALL: u64 = 1 << 20;
 
-/// Where a box keeps what tells it that it is one.
-pub const MARKER_DIR: &str = "/run/ringfence";
+/// Where a box keeps what tells it that it is one: in `/dev`, which is every box's own and which no rule can touch. Engines
+/// make the directory with the rest of [`Mount::Dev`].
+pub const MARKER_DIR: &str = "/dev/ringfence";
 /// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
-pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
+pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
@@ -535,10 +536,11 @@ fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
 pub const HOME: &str = "/home/sandbox";
 
 /// Directories of programs and libraries.
-const PROGRAMS: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+pub(crate) const PROGRAMS: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
-const ETC: [&str; 20] = [
+pub(crate) const ETC: [&str; 20] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -560,6 +562,11 @@ const ETC: [&str; 20] = [
     "/etc/profile",
     "/etc/java-17-openjdk",
 ];
+
+/// The sockets of container daemons on this host, symlinks resolved.
+pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
+    DockerSockets::find(facts).found
+}
 
 /// The sockets of container daemons on this host, symlinks resolved.
 struct DockerSockets {

@@ -19,7 +19,7 @@ use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter, userns};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{Mount, Plan, Stub};
+use ringfence_policy::plan::{MARKER_DIR, Mount, Plan, Stub};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
@@ -112,6 +112,8 @@ impl Args {
                 self.words(["--dev"]);
                 self.path(target);
                 self.tmpfs(&target.join("shm"), 0o1777, Some(*shm_size));
+                self.words(["--perms", "0755", "--dir"]);
+                self.path(Path::new(MARKER_DIR));
                 self.seal(target);
             }
             Mount::Dir { target, mode } => {

@@ -101,8 +101,8 @@ fn list(errors: &[EngineError]) -> String {
 pub enum StdioSpec {
     /// These descriptors.
     Files([OwnedFd; 3]),
-    /// A terminal of the box's own; the master comes as [`Event::Terminal`].
-    Terminal { rows: u16, columns: u16 },
+    /// A terminal of the box's own; the master comes as [`Event::Terminal`]. `stderr` in its place where it is not one.
+    Terminal { rows: u16, columns: u16, stderr: Option<OwnedFd> },
 }
 
 /// Takes the engine that will enforce the plan: the one asked for, or the first that can honour it.
@@ -309,7 +309,7 @@ fn read_message(pipe: &OwnedFd) -> Option<String> {
 fn stdio_parts(stdio: StdioSpec) -> (Terminal, [Option<OwnedFd>; 3]) {
     match stdio {
         StdioSpec::Files([stdin, stdout, stderr]) => (Terminal::None, [Some(stdin), Some(stdout), Some(stderr)]),
-        StdioSpec::Terminal { rows, columns } => (Terminal::Own { rows, columns }, [None, None, None]),
+        StdioSpec::Terminal { rows, columns, stderr } => (Terminal::Own { rows, columns }, [None, None, stderr]),
     }
 }
 
