@@ -388,7 +388,8 @@ impl<'a> View<'a> {
                     self.bind(path, &target, false, Kind::File);
                 }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
-                State::Link | State::Absent(_) => {}
+                State::Absent(_) => self.make(path),
+                State::Link => {}
             }
         }
     }
@@ -428,6 +429,19 @@ impl<'a> View<'a> {
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
             }
         }
+    }
+
+    /// A directory that is made on the host for the box to use.
+    fn make(&mut self, path: &Path) {
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+        missing.reverse();
+        for dir in missing {
+            if !self.stubs.iter().any(|stub| stub.path == dir) {
+                self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+            }
+        }
+        let target = self.inside(path);
+        self.bind(path, &target, true, Kind::Dir);
     }
 
     fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
@@ -509,18 +523,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where programs are found besides `PATH`; git calls itself in its own directory.
-const PROGRAM_DIRS: [&str; 9] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-    "/usr/lib/git-core",
-    "/usr/libexec/git-core",
-    "/usr/local/libexec/git-core",
-];
+/// Where programs are found besides `PATH`. Not git's own directory: what git calls itself (`gc` expires the reflog) is
+/// not an agent's act.
+const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
 /// (busybox), the symlink with this name.
