@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::plan::{self, ETC, HOME, PROGRAMS};
 use crate::policy::{Policy, Root};
 use crate::rules::{Access, FileRule, Kind, candidates};
-use crate::tree::{Node, PRIVATE, State, Tree, TreeError, real_parent};
+use crate::tree::{Node, PRIVATE, State, Tree, TreeError, real};
 
 /// What the box can do with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum Decides {
 /// Explains an absolute path on the host.
 pub fn explain<'a>(policy: &'a Policy, facts: &Facts, path: &Path) -> Result<Explanation<'a>, TreeError> {
     let tree = Tree::new(policy, facts)?;
-    let path = fs::canonicalize(path).unwrap_or_else(|_| real_parent(path));
+    let path = real(path);
     let inside = match (&policy.workdir_at, path.strip_prefix(&policy.workdir)) {
         (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
         (Some(at), Ok(below)) => at.join(below),
