@@ -393,7 +393,7 @@ fn launcher_environment_is_not_there(engine: Engine) {
 /// Starts a script on a terminal of its own; returns the master side as well.
 fn on_terminal(project: &Project, engine: Engine, script: &str) -> (Running, std::fs::File) {
     let plan = project.plan(&["sh", "-c", script]);
-    let stdio = StdioSpec::Terminal { rows: 33, columns: 77 };
+    let stdio = StdioSpec::Terminal { rows: 33, columns: 77, stderr: None };
     let running = engines::start(engine, &plan, &project.facts, stdio).unwrap();
     match running.next_event().unwrap() {
         Event::Terminal(master) => (running, master.into()),

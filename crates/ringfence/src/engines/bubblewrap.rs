@@ -415,7 +415,7 @@ fn qualifies(line: &str) -> bool {
 /// Shell commands that make the names of stand-ins, and that take them away.
 fn stubs(stubs: &[Stub]) -> (String, String) {
     let (mut make, mut clear) = (String::new(), String::new());
-    for Stub { path, kind, text } in stubs {
+    for Stub { path, kind, text, .. } in stubs.iter().filter(|stub| !stub.present) {
         let path = quote(path.as_os_str());
         let (made, cleared) = match kind {
             Kind::Dir => (format!("mkdir -p {path} &&\n"), format!("; rmdir {path} 2>/dev/null")),

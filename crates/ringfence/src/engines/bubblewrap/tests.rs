@@ -111,9 +111,7 @@ fn position(lines: &[String], line: &str) -> usize {
 
 /// Whether the real host's own container sockets are hidden depends on that host.
 fn without_host_sockets(lines: Vec<String>) -> Vec<String> {
-    let of_host = |l: &String| {
-        l.contains("--ro-bind-data <0> /run/") || l.contains("--dir /run/") && !l.ends_with("/run/ringfence")
-    };
+    let of_host = |l: &String| l.contains("--ro-bind-data <0> /run/") || l.contains("--dir /run/");
     lines.into_iter().filter(|l| !of_host(l)).collect()
 }
 
@@ -139,21 +137,23 @@ fn network_open() {
     );
     let after_private = &mounts[position(mounts, "--perms 1777 --size 4096 --tmpfs /tmp")..];
     assert_eq!(
-        mounts[..5],
+        mounts[..6],
         [
             "--ro-bind / /",
             "--proc /proc",
             "--dev /dev",
             "--perms 1777 --size 4096 --tmpfs /dev/shm",
+            "--perms 0755 --dir /dev/ringfence",
             "--remount-ro /dev",
         ]
     );
     assert_eq!(
-        after_private[after_private.len() - 5..],
+        after_private[after_private.len() - 6..],
         [
-            "--perms 0444 --ro-bind-data <20> /run/ringfence/box.json",
+            "--perms 0444 --ro-bind-data <20> /dev/ringfence/box.json",
             "--bind ~/project ~/project",
-            "--remount-ro /run/ringfence",
+            "--perms 0444 --ro-bind-data <0> /dev/ringfence/commands",
+            "--remount-ro /dev/ringfence",
             "--chdir ~/project",
             "--seccomp <2>",
         ]
