@@ -67,11 +67,12 @@ impl Keeper {
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
         let list = Arc::new(List::write(registry, &entries)?);
         let keeper = Self::beside(Some(list.clone()), groups)?;
-        for stub in needed {
-            make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
-        }
+        let made = needed
+            .into_iter()
+            .try_for_each(|stub| make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
+        // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
         list.unlock();
-        Ok(Some(keeper))
+        made.map(|()| Some(keeper))
     }
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
