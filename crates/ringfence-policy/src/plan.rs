@@ -26,6 +26,8 @@ pub struct Plan {
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
     pub network: Network,
+    /// The Docker socket is bound in.
+    pub docker: bool,
     pub nesting: bool,
     /// Ids of the command inside.
     pub uid: u32,
@@ -179,6 +181,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         mounts: view.mounts,
         stubs: view.stubs,
         network: policy.network,
+        docker: policy.docker,
         nesting: policy.nesting,
         uid,
         gid,
@@ -509,8 +512,13 @@ impl<'a> View<'a> {
                 {
                     continue;
                 }
-                let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
-                self.bind(&source, &real, false, Kind::File);
+                let real = if source == target {
+                    let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
+                    self.bind(&source, &real, false, Kind::File);
+                    real
+                } else {
+                    source
+                };
                 let program = self.facts.program.clone();
                 self.bind(&program, &target, false, Kind::File);
                 table.push_str(&format!("{}\t{}\t{rule}\n", target.display(), real.display()));
@@ -555,13 +563,15 @@ impl<'a> View<'a> {
 /// not an agent's act.
 const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
-/// (busybox), the symlink with this name.
+/// The real program at a place, and what to mount on: the file itself, or, where the file goes by another name (busybox, a
+/// script that a link in `bin` leads to), the link. What a link leads to stays where it is and is the real program.
 fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
     let source = fs::canonicalize(place).ok().filter(|p| p.is_file())?;
     let parent = fs::canonicalize(place.parent()?).ok()?;
-    let same_name = source.file_name().is_some_and(|n| n.as_bytes().starts_with(name.as_bytes()));
-    let target = if same_name { source.clone() } else { parent.join(name) };
+    // `python3` is `python3.11`, but `npm` is not `npm-cli.js`.
+    let version = |rest: &[u8]| rest.iter().all(|b| b.is_ascii_digit() || *b == b'.' || *b == b'-');
+    let same = source.file_name().and_then(|n| n.as_bytes().strip_prefix(name.as_bytes())).is_some_and(version);
+    let target = if same { source.clone() } else { parent.join(name) };
     Some((source, target))
 }
 

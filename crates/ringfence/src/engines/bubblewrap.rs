@@ -537,6 +537,9 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
         Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
         Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
+        Guarantee::NetHostSocketsClosed if plan.docker => {
+            weakened("bwrap: private /run and /tmp; the Docker socket is open, and whoever has it is root on this host")
+        }
         Guarantee::NetHostSocketsClosed if plan.network == Network::Open => weakened(
             "bwrap: private /run and /tmp, stand-ins over bound sockets; abstract sockets are open with the network",
         ),

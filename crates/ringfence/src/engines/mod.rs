@@ -140,10 +140,9 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let runtime_dir = facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new);
     let group = needs_group(plan).then(|| make_group(plan)).transpose()?.flatten();
     let groups = group.as_ref().map(Group::paths).unwrap_or_default();
-    let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry(runtime_dir))?;
+    let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?;
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
