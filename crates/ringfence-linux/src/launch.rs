@@ -104,7 +104,6 @@ pub enum Stage {
     Filter,
     Terminal,
     Fork,
-    Verify,
     /// The command's own process: session, descriptors, working directory.
     Session,
     Stdio,
@@ -112,7 +111,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    const FIXED: [Stage; 18] = [
+    const FIXED: [Stage; 17] = [
         Stage::Groups,
         Stage::IdMaps,
         Stage::Pivot,
@@ -127,7 +126,6 @@ impl Stage {
         Stage::Filter,
         Stage::Terminal,
         Stage::Fork,
-        Stage::Verify,
         Stage::Session,
         Stage::Stdio,
         Stage::WorkingDirectory,
@@ -166,7 +164,6 @@ impl fmt::Display for Stage {
             Stage::Filter => "install the system-call filter",
             Stage::Terminal => "open a terminal",
             Stage::Fork => "fork the command",
-            Stage::Verify => "verify the walls",
             Stage::Session => "start a session",
             Stage::Stdio => "set up standard descriptors",
             Stage::WorkingDirectory => "enter the working directory",
@@ -353,6 +350,8 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     }
     sys::drop_capabilities().map_err(at(Stage::Capabilities))?;
     rustix::thread::set_no_new_privs(true).map_err(at(Stage::NoNewPrivileges))?;
+    // The launcher's command line would be read from this copy of its memory.
+    sys::forget_arguments();
     // Not traceable, and its memory and environment, which are the launcher's, not readable through /proc. Last of the
     // identity steps, since they each reset it and it closes /proc/self/*_map.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)

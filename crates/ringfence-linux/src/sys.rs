@@ -110,6 +110,59 @@ unsafe fn clone_sharing<F: FnMut() -> i32>(
     rustix::process::Pid::from_raw(check(pid.into())? as i32).ok_or(Errno::INVAL)
 }
 
+/// Where the kernel put this program's arguments and environment: `/proc/PID/cmdline` and `environ` show these bytes.
+#[cfg(target_env = "gnu")]
+mod initial {
+    use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+    static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+    static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+    /// Called by the C library before `main`, with the program's own vectors.
+    extern "C" fn remember(_: libc::c_int, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) {
+        let mut first: *mut u8 = std::ptr::null_mut();
+        let mut end: *mut u8 = std::ptr::null_mut();
+        for list in [argv, envp] {
+            let mut at = list;
+            // SAFETY: both lists end with a null pointer, and their strings with a NUL; the kernel made them, and nothing
+            // has run that could have changed them.
+            while let Some(string) = std::ptr::NonNull::new(unsafe { *at }) {
+                let string = string.as_ptr();
+                // SAFETY: as above.
+                let length = unsafe { libc::strlen(string) } + 1;
+                if first.is_null() {
+                    first = string.cast();
+                }
+                end = string.cast::<u8>().wrapping_add(length);
+                at = at.wrapping_add(1);
+            }
+        }
+        START.store(first, Ordering::Relaxed);
+        LENGTH.store((end as usize).saturating_sub(first as usize), Ordering::Relaxed);
+    }
+
+    #[used]
+    // SAFETY: glibc calls every function in this section once, before main, with argc, argv and envp.
+    #[unsafe(link_section = ".init_array")]
+    static REMEMBER: extern "C" fn(libc::c_int, *const *mut libc::c_char, *const *mut libc::c_char) = remember;
+
+    pub fn wipe() {
+        let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+        if !start.is_null() {
+            // SAFETY: the strings are one block at the top of the initial stack, which is mapped and writable for the life
+            // of the process; the caller promises that nobody reads them any more.
+            unsafe { std::ptr::write_bytes(start, 0, length) };
+        }
+    }
+}
+
+/// Zeroes the arguments and the environment that this process was started with. For a forked child that will never look
+/// at them again: its copies are wiped, its parent's stay.
+pub fn forget_arguments() {
+    #[cfg(target_env = "gnu")]
+    initial::wipe();
+}
+
 /// Ends the process without running any exit handler, which belong to the process that forked.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit(2) takes no pointer and does not return.

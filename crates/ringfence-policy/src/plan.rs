@@ -81,7 +81,7 @@ pub enum Mount {
     Hide { target: PathBuf, kind: Kind, passable: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
-    /// A text file in private space or on a mount point, read-only (`/run/ringfence/box.json`, a blocked program's note).
+    /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
     Text { target: PathBuf, text: String, mode: u32 },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
     Seal { target: PathBuf },
@@ -120,10 +120,11 @@ const FEW_INODES: u64 = 4096;
 /// Size of private places that hold nothing but mount points and notes.
 const SMALL: u64 = 1 << 20;
 
-/// Where a box keeps what tells it that it is one.
-pub const MARKER_DIR: &str = "/run/ringfence";
+/// Where a box keeps what tells it that it is one: in `/dev`, which is every box's own and which no rule can touch. Engines
+/// make the directory with the rest of [`Mount::Dev`].
+pub const MARKER_DIR: &str = "/dev/ringfence";
 /// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
-pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
+pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
