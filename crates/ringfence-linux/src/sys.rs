@@ -365,6 +365,29 @@ pub fn signal_fd_for_all() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// All signals are blocked while this lives, and after a fork in the child: none is lost between the two.
+#[derive(Debug)]
+pub struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: all-zero sigsets are valid memory for sigfillset and sigprocmask, which initialise them.
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: `all` is live and writable.
+        unsafe { libc::sigfillset(&mut all) };
+        // SAFETY: `all` is an initialised set and `old` is live and writable.
+        check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old) }.into())?;
+        Ok(Self(old))
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel; no old set is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
 /// A signalfd for these signals, which are blocked in this thread.
 pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
     // SAFETY: an all-zero sigset is valid memory for sigemptyset, which then initialises it.
@@ -435,6 +458,22 @@ pub fn reset_signals() -> Result<(), Errno> {
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `none` is an initialised set.
     check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) }.into())?;
+    Ok(())
+}
+
+/// Blocks every signal but those that stop and continue a process: what is meant for the command must not end a program
+/// that stands between.
+pub fn block_all_but_stops() -> Result<(), Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigfillset, which then initialises it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT, libc::SIGCHLD] {
+        // SAFETY: `set` is an initialised set, and the signal is a valid one.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: `set` is an initialised set; no old set is asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) }.into())?;
     Ok(())
 }
 

@@ -93,7 +93,32 @@ pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
-    pub text: &'static str,
+    pub text: String,
+    /// It is there already, and looks like one that another box needs: then it must stay until this box ends, too.
+    pub present: bool,
+}
+
+/// Permissions of a file that stands in for a protected path.
+pub const STUB_FILE_MODE: u32 = 0o444;
+
+impl Stub {
+    fn missing(path: &Path, kind: Kind, text: &str) -> Stub {
+        Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
+    }
+
+    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file.
+    fn look_at(path: &Path, node: &Node) -> Option<Stub> {
+        let text = match node.kind {
+            _ if !node.exact => return None,
+            Kind::Dir => fs::read_dir(path).ok()?.next().is_none().then(String::new),
+            Kind::File => {
+                let data = fs::symlink_metadata(path).ok()?;
+                let tiny = data.is_file() && data.len() < 10 && data.permissions().mode() & 0o7777 == STUB_FILE_MODE;
+                tiny.then(|| fs::read_to_string(path).ok())?
+            }
+        }?;
+        Some(Stub { path: path.to_path_buf(), kind: node.kind, text, present: true })
+    }
 }
 
 /// Why there is no plan: nothing was started.
@@ -381,14 +406,18 @@ impl<'a> View<'a> {
                 self.pin(path, writable, &mut pins);
             }
             match &node.state {
-                State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
+                State::Present => {
+                    self.stubs.extend(Stub::look_at(path, node));
+                    self.present(path, node, above.map(|(_, n)| n.access), tree);
+                }
                 // Mounted on itself, the link can be followed, and neither replaced nor moved away.
                 State::Link if node.access != Access::Rw => {
                     let target = self.inside(path);
                     self.bind(path, &target, false, Kind::File);
                 }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
-                State::Link | State::Absent(_) => {}
+                State::Absent(_) => self.make(path),
+                State::Link => {}
             }
         }
     }
@@ -401,7 +430,7 @@ impl<'a> View<'a> {
         for dir in between {
             if pins.insert(dir.to_path_buf()) {
                 if !dir.exists() {
-                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+                    self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
                 }
                 let target = self.inside(dir);
                 self.bind(dir, &target, true, Kind::Dir);
@@ -430,9 +459,22 @@ impl<'a> View<'a> {
         }
     }
 
+    /// A directory that is made on the host for the box to use.
+    fn make(&mut self, path: &Path) {
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+        missing.reverse();
+        for dir in missing {
+            if !self.stubs.iter().any(|stub| stub.path == dir) {
+                self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
+            }
+        }
+        let target = self.inside(path);
+        self.bind(path, &target, true, Kind::Dir);
+    }
+
     fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
         let target = self.inside(path);
-        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind, text });
+        self.stubs.push(Stub::missing(path, node.kind, text));
         match node.access {
             Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
             _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
@@ -509,18 +551,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where programs are found besides `PATH`; git calls itself in its own directory.
-const PROGRAM_DIRS: [&str; 9] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-    "/usr/lib/git-core",
-    "/usr/libexec/git-core",
-    "/usr/local/libexec/git-core",
-];
+/// Where programs are found besides `PATH`. Not git's own directory: what git calls itself (`gc` expires the reflog) is
+/// not an agent's act.
+const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
 /// (busybox), the symlink with this name.
@@ -536,10 +569,11 @@ fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
 pub const HOME: &str = "/home/sandbox";
 
 /// Directories of programs and libraries.
-const PROGRAMS: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+pub(crate) const PROGRAMS: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
-const ETC: [&str; 20] = [
+pub(crate) const ETC: [&str; 20] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -561,6 +595,11 @@ const ETC: [&str; 20] = [
     "/etc/profile",
     "/etc/java-17-openjdk",
 ];
+
+/// The sockets of container daemons on this host, symlinks resolved.
+pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
+    DockerSockets::find(facts).found
+}
 
 /// The sockets of container daemons on this host, symlinks resolved.
 struct DockerSockets {

@@ -47,7 +47,7 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Present,
-    /// Not there, and must not appear; the stand-in holds this text.
+    /// Not there, and must not appear; the stand-in holds this text. Where it is writable: not there, and to be made.
     Absent(&'static str),
     /// A symlink in a writable place, which must not be replaced. What it leads to has a node of its own.
     Link,
@@ -154,6 +154,7 @@ impl Tree {
                 let above = self.above(path);
                 let private = PRIVATE.iter().any(|p| path.starts_with(p)) && above.is_none();
                 match (&node.state, above.map(|(_, n)| n.access)) {
+                    (State::Absent(_), _) if node.access == Access::Rw => false,
                     (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
                     (State::Absent(_) | State::Link, _) => true,
                     (State::Present, None) => node.access == Access::Exclude && (private || root == Root::Programs),
@@ -234,6 +235,7 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
             }
             match rule.missing {
                 Missing::Ignore => Ok(Vec::new()),
+                Missing::Make => Ok(vec![(real(path), node(Kind::Dir, State::Absent(""), true))]),
                 Missing::Protect(kind) => Ok(vec![(real(path), node(kind, State::Absent(""), true))]),
                 Missing::ProtectText(text) => Ok(vec![(real(path), node(Kind::File, State::Absent(text), true))]),
                 Missing::Fail => {
@@ -245,7 +247,7 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
 }
 
 /// The path without symlinks, as far as it exists.
-fn real(path: &Path) -> PathBuf {
+pub(crate) fn real(path: &Path) -> PathBuf {
     walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
 }
 
