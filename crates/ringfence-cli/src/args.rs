@@ -230,6 +230,10 @@ pub struct PolicyFlags {
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub tmp_size: Option<String>,
 
+    /// Files and directories that the private /tmp can hold
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub tmp_inodes: Option<String>,
+
     /// Output that is kept when it is captured (--json)
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub output_limit: Option<String>,
@@ -361,7 +365,7 @@ impl PolicyFlags {
         type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
         let repeated: [(&'static str, &[String], Set); 2] =
             [("preset", &self.preset, Layer::preset), ("allow-syscall", &self.allow_syscall, Layer::allow_syscall)];
-        let single: [(&'static str, &Option<String>, Set); 8] = [
+        let single: [(&'static str, &Option<String>, Set); 9] = [
             ("memory", &self.memory, Layer::memory),
             ("cpus", &self.cpus, Layer::cpus),
             ("pids", &self.pids, Layer::pids),
@@ -369,6 +373,7 @@ impl PolicyFlags {
             ("timeout", &self.timeout, Layer::timeout),
             ("cpu-time", &self.cpu_time, Layer::cpu_time),
             ("tmp-size", &self.tmp_size, Layer::tmp_size),
+            ("tmp-inodes", &self.tmp_inodes, Layer::tmp_inodes),
             ("output-limit", &self.output_limit, Layer::output_limit),
         ];
         let single = single.iter().map(|(flag, text, set)| (*flag, text.as_slice(), *set));
