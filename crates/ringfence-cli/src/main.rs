@@ -19,6 +19,11 @@ use args::{Cli, Command};
 use clap::Parser;
 use failure::Failure;
 
+/// musl's own takes four times as long, and a run asks for memory some thousand times.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;

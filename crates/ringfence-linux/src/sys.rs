@@ -269,7 +269,7 @@ pub fn loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads one live `ifreq`.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request)) }.into())?;
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, std::ptr::from_ref(&request)) }.into())?;
     Ok(())
 }
 
