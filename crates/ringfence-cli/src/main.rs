@@ -19,10 +19,9 @@ use args::{Cli, Command, Config};
 use clap::Parser;
 use failure::Failure;
 
-/// musl's own takes four times as long, and a run asks for memory some thousand times.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
 
 fn main() -> ExitCode {
     if let Some(code) = guard::stand() {

@@ -216,7 +216,15 @@ enum Space {
 
 impl<'a> View<'a> {
     fn new(policy: &'a Policy, facts: &'a Facts, lookup: &'a Lookup) -> Self {
-        Self { policy, facts, lookup, mounts: Vec::new(), stubs: Vec::new(), spaces: BTreeMap::new(), made: BTreeSet::new() }
+        Self {
+            policy,
+            facts,
+            lookup,
+            mounts: Vec::new(),
+            stubs: Vec::new(),
+            spaces: BTreeMap::new(),
+            made: BTreeSet::new(),
+        }
     }
 
     /// Where a path of the host stands inside.

@@ -212,7 +212,8 @@ impl Tree {
             }
         }
         let workdir = &policy.workdir;
-        let own = self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
+        let own =
+            self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
         if let Some((excluded, node)) = own.or_else(|| self.above(workdir))
             && node.access == Access::Exclude
         {
@@ -268,7 +269,9 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, Tre
                 Missing::Ignore => Ok(Vec::new()),
                 Missing::Make => Ok(vec![(real(lookup, path), node(Kind::Dir, State::Absent(""), true))]),
                 Missing::Protect(kind) => Ok(vec![(real(lookup, path), node(kind, State::Absent(""), true))]),
-                Missing::ProtectText(text) => Ok(vec![(real(lookup, path), node(Kind::File, State::Absent(text), true))]),
+                Missing::ProtectText(text) => {
+                    Ok(vec![(real(lookup, path), node(Kind::File, State::Absent(text), true))])
+                }
                 Missing::Fail => {
                     Err(TreeError::Missing { path: path.clone(), access: rule.access, origin: rule.origin.clone() })
                 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
 use ringfence_linux::limits::{Group, Home, LimitError, Usage};
+use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -162,7 +163,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     }
     spec.rlimits.extend(rlimits(plan));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
-    let steps = spec.steps.iter().map(ToString::to_string).collect();
+    let steps = std::mem::take(&mut spec.steps);
     Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
 }
 
@@ -187,25 +188,23 @@ fn nonce() -> u64 {
 
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host.
 fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
-    let home = Home::find();
-    let group = match &home {
-        Home::V2(_) => "control group v2",
-        Home::V1 { .. } => "control group v1",
-        Home::None(_) => "",
-    };
-    match (guarantee, &home) {
-        (Guarantee::LimitFiles, _) => enforced("RLIMIT_NOFILE of each process"),
-        (Guarantee::LimitTime, _) => enforced("TERM, then KILL of process 1 from outside"),
-        (Guarantee::LimitOutput, _) => enforced("streamed; captured output keeps a bounded head and tail"),
-        (Guarantee::LimitCpu, _) if plan.limits.cpus.is_none() => enforced("RLIMIT_CPU and a watch over the tree"),
-        (_, Home::None(reason)) => weakened(match guarantee {
+    match guarantee {
+        Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),
+        Guarantee::LimitTime => return enforced("TERM, then KILL of process 1 from outside"),
+        Guarantee::LimitOutput => return enforced("streamed; captured output keeps a bounded head and tail"),
+        Guarantee::LimitCpu if plan.limits.cpus.is_none() => return enforced("RLIMIT_CPU and a watch over the tree"),
+        _ => {}
+    }
+    match Home::find() {
+        Home::V2(_) => enforced("control group v2"),
+        Home::V1 { .. } => enforced("control group v1"),
+        Home::None(reason) => weakened(match guarantee {
             Guarantee::LimitMemory => format!("RLIMIT_DATA of each process and a watch over the tree ({reason})"),
             Guarantee::LimitProcesses => format!("process count of the sandbox's own user namespace ({reason})"),
             _ => {
                 format!("affinity to as many processors as asked for, rounded up, which a program can undo ({reason})")
             }
         }),
-        _ => enforced(group),
     }
 }
 
@@ -234,7 +233,8 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
 #[derive(Debug)]
 pub struct Running {
     launched: Launched,
-    steps: Vec<String>,
+    /// For the message when one of them failed.
+    steps: Vec<Step>,
     program: PathBuf,
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
@@ -258,7 +258,7 @@ impl Running {
             }
             Event::Failed { stage, errno } => {
                 let what = match stage {
-                    Stage::Step(index) => self.steps.get(index).cloned().unwrap_or_else(|| stage.to_string()),
+                    Stage::Step(index) => self.steps.get(index).map_or_else(|| stage.to_string(), ToString::to_string),
                     stage => stage.to_string(),
                 };
                 Err(EngineError::Setup { stage, what, errno })
