@@ -18,6 +18,10 @@ use std::process::ExitCode;
 use args::{Cli, Command, Config};
 use failure::Failure;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+
 fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
