@@ -208,6 +208,7 @@ fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
 }
 
 /// Limits of each process, which every box has.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
     let mut limits = vec![(libc::RLIMIT_CORE as u32, 1)];
@@ -218,6 +219,7 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
 
 /// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
 /// while the tree as a whole is watched from outside.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     let mut limits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
