@@ -57,10 +57,13 @@ pub enum Step {
     /// The shared tmpfs that stand-ins are cloned from; attached at a target that a later step covers.
     StandIns {
         target: CString,
+        tmpfs: Tmpfs,
     },
+    /// `if_there`: nothing is done where the target is not there any more.
     StandIn {
         target: CString,
         which: StandIn,
+        if_there: bool,
     },
     Proc {
         target: CString,
@@ -176,7 +179,7 @@ impl fmt::Display for Step {
                 tmpfs.inodes.to_string_lossy()
             ),
             Step::StandIns { .. } => write!(f, "prepare empty stand-ins"),
-            Step::StandIn { target, which } => match which {
+            Step::StandIn { target, which, .. } => match which {
                 StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
                 StandIn::EmptyFile | StandIn::EmptyDir => write!(f, "keep {} empty", inside(target)),
             },
@@ -251,8 +254,8 @@ impl<'a> Building<'a> {
                 self.attach(&tree, target)
             }
             Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),
-            Step::StandIns { target } => {
-                let space = new_tmpfs(&Tmpfs::new(0o755, 4096, 16, None))?;
+            Step::StandIns { target, tmpfs } => {
+                let space = new_tmpfs(tmpfs)?;
                 for which in StandIn::ALL {
                     // mkdirat and openat apply the umask, so the mode is set by name.
                     if which.is_dir() {
@@ -268,13 +271,16 @@ impl<'a> Building<'a> {
                 self.stand_ins = Some(space);
                 Ok(())
             }
-            Step::StandIn { target, which } => {
+            Step::StandIn { target, which, if_there } => {
                 let stand_ins = self.stand_ins.as_ref().ok_or(Errno::INVAL)?;
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 let tree = open_tree(stand_ins, which.name(), flags)?;
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
-                self.attach(&tree, target)
+                match self.attach(&tree, target) {
+                    Err(Errno::NOENT) if *if_there => Ok(()),
+                    result => result,
+                }
             }
             Step::Proc { target } => {
                 let fs = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;

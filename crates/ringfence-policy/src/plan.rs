@@ -81,7 +81,8 @@ pub enum Mount {
     /// A symbolic link in private space.
     Symlink { target: PathBuf, to: PathBuf },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
-    Hide { target: PathBuf, kind: Kind, passable: bool },
+    /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
+    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
@@ -421,6 +422,10 @@ impl<'a> View<'a> {
     fn files(&mut self, tree: &Tree) {
         let mut pins = BTreeSet::new();
         for (path, node) in tree.nodes() {
+            // Nothing can be planted on a read-only mount (as in a sandbox in a sandbox), and no stand-in be made.
+            if matches!(node.state, State::Absent(_)) && self.facts.read_only(path) {
+                continue;
+            }
             let above = tree.above(path);
             let in_writable = above.is_some_and(|(_, n)| n.access == Access::Rw);
             if let (true, Some((writable, _))) = (in_writable && node.access != Access::Rw, above) {
@@ -475,7 +480,8 @@ impl<'a> View<'a> {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
-                self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
+                let fleeting = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
             }
         }
     }
@@ -497,7 +503,9 @@ impl<'a> View<'a> {
         let target = self.inside(path);
         self.stubs.push(Stub::missing(path, node.kind, text));
         match node.access {
-            Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            Access::Exclude => {
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false, fleeting: false })
+            }
             _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
             _ => self.bind(path, &target, false, Kind::File),
         }
@@ -558,7 +566,8 @@ impl<'a> View<'a> {
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone().into(), Space::Host);
-                self.mounts.push(Mount::Hide { target: socket.clone(), kind: Kind::File, passable: false });
+                let target = socket.clone();
+                self.mounts.push(Mount::Hide { target, kind: Kind::File, passable: false, fleeting: true });
             }
         }
         if self.policy.docker

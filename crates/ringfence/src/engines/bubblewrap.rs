@@ -130,8 +130,8 @@ impl Args {
             }
             Mount::Hide { target, kind: Kind::File, .. } => self.data(target, 0, b""),
             // Sealed by the plan when what it exposes is mounted.
-            Mount::Hide { target, kind: Kind::Dir, passable: true } => self.tmpfs(target, 0o111, Some(1 << 20)),
-            Mount::Hide { target, kind: Kind::Dir, passable: false } => {
+            Mount::Hide { target, kind: Kind::Dir, passable: true, .. } => self.tmpfs(target, 0o111, Some(1 << 20)),
+            Mount::Hide { target, kind: Kind::Dir, passable: false, .. } => {
                 self.tmpfs(target, 0, None);
                 self.seal(target);
             }

@@ -80,7 +80,8 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 let target = inside(target)?;
                 // Stand-ins are cloned from a space that lies under the first private place, where nothing sees it.
                 if !steps.iter().any(|s| matches!(s, Step::StandIns { .. })) {
-                    steps.push(Step::StandIns { target: target.clone() });
+                    let tmpfs = Tmpfs::new(0o755, 4096, 16, None);
+                    steps.push(Step::StandIns { target: target.clone(), tmpfs });
                 }
                 steps.push(Step::Tmpfs { target, tmpfs: Tmpfs::new(*mode, *size, *inodes, owner) });
             }
@@ -91,15 +92,17 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
             Mount::Symlink { target, to } => {
                 steps.push(Step::Symlink { target: inside(target)?, to: c_path(to)? });
             }
-            Mount::Hide { target, kind: Kind::Dir, passable: true } => {
+            Mount::Hide { target, kind: Kind::Dir, passable: true, .. } => {
                 steps.push(Step::Tmpfs { target: inside(target)?, tmpfs: Tmpfs::new(0o111, 1 << 20, 4096, owner) })
             }
-            Mount::Hide { target, kind, .. } => steps.push(Step::StandIn {
+            Mount::Hide { target, kind, fleeting, .. } => steps.push(Step::StandIn {
                 target: inside(target)?,
+                if_there: *fleeting,
                 which: if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile },
             }),
             Mount::Empty { target, kind } => steps.push(Step::StandIn {
                 target: inside(target)?,
+                if_there: false,
                 which: if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile },
             }),
             Mount::Text { target, text, mode } => {

@@ -268,7 +268,12 @@ fn symlinked_mount_point_is_refused() {
 fn too_many_files_are_refused() {
     let host = Host::new();
     let mut plan = host.plan().unwrap();
-    let hide = |n: usize| Mount::Hide { target: host.path(&n.to_string()), kind: Kind::File, passable: false };
+    let hide = |n: usize| Mount::Hide {
+        target: host.path(&n.to_string()),
+        kind: Kind::File,
+        passable: false,
+        fleeting: false,
+    };
     plan.mounts.extend((0..=MAX_FILES).map(hide));
     let refused = compile(&plan, None, &Staged::default()).unwrap_err();
     assert!(matches!(refused, EngineError::Unmet { guarantee: Guarantee::FsSecretsHidden, .. }), "{refused}");
