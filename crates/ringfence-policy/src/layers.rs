@@ -33,6 +33,8 @@ pub struct Inputs {
     /// The effective working directory: absolute and canonical.
     pub workdir: PathBuf,
     pub home: PathBuf,
+    /// The home of the caller's account, where `HOME` says otherwise: its secrets stay hidden.
+    pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
 }
@@ -40,7 +42,16 @@ pub struct Inputs {
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
-        Inputs { global: None, project: None, project_trusted: false, flags, workdir, home, own_dirs: Vec::new() }
+        Inputs {
+            global: None,
+            project: None,
+            project_trusted: false,
+            flags,
+            workdir,
+            home,
+            account_home: None,
+            own_dirs: Vec::new(),
+        }
     }
 }
 
@@ -66,7 +77,7 @@ impl Resolved {
         let mut add = |key: String, text: String| {
             let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
                 layer: LayerKind::Profile,
-                place: format!("profile {}", self.builtin.name),
+                place: format!("profile {}", self.builtin.name).into(),
             });
             out.push(Value { key, text, origin });
         };
@@ -197,7 +208,7 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, own_dirs } = inputs;
+    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -205,6 +216,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
     let chain = profile_chain(&chosen.value, &definitions)?;
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
+    stack.account_home = account_home;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -251,7 +263,7 @@ struct Chosen {
 
 impl Chosen {
     fn origin(&self) -> Origin {
-        Origin { layer: self.layer, place: self.value.place.clone() }
+        Origin { layer: self.layer, place: self.value.place.clone().into() }
     }
 }
 
@@ -318,6 +330,7 @@ fn profile_chain<'a>(chosen: &At<String>, definitions: &Definitions<'a>) -> Resu
 struct Stack {
     workdir: PathBuf,
     home: PathBuf,
+    account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
     profile: &'static Profile,
     name: String,
@@ -346,6 +359,7 @@ impl Stack {
         let mut stack = Stack {
             workdir,
             home,
+            account_home: None,
             own_dirs,
             profile,
             name,
@@ -382,11 +396,11 @@ impl Stack {
     }
 
     fn profile_origin(&self) -> Origin {
-        Origin { layer: LayerKind::Profile, place: self.profile_place() }
+        Origin { layer: LayerKind::Profile, place: self.profile_place().into() }
     }
 
     fn origin(&mut self, key: impl Into<String>, layer: LayerKind, place: &str) {
-        self.origins.insert(key.into(), Origin { layer, place: place.to_owned() });
+        self.origins.insert(key.into(), Origin { layer, place: place.to_owned().into() });
     }
 
     fn select(&mut self, selection: &At<Selection>, layer: LayerKind) {
@@ -414,7 +428,14 @@ impl Stack {
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
         let places = Places { workdir: &self.workdir, home: &self.home };
-        self.looked_up.entry(preset).or_insert_with(|| presets::rules(preset, places, LayerKind::Profile))
+        let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
+        self.looked_up.entry(preset).or_insert_with(|| {
+            let mut found = presets::rules(preset, places, LayerKind::Profile);
+            if let Some(home) = account {
+                found.0.extend(presets::rules(preset, Places { home, ..places }, LayerKind::Profile).0);
+            }
+            found
+        })
     }
 
     /// All rules in force, in layer order.
@@ -473,7 +494,7 @@ impl Stack {
         let FileEntry { access, path, missing } = &entry.value;
         let pattern = Pattern::parse(path, &self.workdir, &self.home)
             .map_err(|source| LayerError::Path { place: entry.place.clone(), source })?;
-        let origin = Origin { layer, place: entry.place.clone() };
+        let origin = Origin { layer, place: entry.place.clone().into() };
         Ok(FileRule { access: *access, pattern, missing: *missing, origin })
     }
 
@@ -801,10 +822,10 @@ impl Stack {
         let ceiling_origin = self.origins.get("limits.timeout_ceiling").cloned().unwrap_or(self.profile_origin());
         match self.origins.get("limits.timeout") {
             Some(origin) if origin.layer >= ceiling_origin.layer => Err(LayerError::TimeoutAboveCeiling {
-                place: origin.place.clone(),
+                place: origin.place.to_string(),
                 timeout: optional_text(self.limits.timeout, format_duration),
                 ceiling: format_duration(ceiling),
-                ceiling_place: ceiling_origin.place,
+                ceiling_place: ceiling_origin.place.into_owned(),
             }),
             _ => {
                 self.limits.timeout = Some(ceiling);

@@ -68,9 +68,9 @@ impl Keeper {
         let list = Arc::new(List::write(registry, &entries)?);
         let keeper = Self::beside(Some(list.clone()), groups)?;
         let made = needed
-            .iter()
+            .into_iter()
             .try_for_each(|stub| make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
-        // Also when one could not be made: the keeper, which then ends, takes the lock to clear up.
+        // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
         list.unlock();
         made.map(|()| Some(keeper))
     }
@@ -358,12 +358,18 @@ fn own_directory(path: &Path) -> Result<(), KeeperError> {
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }
 }
 
-/// Where this user's lists are: not visible in any box, gone at the next boot.
-pub fn registry(runtime_dir: Option<&Path>) -> PathBuf {
+/// Where this user's lists are: not visible in any box, gone at the next boot. Not asked of the environment: two boxes with
+/// different ones must still find each other.
+pub fn registry() -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
-    match runtime_dir.filter(|d| fs::symlink_metadata(d).is_ok_and(|m| m.is_dir() && m.uid() == uid)) {
-        Some(dir) => dir.join("ringfence"),
-        None if uid == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/ringfence-keeper"),
-        None => PathBuf::from(format!("/tmp/ringfence-{uid}")),
+    let usable = |dir: &Path| {
+        fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == uid)
+            && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    let runtime = PathBuf::from(format!("/run/user/{uid}"));
+    match uid {
+        0 if usable(Path::new("/run")) => PathBuf::from("/run/ringfence-keeper"),
+        _ if usable(&runtime) => runtime.join("ringfence"),
+        _ => PathBuf::from(format!("/tmp/ringfence-{uid}")),
     }
 }

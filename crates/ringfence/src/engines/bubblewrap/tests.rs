@@ -70,7 +70,7 @@ impl Host {
     }
 
     fn rule(&mut self, access: Access, path: &Path, missing: Missing) {
-        let origin = Origin { layer: LayerKind::Flags, place: "test".to_owned() };
+        let origin = Origin { layer: LayerKind::Flags, place: "test".into() };
         self.policy.rules.push(FileRule { access, pattern: Pattern::Exact(path.to_path_buf()), missing, origin });
     }
 
@@ -321,6 +321,10 @@ fn description_can_be_pasted() {
     assert_eq!((out.as_ref(), err.as_ref()), ("it's a b\n.mcp.json\n1\n", ""));
     assert_eq!(output.status.code(), Some(5));
     assert!(!host.path("project/.mcp.json").exists());
+    // What is there by then is not the command's to take away.
+    fs::write(host.path("project/.mcp.json"), "").unwrap();
+    std::process::Command::new("sh").arg("-c").arg(&text).output().unwrap();
+    assert!(host.path("project/.mcp.json").exists());
 }
 
 #[test]
