@@ -37,7 +37,7 @@ impl Project {
             access: Access::Rw,
             pattern: Pattern::Exact(workdir.clone()),
             missing: Missing::Fail,
-            origin: Origin { layer: LayerKind::Profile, place: "test".to_owned() },
+            origin: Origin { layer: LayerKind::Profile, place: "test".into() },
         };
         let policy = Policy {
             profile: "test".to_owned(),

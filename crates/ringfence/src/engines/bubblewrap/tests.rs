@@ -70,7 +70,7 @@ impl Host {
     }
 
     fn rule(&mut self, access: Access, path: &Path, missing: Missing) {
-        let origin = Origin { layer: LayerKind::Flags, place: "test".to_owned() };
+        let origin = Origin { layer: LayerKind::Flags, place: "test".into() };
         self.policy.rules.push(FileRule { access, pattern: Pattern::Exact(path.to_path_buf()), missing, origin });
     }
 
