@@ -16,7 +16,6 @@ mod trust;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Config};
-use clap::Parser;
 use failure::Failure;
 
 #[cfg(target_env = "musl")]
@@ -27,7 +26,7 @@ fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
-    let result = match Cli::try_parse() {
+    let result = match Cli::read() {
         Ok(cli) => dispatch(cli.command),
         Err(error) => return commands::usage(&error),
     };

@@ -29,6 +29,7 @@ impl Situation {
         let places = Places::new(&facts);
         let workdir = workdir(flags.cwd.as_deref())?;
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
+        inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         inputs.own_dirs = vec![places.config, places.state];
         let resolved = layers::resolve(inputs)?;

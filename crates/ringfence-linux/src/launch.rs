@@ -222,6 +222,7 @@ pub struct Launched {
     events: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
     outside: bool,
+    reaped: bool,
 }
 
 /// Forks process 1. The box runs when this returns; failures of its set-up come as [`Event::Failed`].
@@ -235,7 +236,7 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some() }),
+        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some(), reaped: false }),
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }
@@ -292,8 +293,19 @@ impl Launched {
     }
 
     /// Waits until process 1, and so everything in its namespace, is gone.
-    pub fn reap(self) -> Result<Option<sys::Waited>, Errno> {
+    pub fn reap(mut self) -> Result<Option<sys::Waited>, Errno> {
+        self.reaped = true;
         sys::wait(self.pid.as_raw_nonzero().get(), true, false)
+    }
+}
+
+impl Drop for Launched {
+    /// For an owner that gave up half-way: nothing goes on without it, and no dead process is left.
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _ = self.signal(libc::SIGKILL);
+            let _ = sys::wait(self.pid.as_raw_nonzero().get(), true, false);
+        }
     }
 }
 
@@ -385,7 +397,8 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     if let Some(processors) = spec.processors {
         keep_processors(processors).map_err(at(Stage::Limits))?;
     }
-    for (resource, value) in &spec.rlimits {
+    // That of open files comes last, in the command's own process: this one still has its owner's.
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != libc::RLIMIT_NOFILE) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
@@ -564,6 +577,9 @@ fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure
     }
     sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))?;
     rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
+        sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
+    }
     sys::reset_signals().map_err(at(Stage::Session))?;
     match sys::execve(&spec.program, &spec.argv, &spec.env) {
         Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),

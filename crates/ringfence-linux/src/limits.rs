@@ -73,6 +73,22 @@ impl Home {
     }
 }
 
+impl Home {
+    /// The directories of a group with this name, made or not.
+    fn dirs(&self, name: &str) -> Vec<PathBuf> {
+        match self {
+            Home::V2(dir) => vec![dir.join(name)],
+            Home::V1 { memory, pids, cpu } => [memory, pids, cpu].iter().map(|d| d.join(name)).collect(),
+            Home::None(_) => Vec::new(),
+        }
+    }
+
+    /// The same, for whoever must remove them when this process is gone.
+    pub fn paths(&self, name: &str) -> Vec<CString> {
+        self.dirs(name).iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
+    }
+}
+
 fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
@@ -126,13 +142,8 @@ pub struct Usage {
 impl Group {
     /// Makes a group with these limits.
     pub fn make(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
-        let dirs = match home {
-            Home::V2(dir) => vec![dir.join(name)],
-            Home::V1 { memory, pids, cpu } => [memory, pids, cpu].iter().map(|d| d.join(name)).collect(),
-            Home::None(_) => Vec::new(),
-        };
         let mut group = Group { home: home.clone(), dirs: Vec::new() };
-        for dir in dirs {
+        for dir in home.dirs(name) {
             fs::create_dir(&dir).map_err(|source| LimitError::Make { path: dir.clone(), source })?;
             group.dirs.push(dir);
         }
@@ -188,11 +199,6 @@ impl Group {
                 .map_err(|source| LimitError::Make { path, source })
         };
         self.dirs.iter().map(open).collect()
-    }
-
-    /// The directories, for whoever must remove them when this process is gone.
-    pub fn paths(&self) -> Vec<CString> {
-        self.dirs.iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
     }
 
     /// What the tree used so far.

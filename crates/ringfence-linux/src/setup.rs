@@ -70,9 +70,11 @@ pub enum Step {
     },
     /// Makes what stand-ins are cloned from, in the fixed space.
     StandIns,
+    /// `if_there`: nothing is done where the target is not there any more.
     StandIn {
         target: CString,
         which: StandIn,
+        if_there: bool,
     },
     Proc {
         target: CString,
@@ -213,7 +215,7 @@ impl fmt::Display for Step {
                 write!(f, "mount a part of the fixed space at {}, mode {mode:o}", inside(target))
             }
             Step::StandIns => write!(f, "prepare empty stand-ins"),
-            Step::StandIn { target, which } => match which {
+            Step::StandIn { target, which, .. } => match which {
                 StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
                 StandIn::EmptyFile | StandIn::EmptyDir => write!(f, "keep {} empty", inside(target)),
             },
@@ -321,11 +323,14 @@ impl<'a> Building<'a> {
                 }
                 Ok(())
             }
-            Step::StandIn { target, which } => {
+            Step::StandIn { target, which, if_there } => {
                 let tree = open_tree(self.room(Room::Fixed)?, which.name(), CLONE)?;
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
-                self.attach(&tree, target)
+                match self.attach(&tree, target) {
+                    Err(Errno::NOENT) if *if_there => Ok(()),
+                    result => result,
+                }
             }
             Step::Proc { target } => {
                 let fs = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;

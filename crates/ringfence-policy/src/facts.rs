@@ -89,6 +89,12 @@ fn unescape(field: &[u8]) -> PathBuf {
 }
 
 impl Facts {
+    /// Whether the path lies on a mount that nobody here can write to.
+    pub fn read_only(&self, path: &Path) -> bool {
+        let nearest = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len());
+        nearest.is_some_and(|m| m.read_only)
+    }
+
     /// Every other path under which the same file can be seen through another mount of its file system.
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
         let Some(own) = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len())
@@ -101,8 +107,12 @@ impl Facts {
             .mounts
             .iter()
             .filter(|m| m.device == own.device)
-            .filter_map(|m| in_fs.strip_prefix(&m.root).ok().map(|below| join(&m.at, below)))
-            .filter(|alias| alias != path)
+            .filter_map(|m| match in_fs.strip_prefix(&m.root) {
+                Ok(below) => Some(join(&m.at, below)),
+                // A mount of something below the path.
+                Err(_) => m.root.starts_with(&in_fs).then(|| m.at.clone()),
+            })
+            .filter(|alias| !alias.starts_with(path))
             .collect();
         found.sort();
         found.dedup();

@@ -167,6 +167,10 @@ fn look(dir: &Path) -> Look {
     if meta.is_symlink() {
         return Look::Refused(dot_git.clone(), Suspicion::Link(dot_git));
     }
+    if meta.is_dir() && !is_bare(&dot_git) {
+        // Another box's stand-in, or half a repository: git does not take it for one either.
+        return Look::Nothing;
+    }
     if meta.is_dir() {
         // A `commondir` in a main repository was planted, or makes it a worktree of another: do not follow it.
         return Look::Repository(Repository { top: dir.to_path_buf(), git_dir: dot_git.clone(), common_dir: dot_git });
@@ -205,7 +209,10 @@ fn submodule(dir: &Path, git_dir: &Path) -> Option<PathBuf> {
 
 /// Whether git takes the directory for a repository by itself.
 fn is_bare(dir: &Path) -> bool {
-    dir.join("HEAD").is_file() && dir.join("objects").is_dir() && dir.join("refs").is_dir()
+    // `HEAD` was a link once, which leads to nothing before the first commit.
+    fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir())
+        && dir.join("objects").is_dir()
+        && dir.join("refs").is_dir()
 }
 
 struct Rules<'a> {

@@ -33,6 +33,8 @@ pub struct Inputs {
     /// The effective working directory: absolute and canonical.
     pub workdir: PathBuf,
     pub home: PathBuf,
+    /// The home of the caller's account, where `HOME` says otherwise: its secrets stay hidden.
+    pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
 }
@@ -40,7 +42,16 @@ pub struct Inputs {
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
-        Inputs { global: None, project: None, project_trusted: false, flags, workdir, home, own_dirs: Vec::new() }
+        Inputs {
+            global: None,
+            project: None,
+            project_trusted: false,
+            flags,
+            workdir,
+            home,
+            account_home: None,
+            own_dirs: Vec::new(),
+        }
     }
 }
 
@@ -197,7 +208,7 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, own_dirs } = inputs;
+    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -205,6 +216,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
     let chain = profile_chain(&chosen.value, &definitions)?;
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
+    stack.account_home = account_home;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -318,6 +330,7 @@ fn profile_chain<'a>(chosen: &At<String>, definitions: &Definitions<'a>) -> Resu
 struct Stack {
     workdir: PathBuf,
     home: PathBuf,
+    account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
     profile: &'static Profile,
     name: String,
@@ -346,6 +359,7 @@ impl Stack {
         let mut stack = Stack {
             workdir,
             home,
+            account_home: None,
             own_dirs,
             profile,
             name,
@@ -414,7 +428,14 @@ impl Stack {
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
         let places = Places { workdir: &self.workdir, home: &self.home };
-        self.looked_up.entry(preset).or_insert_with(|| presets::rules(preset, places, LayerKind::Profile))
+        let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
+        self.looked_up.entry(preset).or_insert_with(|| {
+            let mut found = presets::rules(preset, places, LayerKind::Profile);
+            if let Some(home) = account {
+                found.0.extend(presets::rules(preset, Places { home, ..places }, LayerKind::Profile).0);
+            }
+            found
+        })
     }
 
     /// All rules in force, in layer order.

@@ -27,6 +27,8 @@ pub struct Plan {
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
     pub network: Network,
+    /// The Docker socket is bound in.
+    pub docker: bool,
     pub nesting: bool,
     /// Ids of the command inside.
     pub uid: u32,
@@ -79,7 +81,8 @@ pub enum Mount {
     /// A symbolic link in private space.
     Symlink { target: PathBuf, to: PathBuf },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
-    Hide { target: PathBuf, kind: Kind, passable: bool },
+    /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
+    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
@@ -94,7 +97,32 @@ pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
-    pub text: &'static str,
+    pub text: String,
+    /// It is there already, and looks like one that another box needs: then it must stay until this box ends, too.
+    pub present: bool,
+}
+
+/// Permissions of a file that stands in for a protected path.
+pub const STUB_FILE_MODE: u32 = 0o444;
+
+impl Stub {
+    fn missing(path: &Path, kind: Kind, text: &str) -> Stub {
+        Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
+    }
+
+    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file.
+    fn look_at(path: &Path, node: &Node) -> Option<Stub> {
+        let text = match node.kind {
+            _ if !node.exact => return None,
+            Kind::Dir => fs::read_dir(path).ok()?.next().is_none().then(String::new),
+            Kind::File => {
+                let data = fs::symlink_metadata(path).ok()?;
+                let tiny = data.is_file() && data.len() < 10 && data.permissions().mode() & 0o7777 == STUB_FILE_MODE;
+                tiny.then(|| fs::read_to_string(path).ok())?
+            }
+        }?;
+        Some(Stub { path: path.to_path_buf(), kind: node.kind, text, present: true })
+    }
 }
 
 /// Why there is no plan: nothing was started.
@@ -156,6 +184,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         mounts: view.mounts,
         stubs: view.stubs,
         network: policy.network,
+        docker: policy.docker,
         nesting: policy.nesting,
         uid,
         gid,
@@ -393,13 +422,20 @@ impl<'a> View<'a> {
     fn files(&mut self, tree: &Tree) {
         let mut pins = BTreeSet::new();
         for (path, node) in tree.nodes() {
+            // Nothing can be planted on a read-only mount (as in a sandbox in a sandbox), and no stand-in be made.
+            if matches!(node.state, State::Absent(_)) && self.facts.read_only(path) {
+                continue;
+            }
             let above = tree.above(path);
             let in_writable = above.is_some_and(|(_, n)| n.access == Access::Rw);
             if let (true, Some((writable, _))) = (in_writable && node.access != Access::Rw, above) {
                 self.pin(path, writable, &mut pins);
             }
             match &node.state {
-                State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
+                State::Present => {
+                    self.stubs.extend(Stub::look_at(path, node));
+                    self.present(path, node, above.map(|(_, n)| n.access), tree);
+                }
                 // Mounted on itself, the link can be followed, and neither replaced nor moved away.
                 State::Link if node.access != Access::Rw => {
                     let target = self.inside(path);
@@ -420,7 +456,7 @@ impl<'a> View<'a> {
         for dir in between {
             if pins.insert(dir.to_path_buf()) {
                 if !self.lookup.exists(dir) {
-                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+                    self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
                 }
                 let target = self.inside(dir);
                 self.bind(dir, &target, true, Kind::Dir);
@@ -444,7 +480,8 @@ impl<'a> View<'a> {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
-                self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
+                let fleeting = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
             }
         }
     }
@@ -455,7 +492,7 @@ impl<'a> View<'a> {
         missing.reverse();
         for dir in missing {
             if !self.stubs.iter().any(|stub| stub.path == dir) {
-                self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+                self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
             }
         }
         let target = self.inside(path);
@@ -464,9 +501,11 @@ impl<'a> View<'a> {
 
     fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
         let target = self.inside(path);
-        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind, text });
+        self.stubs.push(Stub::missing(path, node.kind, text));
         match node.access {
-            Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
+            Access::Exclude => {
+                self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false, fleeting: false })
+            }
             _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
             _ => self.bind(path, &target, false, Kind::File),
         }
@@ -499,8 +538,13 @@ impl<'a> View<'a> {
                 {
                     continue;
                 }
-                let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
-                self.bind(&source, &real, false, Kind::File);
+                let real = if source == target {
+                    let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
+                    self.bind(&source, &real, false, Kind::File);
+                    real
+                } else {
+                    source
+                };
                 let program = self.facts.program.clone();
                 self.bind(&program, &target, false, Kind::File);
                 table.push_str(&format!("{}\t{}\t{rule}\n", target.display(), real.display()));
@@ -522,7 +566,8 @@ impl<'a> View<'a> {
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone().into(), Space::Host);
-                self.mounts.push(Mount::Hide { target: socket.clone(), kind: Kind::File, passable: false });
+                let target = socket.clone();
+                self.mounts.push(Mount::Hide { target, kind: Kind::File, passable: false, fleeting: true });
             }
         }
         if self.policy.docker
@@ -545,12 +590,14 @@ impl<'a> View<'a> {
 /// not an agent's act.
 const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
-/// (busybox), the symlink with this name.
+/// The real program at a place, and what to mount on: the file itself, or, where the file goes by another name (busybox, a
+/// script that a link in `bin` leads to), the link. What a link leads to stays where it is and is the real program.
 fn program_place(lookup: &Lookup, place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
     let source = lookup.real(place).filter(|p| p.is_file())?;
-    let same_name = source.file_name().is_some_and(|n| n.as_bytes().starts_with(name.as_bytes()));
-    let target = if same_name { source.clone() } else { lookup.real(place.parent()?)?.join(name) };
+    // `python3` is `python3.11`, but `npm` is not `npm-cli.js`.
+    let version = |rest: &[u8]| rest.iter().all(|b| b.is_ascii_digit() || *b == b'.' || *b == b'-');
+    let same = source.file_name().and_then(|n| n.as_bytes().strip_prefix(name.as_bytes())).is_some_and(version);
+    let target = if same { source.clone() } else { lookup.real(place.parent()?)?.join(name) };
     Some((source, target))
 }
 

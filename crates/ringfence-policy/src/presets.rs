@@ -220,10 +220,10 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             }
         }
         Caches => {
-            rules.all(Access::Rw, home, CACHES);
             for name in CACHES_MADE {
                 rules.add(Access::Rw, home.join(name), Missing::Make);
             }
+            rules.all(Access::Rw, home, CACHES);
         }
         Agents => {
             rules.all(Access::Rw, home, AGENTS);

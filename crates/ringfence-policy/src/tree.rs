@@ -161,8 +161,9 @@ impl Tree {
             .collect();
         for (path, node) in strict {
             for alias in facts.aliases(&path) {
-                if !self.nodes.contains_key(alias.as_os_str()) && fs::symlink_metadata(&alias).is_ok() {
-                    self.nodes.insert(alias.into(), Node { exact: false, ..node.clone() });
+                if let (false, Ok(data)) = (self.nodes.contains_key(alias.as_os_str()), fs::symlink_metadata(&alias)) {
+                    let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
+                    self.nodes.insert(alias.into(), Node { exact: false, kind, ..node.clone() });
                 }
             }
         }

@@ -41,3 +41,11 @@ fn read(path: &str) -> std::io::Result<Vec<u8>> {
     std::fs::File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
+
+/// The home directory of an account, as `/etc/passwd` has it; `HOME` may say anything.
+pub fn account_home(uid: u32) -> Option<PathBuf> {
+    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
+    let of_uid = |line: &&str| line.split(':').nth(2).and_then(|id| id.parse().ok()) == Some(uid);
+    let home = accounts.lines().find(of_uid)?.split(':').nth(5)?;
+    std::fs::canonicalize(home).ok().filter(|home| home != std::path::Path::new("/"))
+}

@@ -141,10 +141,12 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let runtime_dir = facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new);
-    let group = needs_group(plan).then(|| make_group(plan)).transpose()?.flatten();
-    let groups = group.as_ref().map(Group::paths).unwrap_or_default();
-    let keeper = Keeper::start(&plan.stubs, groups, &plan.workdir, &keeper::registry(runtime_dir))?;
+    let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
+    let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
+    // Before the group is made, so that none is without a keeper.
+    let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
+    let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?;
+    let group = home.map(|home| Group::make(&home, &plan.limits, &name)).transpose()?;
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
@@ -170,14 +172,6 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
 /// Whether the plan has a limit on the tree as a whole.
 fn needs_group(plan: &Plan) -> bool {
     plan.limits.memory.is_some() || plan.limits.cpus.is_some() || plan.limits.pids.is_some()
-}
-
-fn make_group(plan: &Plan) -> Result<Option<Group>, EngineError> {
-    let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
-    match Home::find() {
-        Home::None(_) => Ok(None),
-        home => Ok(Some(Group::make(&home, &plan.limits, &name)?)),
-    }
 }
 
 /// Tells two boxes of one process apart.
@@ -209,6 +203,7 @@ fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
 }
 
 /// Limits of each process, which every box has.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
     let mut limits = vec![(libc::RLIMIT_CORE as _, 1)];
@@ -219,6 +214,7 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
 
 /// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
 /// while the tree as a whole is watched from outside.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     let mut limits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
@@ -229,7 +225,7 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     limits
 }
 
-/// A box that was started. Dropping it without [`Running::finish`] ends it: process 1 sees its owner go.
+/// A box that was started. Dropping it without [`Running::finish`] ends it too.
 #[derive(Debug)]
 pub struct Running {
     launched: Launched,

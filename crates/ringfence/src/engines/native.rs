@@ -85,12 +85,14 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
             Mount::Symlink { target, to } => {
                 steps.push(Step::Symlink { target: inside(target)?, to: c_path(to)? });
             }
-            Mount::Hide { target, kind: Kind::Dir, passable: true } => steps.fixed(target, 0o111)?,
-            Mount::Hide { target, kind, .. } => {
-                steps.stand_in(target, if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile })?;
+            Mount::Hide { target, kind: Kind::Dir, passable: true, .. } => steps.fixed(target, 0o111)?,
+            Mount::Hide { target, kind, fleeting, .. } => {
+                let which = if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile };
+                steps.push(Step::StandIn { target: inside(target)?, which, if_there: *fleeting });
             }
             Mount::Empty { target, kind } => {
-                steps.stand_in(target, if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile })?;
+                let which = if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile };
+                steps.push(Step::StandIn { target: inside(target)?, which, if_there: false });
             }
             Mount::Text { target, text, mode } => {
                 steps.push(Step::Write { target: inside(target)?, text: text.clone().into_bytes(), mode: *mode })
@@ -148,11 +150,6 @@ impl Steps {
     fn part(&mut self, room: Room, target: &Path, mode: u32) -> Result<(), EngineError> {
         let name = CString::new(self.steps.len().to_string()).unwrap_or_default();
         self.push(Step::Part { room, name, target: inside(target)?, mode, owner: self.owner });
-        Ok(())
-    }
-
-    fn stand_in(&mut self, target: &Path, which: StandIn) -> Result<(), EngineError> {
-        self.push(Step::StandIn { target: inside(target)?, which });
         Ok(())
     }
 
@@ -355,6 +352,9 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
 fn host_sockets(plan: &Plan) -> Verdict {
     let names = "private /run and /tmp, stand-ins over bound sockets";
     match plan.network {
+        _ if plan.docker => {
+            weakened(format!("{names}; the Docker socket is open, and whoever has it is root on this host"))
+        }
         Network::None => enforced(format!("{names}, own network namespace")),
         Network::Open if landlock::Abi::of_this_kernel().scopes() => {
             enforced(format!("{names}, Landlock scopes abstract sockets"))
@@ -406,7 +406,7 @@ pub fn available(facts: &Facts) -> Result<(), EngineError> {
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         return Err(unmet(
             "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)",
-            "sysctl -w kernel.unprivileged_userns_clone=1, or --engine bubblewrap",
+            "sysctl -w kernel.unprivileged_userns_clone=1",
         ));
     }
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")

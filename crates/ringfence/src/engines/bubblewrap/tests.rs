@@ -268,7 +268,12 @@ fn symlinked_mount_point_is_refused() {
 fn too_many_files_are_refused() {
     let host = Host::new();
     let mut plan = host.plan().unwrap();
-    let hide = |n: usize| Mount::Hide { target: host.path(&n.to_string()), kind: Kind::File, passable: false };
+    let hide = |n: usize| Mount::Hide {
+        target: host.path(&n.to_string()),
+        kind: Kind::File,
+        passable: false,
+        fleeting: false,
+    };
     plan.mounts.extend((0..=MAX_FILES).map(hide));
     let refused = compile(&plan, None, &Staged::default()).unwrap_err();
     assert!(matches!(refused, EngineError::Unmet { guarantee: Guarantee::FsSecretsHidden, .. }), "{refused}");
@@ -316,6 +321,10 @@ fn description_can_be_pasted() {
     assert_eq!((out.as_ref(), err.as_ref()), ("it's a b\n.mcp.json\n1\n", ""));
     assert_eq!(output.status.code(), Some(5));
     assert!(!host.path("project/.mcp.json").exists());
+    // What is there by then is not the command's to take away.
+    fs::write(host.path("project/.mcp.json"), "").unwrap();
+    std::process::Command::new("sh").arg("-c").arg(&text).output().unwrap();
+    assert!(host.path("project/.mcp.json").exists());
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Starts one box and waits for it: what is killed in the tests of a launcher's sudden end.
+//!
+//! `launcher ENGINE HOME PROJECT [limits] -- COMMAND…`, with the standard descriptors that it was started with.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use containment::sandbox::{Nobody, Refusal};
+use ringfence::policy::plan::plan;
+use ringfence::policy::{Inputs, Layer, resolve};
+use ringfence::{Choice, Ended, Engine, StdioSpec, engines, select, supervise};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => {
+            use std::io::Write;
+            // There is nobody else to tell.
+            let _ = writeln!(std::io::stderr(), "{refusal}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn run() -> Result<u8, Refusal> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let usage = || Refusal::Policy("launcher ENGINE HOME PROJECT [limits] -- COMMAND…".to_owned());
+    let split = args.iter().position(|a| a == "--").ok_or_else(usage)?;
+    let (options, command) = (&args[..split], &args[split + 1..]);
+    let [engine, home, project, rest @ ..] = options else { return Err(usage()) };
+    let engine = Engine::ALL.into_iter().find(|e| e.name() == engine).ok_or_else(usage)?;
+    let mut flags = Layer::flags();
+    flags.network(false);
+    if rest.iter().any(|r| r == "limits") {
+        let set = flags.memory("256m").and(flags.pids("64")).and(flags.cpus("1"));
+        set.map_err(|e| Refusal::Policy(e.to_string()))?;
+    }
+    let mut facts = ringfence::facts::gather().map_err(|e| Refusal::Policy(e.to_string()))?;
+    facts.home = PathBuf::from(home);
+    let inputs = Inputs::new(PathBuf::from(project), facts.home.clone(), flags);
+    let policy = resolve(inputs).map_err(|e| Refusal::Policy(e.to_string()))?.policy;
+    let command: Vec<_> = command.iter().map(Into::into).collect();
+    let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
+    let (engine, _) = select(Choice::Only(engine), &plan, &facts).map_err(Refusal::Engine)?;
+    let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
+    let stdio =
+        [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];
+    let running = engines::start(engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
+    let outcome = supervise(running, &policy, &facts, &mut Nobody).map_err(Refusal::Engine)?;
+    Ok(match outcome.ended {
+        Ended::Exited(code) => code as u8,
+        Ended::Signaled(signal) => 128 + signal as u8,
+    })
+}

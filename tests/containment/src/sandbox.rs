@@ -1,0 +1,193 @@
+//! A box, made the way every caller makes one: layers, policy, plan, engine, supervision.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringfence::policy::facts::Facts;
+use ringfence::policy::plan::{PlanError, plan};
+use ringfence::policy::{Inputs, Policy, resolve};
+use ringfence::{
+    Capture, Choice, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
+};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::Scene;
+
+/// What a command in a box did.
+#[derive(Debug)]
+pub struct Ran {
+    pub outcome: Outcome,
+    pub report: Report,
+    pub stdout: String,
+    pub stderr: String,
+    /// Bytes of standard output that were not kept.
+    pub dropped: u64,
+}
+
+/// A box that runs.
+#[derive(Debug)]
+pub struct Started {
+    pub running: Running,
+    pub policy: Policy,
+    pub facts: Facts,
+    pub report: Report,
+}
+
+impl Ran {
+    /// What the probe said, a line for each act.
+    pub fn lines(&self) -> Vec<&str> {
+        self.stdout.lines().collect()
+    }
+}
+
+/// Why there was no box.
+#[derive(Debug)]
+pub enum Refusal {
+    Policy(String),
+    Plan(PlanError),
+    Engine(EngineError),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Policy(e) => f.write_str(e),
+            Refusal::Plan(e) => write!(f, "{e}"),
+            Refusal::Engine(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+/// A box on one engine.
+#[derive(Debug)]
+pub struct Sandbox<'a> {
+    pub engine: Engine,
+    pub scene: &'a Scene,
+}
+
+impl Sandbox<'_> {
+    /// The facts of this host, with the scene's user and environment in the caller's place.
+    pub fn facts(&self) -> Facts {
+        let mut facts = ringfence::facts::gather().expect("the facts of this host");
+        facts.home = self.scene.home.clone();
+        facts.env = self.scene.env.iter().map(|(n, v)| (n.into(), v.into())).collect();
+        facts
+    }
+
+    pub fn policy(&self) -> Result<Policy, Refusal> {
+        let Scene { project, home, policy, .. } = self.scene;
+        let resolved = resolve(Inputs::new(project.clone(), home.clone(), policy.clone()));
+        Ok(resolved.map_err(|e| Refusal::Policy(e.to_string()))?.policy)
+    }
+
+    /// Starts a command with these standard descriptors.
+    pub fn start(&self, command: &[String], stdio: StdioSpec) -> Result<Started, Refusal> {
+        let facts = self.facts();
+        let policy = self.policy()?;
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
+        let (engine, report) = select(Choice::Only(self.engine), &plan, &facts).map_err(Refusal::Engine)?;
+        let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
+        Ok(Started { running, policy, facts, report })
+    }
+
+    /// Runs a command to its end and keeps what it printed.
+    pub fn run(&self, command: &[String]) -> Result<Ran, Refusal> {
+        let (output, stdout) = pipe();
+        let (errors, stderr) = pipe();
+        let Started { running, policy, facts, report } =
+            self.start(command, StdioSpec::Files([null(), stdout, stderr]))?;
+        let limit = policy.limits.output;
+        let mut reader =
+            Reader { from: [Some(output), Some(errors)], text: [Capture::new(limit), Capture::new(limit)] };
+        let outcome = supervise(running, &policy, &facts, &mut reader).map_err(Refusal::Engine)?;
+        let dropped = reader.text[0].dropped();
+        let text = |capture: Capture| String::from_utf8_lossy(&capture.into_bytes(|_| String::new())).into_owned();
+        let [stdout, stderr] = reader.text.map(text);
+        Ok(Ran { outcome, report, stdout, stderr, dropped })
+    }
+
+    /// Runs acts of the probe.
+    pub fn probe(&self, acts: &str) -> Result<Ran, Refusal> {
+        let mut command = vec![self.scene.probe.display().to_string()];
+        command.extend(self.scene.act(acts));
+        self.run(&command)
+    }
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe")
+}
+
+pub fn null() -> OwnedFd {
+    std::fs::File::open("/dev/null").expect("the null device").into()
+}
+
+/// Reads standard output and error until the box is gone.
+struct Reader {
+    from: [Option<OwnedFd>; 2],
+    text: [Capture; 2],
+}
+
+impl Reader {
+    fn read(&mut self, slot: usize) -> Result<bool, Errno> {
+        let Some(fd) = &self.from[slot] else { return Ok(false) };
+        let mut bytes = [0u8; 1 << 16];
+        match rustix::io::read(fd, &mut bytes)? {
+            0 => {
+                self.from[slot] = None;
+                Ok(false)
+            }
+            n => {
+                self.text[slot].push(&bytes[..n]);
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Companion for Reader {
+    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        self.from.iter().flatten().map(|fd| (fd.as_fd(), PollFlags::IN)).collect()
+    }
+
+    fn ready(&mut self, index: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {
+        // An index that a close of this round has moved comes again in the next one.
+        let slot = (0..2).filter(|slot| self.from[*slot].is_some()).nth(index);
+        slot.map_or(Ok(()), |slot| self.read(slot).map(drop))
+    }
+
+    fn terminal(&mut self, _: OwnedFd) {}
+
+    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Errno> {
+        for slot in 0..2 {
+            while self.read(slot)? {}
+        }
+        Ok(())
+    }
+}
+
+/// Waits for nothing but the box.
+#[derive(Debug)]
+pub struct Nobody;
+
+impl Companion for Nobody {
+    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        Vec::new()
+    }
+
+    fn ready(&mut self, _: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn terminal(&mut self, _: OwnedFd) {}
+
+    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+}
