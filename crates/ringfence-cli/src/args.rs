@@ -267,7 +267,8 @@ impl PolicyFlags {
             Some(EngineFlag::Native) => layer.engine(EngineChoice::Native),
             Some(EngineFlag::Bubblewrap) => layer.engine(EngineChoice::Bubblewrap),
         }
-        let switches: [(Option<bool>, fn(&mut Layer, bool)); 5] = [
+        type Switch = fn(&mut Layer, bool);
+        let switches: [(Option<bool>, Switch); 5] = [
             (self.network, Layer::network),
             (self.docker, Layer::docker),
             (self.nesting, Layer::nesting),

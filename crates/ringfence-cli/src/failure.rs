@@ -62,7 +62,7 @@ pub struct Described {
 
 impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Failure {
-        Failure { kind, message: message.into(), hints: Vec::new() }
+        Failure { kind, message: without_numbers(&message.into()), hints: Vec::new() }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
@@ -88,6 +88,16 @@ impl Failure {
         }
         text
     }
+}
+
+/// The message without the numbers that system errors carry (`(os error 13)`): the words say it.
+fn without_numbers(message: &str) -> String {
+    let mut parts = message.split(" (os error ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-').trim_start_matches(')'));
+    }
+    out
 }
 
 impl From<BadFlag> for Failure {

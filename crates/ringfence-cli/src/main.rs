@@ -15,7 +15,7 @@ mod trust;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Config};
 use clap::Parser;
 use failure::Failure;
 
@@ -36,6 +36,12 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
-        _ => Err(Failure::new(failure::Kind::Usage, "not there yet")),
+        Command::Check => commands::check::check(),
+        Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
+        Command::Config(Config::Show(show)) => commands::config::show(&show),
+        Command::Explain(explain) => commands::explain::explain(&explain),
+        Command::Trust(trust) => commands::trust::trust(&trust),
+        Command::Completions { shell } => commands::generate::completions(shell),
+        Command::Man => commands::generate::man(),
     }
 }

@@ -26,3 +26,8 @@ pub fn say(text: &str) {
     line.push('\n');
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
+
+/// As [`say`], without the end of the line.
+pub fn prompt(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}

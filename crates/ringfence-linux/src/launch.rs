@@ -18,6 +18,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
+use crate::builder::{self, Builder, Prepared, Said};
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
 use crate::setup::{Building, Step};
@@ -74,6 +75,8 @@ pub enum Identity {
     Mapped { uid_map: CString, gid_map: CString },
     /// Run by root: mounts are made with root's rights, then the box enters this prepared namespace as this user.
     Entered { userns: OwnedFd, idmap: OwnedFd, uid: u32, gid: u32 },
+    /// Another program builds the box, and `program` is that.
+    Outside(Builder),
     /// No namespace of its own: what the box already lives in stays (a nested run).
     Kept,
 }
@@ -104,11 +107,12 @@ pub enum Stage {
     Filter,
     Terminal,
     Fork,
-    Verify,
     /// The command's own process: session, descriptors, working directory.
     Session,
     Stdio,
     WorkingDirectory,
+    /// The program that builds the box.
+    Builder,
 }
 
 impl Stage {
@@ -127,10 +131,10 @@ impl Stage {
         Stage::Filter,
         Stage::Terminal,
         Stage::Fork,
-        Stage::Verify,
         Stage::Session,
         Stage::Stdio,
         Stage::WorkingDirectory,
+        Stage::Builder,
     ];
 
     fn encode(self) -> i32 {
@@ -166,10 +170,10 @@ impl fmt::Display for Stage {
             Stage::Filter => "install the system-call filter",
             Stage::Terminal => "open a terminal",
             Stage::Fork => "fork the command",
-            Stage::Verify => "verify the walls",
             Stage::Session => "start a session",
             Stage::Stdio => "set up standard descriptors",
             Stage::WorkingDirectory => "enter the working directory",
+            Stage::Builder => "build the sandbox",
         })
     }
 }
@@ -216,15 +220,23 @@ pub struct Launched {
     /// Process 1, as the host sees it.
     pub pid: rustix::process::Pid,
     events: OwnedFd,
+    /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
+    outside: bool,
 }
 
 /// Forks process 1. The box runs when this returns; failures of its set-up come as [`Event::Failed`].
 pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let prepared = match &spec.identity {
+        Identity::Outside(builder) => Some(Prepared::new(builder, spec)?),
+        _ => None,
+    };
+    // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
+    let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched { pid, events: ours }),
-        Fork::Child => process_one(spec, &theirs),
+        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some() }),
+        Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }
 
@@ -271,6 +283,10 @@ impl Launched {
 
     /// Sends a signal to process 1, which forwards it to the command's process group; KILL ends the box at once.
     pub fn signal(&self, signal: i32) -> Result<(), Errno> {
+        if self.outside && signal == libc::SIGKILL {
+            // Process 1 sees its owner go, ends the builder and all it started, and waits for them.
+            return rustix::net::shutdown(&self.events, rustix::net::Shutdown::Both);
+        }
         // The pid cannot have been reused: it stays ours until `reap`.
         sys::kill(self.pid.as_raw_nonzero().get(), signal)
     }
@@ -282,14 +298,14 @@ impl Launched {
 }
 
 /// A failure on the way to the command: where, and why.
-type Failure = (Stage, Errno);
+pub(crate) type Failure = (Stage, Errno);
 
-fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
+pub(crate) fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
     move |errno| (stage, errno)
 }
 
-fn process_one(spec: &Spec, owner: &OwnedFd) -> ! {
-    let code = match build(spec).and_then(|()| run(spec, owner)) {
+fn process_one(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> ! {
+    let code = match build(spec).and_then(|()| run(spec, prepared, owner)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
             report(owner, message(FAILED, stage.encode(), errno.raw_os_error()));
@@ -309,6 +325,13 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in &spec.groups {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
+    }
+    if let Identity::Outside(builder) = &spec.identity {
+        // The starter sets the other limits: some of them would hold the builder up.
+        if let Some(processors) = spec.processors {
+            keep_processors(processors).map_err(at(Stage::Limits))?;
+        }
+        return builder::prepare(builder, &spec.steps);
     }
     if let Identity::Mapped { uid_map, gid_map } = &spec.identity {
         // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
@@ -353,6 +376,8 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     }
     sys::drop_capabilities().map_err(at(Stage::Capabilities))?;
     rustix::thread::set_no_new_privs(true).map_err(at(Stage::NoNewPrivileges))?;
+    // The launcher's command line would be read from this copy of its memory.
+    sys::forget_arguments();
     // Not traceable, and its memory and environment, which are the launcher's, not readable through /proc. Last of the
     // identity steps, since they each reset it and it closes /proc/self/*_map.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -385,10 +410,14 @@ fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
-fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
+fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), Failure> {
     let slave = match spec.terminal {
         Terminal::None => None,
-        Terminal::Own { rows, columns } => Some(open_terminal(owner, rows, columns).map_err(at(Stage::Terminal))?),
+        Terminal::Own { rows, columns } => {
+            // The host's devpts may not let its own ptmx be opened; the box's has no other.
+            let ptmx = if prepared.is_some() { c"/dev/ptmx" } else { c"/dev/pts/ptmx" };
+            Some(open_terminal(ptmx, owner, rows, columns).map_err(at(Stage::Terminal))?)
+        }
     };
     if let Some(rules) = &spec.landlock {
         rules.apply().map_err(at(Stage::Landlock))?;
@@ -413,7 +442,12 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
+    let process_one = rustix::process::getpid();
     let command = sys::vfork(&spec.stack, || {
+        if let Some(prepared) = prepared {
+            become_builder(spec, prepared, owner, slave.as_ref(), process_one);
+            return 125;
+        }
         let (kind, a, b) = match become_command(spec, slave.as_ref()) {
             Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
             Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
@@ -428,8 +462,16 @@ fn run(spec: &Spec, owner: &OwnedFd) -> Result<(), Failure> {
         foreground(slave, command);
     }
     // Standard ones included: a pipe that process 1 kept open would never end.
-    sys::close_all_but(&[owner.as_raw_fd(), signals.as_raw_fd(), slave.as_ref().map_or(-1, AsRawFd::as_raw_fd)]);
-    look_after(command, owner, &signals, slave.as_ref());
+    sys::close_all_but(&[
+        owner.as_raw_fd(),
+        signals.as_raw_fd(),
+        slave.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        prepared.map_or(-1, |p| p.started.as_raw_fd()),
+    ]);
+    let ended = look_after(command, owner, &signals, slave.as_ref(), prepared);
+    if prepared.is_some() {
+        builder::end((!ended).then_some(command));
+    }
     if spec.lingers {
         let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
     }
@@ -459,16 +501,56 @@ fn kill_descendants() {
     }
 }
 
-/// The last steps of the command's own process; returns only when it could not be executed.
-fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure> {
+/// The last steps of the process that becomes the builder; returns when it could not.
+fn become_builder(
+    spec: &Spec,
+    prepared: &Prepared,
+    owner: &OwnedFd,
+    slave: Option<&OwnedFd>,
+    process_one: rustix::process::Pid,
+) {
+    let failed = |(stage, errno): Failure| message(FAILED, stage.encode(), errno.raw_os_error());
+    match prepared.keep(owner) {
+        Err(errno) => report(owner, failed((Stage::Stdio, errno))),
+        Ok(owner) => {
+            let (Ok(failure) | Err(failure)) = try_become_builder(spec, prepared, slave, process_one);
+            report(&owner, failed(failure));
+        }
+    }
+}
+
+fn try_become_builder(
+    spec: &Spec,
+    prepared: &Prepared,
+    slave: Option<&OwnedFd>,
+    process_one: rustix::process::Pid,
+) -> Result<Failure, Failure> {
+    builder::die_with(process_one).map_err(at(Stage::Session))?;
+    enter_session(slave)?;
+    let slave = slave.map(|fd| prepared.keep(fd)).transpose().map_err(at(Stage::Stdio))?;
+    prepared.place(slave.as_ref()).map_err(at(Stage::Stdio))?;
+    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    sys::reset_signals().map_err(at(Stage::Session))?;
+    sys::block_all_but_stops().map_err(at(Stage::Session))?;
+    Ok((Stage::Builder, sys::execve(&spec.program, &spec.argv, &spec.env)))
+}
+
+/// A group, or without a terminal a session, of the command's own.
+fn enter_session(slave: Option<&OwnedFd>) -> Result<(), Failure> {
     match slave {
         Some(slave) => {
             rustix::process::setpgid(None, None).map_err(at(Stage::Session))?;
             foreground(slave, rustix::process::getpid().as_raw_nonzero().get());
+            Ok(())
         }
         // No terminal of the host's can be made this session's own, and so none can be typed into (TIOCSTI).
-        None => rustix::process::setsid().map(drop).map_err(at(Stage::Session))?,
+        None => rustix::process::setsid().map(drop).map_err(at(Stage::Session)),
     }
+}
+
+/// The last steps of the command's own process; returns only when it could not be executed.
+fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure> {
+    enter_session(slave)?;
     // From above 2 downwards they may be each other's numbers: duplicate first, place then.
     let mut placed: [Option<OwnedFd>; 3] = [None, None, None];
     for (slot, fd) in placed.iter_mut().zip(&spec.stdio) {
@@ -489,36 +571,46 @@ fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure
     }
 }
 
-/// Reaps, forwards signals, reports; returns when the command has ended, and everything else in the box ends then.
-fn look_after(command: i32, owner: &OwnedFd, signals: &OwnedFd, slave: Option<&OwnedFd>) {
+/// Reaps, forwards signals, reports; returns when the command has ended, and everything else in the box ends then. False
+/// when it has not ended, but its owner is gone.
+fn look_after(
+    command: i32,
+    owner: &OwnedFd,
+    signals: &OwnedFd,
+    slave: Option<&OwnedFd>,
+    prepared: Option<&Prepared>,
+) -> bool {
+    // Signals that came before the command did, a bit each.
+    let mut held = 0u64;
+    let mut waiting = prepared;
     loop {
-        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(owner, PollFlags::IN)];
+        let starting = waiting.map_or(owner, |p| &p.started);
+        let mut ready = [
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(owner, PollFlags::IN),
+            PollFd::new(starting, PollFlags::IN),
+        ];
         match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
+            Err(_) => return false,
         }
         // The owner never sends: readable means that it is gone.
         if !ready[1].revents().is_empty() {
-            return;
+            return false;
+        }
+        if !ready[2].revents().is_empty() {
+            waiting = None;
         }
         while let Some(signal) = sys::read_signal(signals.as_fd()) {
-            match signal {
-                libc::SIGCHLD => {}
-                libc::SIGCONT => {
-                    if let Some(slave) = slave {
-                        foreground(slave, command);
-                    }
-                    let _ = sys::kill(-command, libc::SIGCONT);
-                }
-                // An orphaned group ignores the terminal's stop; this one cannot be ignored.
-                libc::SIGTSTP => {
-                    let _ = sys::kill(-command, libc::SIGSTOP);
-                }
-                // The group may have been left by its leader, or not exist any more: then there is nobody to tell.
-                other => {
-                    let _ = sys::kill(-command, other);
-                }
-            }
+            held |= 1u64.checked_shl(signal as u32 - 1).unwrap_or(0);
+        }
+        while waiting.is_none() && held != 0 {
+            let lowest = held.trailing_zeros();
+            held &= held - 1;
+            forward(lowest as i32 + 1, command, slave);
+        }
+        if prepared.is_some() {
+            builder::sweep(command);
         }
         while let Ok(Some(child)) = sys::wait(-1, false, true) {
             if child.pid != command {
@@ -527,17 +619,46 @@ fn look_after(command: i32, owner: &OwnedFd, signals: &OwnedFd, slave: Option<&O
             if libc::WIFSTOPPED(child.status) {
                 report(owner, message(STOPPED, libc::WSTOPSIG(child.status), 0));
             } else {
-                report(owner, message(EXITED, child.status, 0));
-                return;
+                report(owner, ended(child.status, prepared));
+                return true;
             }
         }
     }
 }
 
-/// A terminal from the box's own devpts; the master goes to the owner.
-fn open_terminal(owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
+/// Hands a signal to the command's group.
+fn forward(signal: i32, command: i32, slave: Option<&OwnedFd>) {
+    let signal = match signal {
+        libc::SIGCHLD => return,
+        // An orphaned group ignores the terminal's stop; this one cannot be ignored.
+        libc::SIGTSTP => libc::SIGSTOP,
+        other => other,
+    };
+    if let (libc::SIGCONT, Some(slave)) = (signal, slave) {
+        foreground(slave, command);
+    }
+    // The group is there once the command's process has made it. Without, there is that process alone.
+    if sys::kill(-command, signal) == Err(Errno::SRCH) {
+        let _ = sys::kill(command, signal);
+    }
+}
+
+/// How it ended. The status of a builder is the command's only when the command was started.
+fn ended(status: i32, prepared: Option<&Prepared>) -> Message {
+    let exited = message(EXITED, status, 0);
+    match prepared.map(Prepared::said) {
+        None | Some(Said::Started) => exited,
+        Some(Said::NotExecuted(errno)) => message(NOT_EXECUTED, errno.raw_os_error(), 0),
+        Some(Said::NotReady(errno)) => message(FAILED, Stage::Stdio.encode(), errno.raw_os_error()),
+        Some(Said::Nothing) if libc::WIFSIGNALED(status) => exited,
+        Some(Said::Nothing) => message(FAILED, Stage::Builder.encode(), Errno::CANCELED.raw_os_error()),
+    }
+}
+
+/// A terminal; the master goes to the owner.
+fn open_terminal(ptmx: &std::ffi::CStr, owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-    let master = rustix::fs::open(c"/dev/pts/ptmx", flags, rustix::fs::Mode::empty())?;
+    let master = rustix::fs::open(ptmx, flags, rustix::fs::Mode::empty())?;
     rustix::pty::unlockpt(&master)?;
     let slave = rustix::pty::ioctl_tiocgptpeer(
         &master,

@@ -35,6 +35,16 @@ pub enum Step {
         writable: bool,
         idmap: bool,
     },
+    /// For a builder, first: space to put mapped trees into, on this directory of the host as process 1 sees it.
+    Staging {
+        at: CString,
+    },
+    /// For a builder: a host tree with all below it, ids mapped, put where it can be taken from.
+    Stage {
+        source: CString,
+        at: CString,
+        directory: bool,
+    },
     /// One device node of the host.
     Device {
         source: CString,
@@ -154,6 +164,8 @@ impl fmt::Display for Step {
                 write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
                 if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
             }
+            Step::Staging { at } => write!(f, "prepare {} for mapped files", outside(at)),
+            Step::Stage { source, .. } => write!(f, "map the ids of {}", outside(source)),
             Step::Device { target, .. } => write!(f, "bind device {}", inside(target)),
             Step::Tmpfs { target, tmpfs } => write!(
                 f,
@@ -218,7 +230,7 @@ impl<'a> Building<'a> {
     /// Carries one of the later steps out.
     pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
-            Step::RootBind { .. } | Step::RootTmpfs(_) => Err(Errno::INVAL),
+            Step::RootBind { .. } | Step::RootTmpfs(_) | Step::Staging { .. } | Step::Stage { .. } => Err(Errno::INVAL),
             Step::Bind { source, target, writable, idmap } => {
                 let tree = clone_tree(source)?;
                 let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
@@ -346,6 +358,34 @@ impl<'a> Building<'a> {
 
     fn attach(&self, tree: &OwnedFd, target: &CString) -> Result<(), Errno> {
         move_mount(tree, c"", self.open(target)?, c"", MOVE)
+    }
+}
+
+/// Carries out a step for a box that another program builds.
+pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
+    let open = |path: &CString| {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat2(CWD, path, flags, Mode::empty(), NO_LINKS)
+    };
+    match step {
+        Step::Staging { at } => {
+            let space = new_tmpfs(&Tmpfs::new(0o711, 1 << 20, 4096, None))?;
+            move_mount(&space, c"", open(at)?, c"", MOVE)
+        }
+        Step::Stage { source, at, directory } => {
+            let tree = clone_tree(source)?;
+            let userns_fd = std::os::fd::AsRawFd::as_raw_fd(&idmap) as u64;
+            let attr = MountAttr { set: CALM | sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
+            sys::mount_setattr(tree.as_fd(), &attr, true)?;
+            if *directory {
+                rustix::fs::mkdir(at, Mode::from_raw_mode(0o700))?;
+            } else {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::open(at, flags, Mode::from_raw_mode(0o600))?;
+            }
+            move_mount(&tree, c"", open(at)?, c"", MOVE)
+        }
+        _ => Err(Errno::INVAL),
     }
 }
 

@@ -110,6 +110,59 @@ unsafe fn clone_sharing<F: FnMut() -> i32>(
     rustix::process::Pid::from_raw(check(pid.into())? as i32).ok_or(Errno::INVAL)
 }
 
+/// Where the kernel put this program's arguments and environment: `/proc/PID/cmdline` and `environ` show these bytes.
+#[cfg(target_env = "gnu")]
+mod initial {
+    use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+    static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+    static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+    /// Called by the C library before `main`, with the program's own vectors.
+    extern "C" fn remember(_: libc::c_int, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) {
+        let mut first: *mut u8 = std::ptr::null_mut();
+        let mut end: *mut u8 = std::ptr::null_mut();
+        for list in [argv, envp] {
+            let mut at = list;
+            // SAFETY: both lists end with a null pointer, and their strings with a NUL; the kernel made them, and nothing
+            // has run that could have changed them.
+            while let Some(string) = std::ptr::NonNull::new(unsafe { *at }) {
+                let string = string.as_ptr();
+                // SAFETY: as above.
+                let length = unsafe { libc::strlen(string) } + 1;
+                if first.is_null() {
+                    first = string.cast();
+                }
+                end = string.cast::<u8>().wrapping_add(length);
+                at = at.wrapping_add(1);
+            }
+        }
+        START.store(first, Ordering::Relaxed);
+        LENGTH.store((end as usize).saturating_sub(first as usize), Ordering::Relaxed);
+    }
+
+    #[used]
+    // SAFETY: glibc calls every function in this section once, before main, with argc, argv and envp.
+    #[unsafe(link_section = ".init_array")]
+    static REMEMBER: extern "C" fn(libc::c_int, *const *mut libc::c_char, *const *mut libc::c_char) = remember;
+
+    pub fn wipe() {
+        let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+        if !start.is_null() {
+            // SAFETY: the strings are one block at the top of the initial stack, which is mapped and writable for the life
+            // of the process; the caller promises that nobody reads them any more.
+            unsafe { std::ptr::write_bytes(start, 0, length) };
+        }
+    }
+}
+
+/// Zeroes the arguments and the environment that this process was started with. For a forked child that will never look
+/// at them again: its copies are wiped, its parent's stay.
+pub fn forget_arguments() {
+    #[cfg(target_env = "gnu")]
+    initial::wipe();
+}
+
 /// Ends the process without running any exit handler, which belong to the process that forked.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit(2) takes no pointer and does not return.
@@ -312,6 +365,29 @@ pub fn signal_fd_for_all() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// All signals are blocked while this lives, and after a fork in the child: none is lost between the two.
+#[derive(Debug)]
+pub struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: all-zero sigsets are valid memory for sigfillset and sigprocmask, which initialise them.
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: `all` is live and writable.
+        unsafe { libc::sigfillset(&mut all) };
+        // SAFETY: `all` is an initialised set and `old` is live and writable.
+        check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old) }.into())?;
+        Ok(Self(old))
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel; no old set is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
 /// A signalfd for these signals, which are blocked in this thread.
 pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
     // SAFETY: an all-zero sigset is valid memory for sigemptyset, which then initialises it.
@@ -382,6 +458,22 @@ pub fn reset_signals() -> Result<(), Errno> {
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `none` is an initialised set.
     check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) }.into())?;
+    Ok(())
+}
+
+/// Blocks every signal but those that stop and continue a process: what is meant for the command must not end a program
+/// that stands between.
+pub fn block_all_but_stops() -> Result<(), Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigfillset, which then initialises it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT, libc::SIGCHLD] {
+        // SAFETY: `set` is an initialised set, and the signal is a valid one.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: `set` is an initialised set; no old set is asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) }.into())?;
     Ok(())
 }
 

@@ -47,3 +47,11 @@ fn write(path: &str, ranges: &[Range]) -> Result<(), Errno> {
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
+
+/// Whether this process may make a user namespace at all: makes one, in a child that ends at once.
+pub fn try_one() -> Result<(), Errno> {
+    match sys::fork(libc::CLONE_NEWUSER as u64)? {
+        sys::Fork::Child => sys::exit_now(0),
+        sys::Fork::Parent(pid) => sys::wait(pid.as_raw_nonzero().get(), true, false).map(drop),
+    }
+}

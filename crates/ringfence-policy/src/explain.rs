@@ -1,9 +1,13 @@
-//! Why a path can be read or written, or not.
+//! Why a path can be read or written, or not. Reads what [`tree`](crate::tree) decided, and decides nothing itself.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use crate::facts::Facts;
+use crate::plan::{self, ETC, HOME, PROGRAMS};
 use crate::policy::{Policy, Root};
-use crate::rules::{Access, FileRule, candidates};
+use crate::rules::{Access, FileRule, Kind, candidates};
+use crate::tree::{Node, PRIVATE, State, Tree, TreeError, real};
 
 /// What the box can do with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,42 +18,91 @@ pub enum Reach {
     Write,
     /// The box has something of its own there, not the host's.
     Private,
+    /// Not there, and cannot be made.
+    Blocked,
 }
 
 /// What decides for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation<'a> {
+    /// The path with symbolic links resolved.
+    pub path: PathBuf,
+    /// Where it stands inside.
+    pub inside: PathBuf,
     pub reach: Reach,
-    /// The rule that decides; `None` where what the root is made of decides.
-    pub rule: Option<&'a FileRule>,
+    pub decides: Decides,
     /// Rules that also name the path or a directory above it, in the order in which they would decide.
     pub others: Vec<&'a FileRule>,
 }
 
-/// Places of which every box has its own.
-const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/proc"];
+/// What has the last word on a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decides {
+    /// The rule that names this path, or a directory above it.
+    Rule { at: PathBuf, node: Node },
+    /// Container sockets are masked last, whatever the rules say.
+    DockerRule,
+    /// What the root of the box is made of.
+    Root,
+}
 
-/// What an empty root has of the host's.
-const PROGRAMS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];
-
-/// Explains an absolute, normalised path on the host, symbolic links resolved.
-pub fn explain<'a>(policy: &'a Policy, path: &Path) -> Explanation<'a> {
-    let mut all = candidates(&policy.rules, path).into_iter();
-    let private = PRIVATE.iter().find(|place| path.starts_with(place)).map(|place| place.len());
-    let decides = all.next();
-    let near = decides.and_then(|rule| rule.nearest(path)).unwrap_or(0);
-    let others = all.collect();
-    if private.is_some_and(|length| length > near) {
-        return Explanation { reach: Reach::Private, rule: None, others: decides.into_iter().chain(others).collect() };
-    }
-    let reach = match (decides.map(|rule| rule.access), policy.root) {
-        (Some(Access::Rw), _) => Reach::Write,
-        (Some(Access::Ro), _) | (None, Root::Host) => Reach::Read,
-        (Some(Access::Exclude), _) => Reach::Hidden,
-        (None, Root::Programs) if PROGRAMS.iter().any(|place| path.starts_with(place)) => Reach::Read,
-        (None, Root::Programs) => Reach::Hidden,
+/// Explains an absolute path on the host.
+pub fn explain<'a>(policy: &'a Policy, facts: &Facts, path: &Path) -> Result<Explanation<'a>, TreeError> {
+    let tree = Tree::new(policy, facts)?;
+    let path = real(path);
+    let inside = match (&policy.workdir_at, path.strip_prefix(&policy.workdir)) {
+        (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
+        (Some(at), Ok(below)) => at.join(below),
+        _ => path.clone(),
     };
-    Explanation { reach, rule: decides, others }
+    let mut others = candidates(&policy.rules, &path);
+    let (reach, decides) = would_hide(&others, &tree, &path).unwrap_or_else(|| decide(policy, facts, &tree, &path));
+    if let Decides::Rule { node, .. } = &decides
+        && let Some(own) = others.iter().position(|rule| rule.origin == node.origin && rule.access == node.access)
+    {
+        others.remove(own);
+    }
+    Ok(Explanation { path, inside, reach, decides, others })
+}
+
+/// A rule that hides what is not there at the moment: the tree leaves it out, but it holds as soon as a box starts.
+fn would_hide(rules: &[&FileRule], tree: &Tree, path: &Path) -> Option<(Reach, Decides)> {
+    let rule = rules.first().filter(|rule| rule.access == Access::Exclude)?;
+    let near = rule.nearest(path)?;
+    let at = path.ancestors().find(|above| above.as_os_str().len() == near)?;
+    let deeper = tree.decide(path).is_some_and(|(decided, _)| decided.starts_with(at));
+    if deeper || fs::symlink_metadata(at).is_ok() {
+        return None;
+    }
+    let state = State::Absent("");
+    let node = Node { access: Access::Exclude, kind: Kind::File, origin: rule.origin.clone(), state, exact: false };
+    Some((Reach::Hidden, Decides::Rule { at: at.to_path_buf(), node }))
+}
+
+fn decide(policy: &Policy, facts: &Facts, tree: &Tree, path: &Path) -> (Reach, Decides) {
+    if plan::container_sockets(facts).iter().any(|socket| socket == path) {
+        return (if policy.docker { Reach::Write } else { Reach::Hidden }, Decides::DockerRule);
+    }
+    let own: &[&str] = if policy.root == Root::Host { &[] } else { &[HOME] };
+    let private = PRIVATE.iter().chain(own).map(Path::new).find(|place| path.starts_with(place));
+    let found = tree.decide(path).filter(|(at, _)| private.is_none_or(|place| at.starts_with(place)));
+    if let Some((at, node)) = found {
+        let reach = match (node.access, &node.state) {
+            (Access::Rw, _) => Reach::Write,
+            (Access::Exclude, _) => Reach::Hidden,
+            (Access::Ro, State::Absent(_)) => Reach::Blocked,
+            (Access::Ro, _) => Reach::Read,
+        };
+        return (reach, Decides::Rule { at: at.to_path_buf(), node: node.clone() });
+    }
+    let shown = || PROGRAMS.iter().chain(&ETC).any(|place| path.starts_with(place));
+    let reach = match policy.root {
+        _ if private.is_some() => Reach::Private,
+        Root::Host => Reach::Read,
+        Root::Programs if shown() => Reach::Read,
+        Root::Programs => Reach::Hidden,
+    };
+    (reach, Decides::Root)
 }
 
 #[cfg(test)]
@@ -63,20 +116,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().canonicalize().unwrap();
         let workdir = home.join("p");
-        std::fs::create_dir(&workdir).unwrap();
+        for dir in ["p/data", ".ssh"] {
+            fs::create_dir_all(home.join(dir)).unwrap();
+        }
+        std::os::unix::fs::symlink("data", workdir.join("link")).unwrap();
         let mut flags = Layer::flags();
         flags.ro("data");
+        let facts = Facts { home: home.clone(), ..Facts::default() };
         let policy = resolve(Inputs::new(workdir.clone(), home.clone(), flags)).unwrap().policy;
         let ask = |path: &Path| {
-            let found = explain(&policy, path);
-            (found.reach, found.rule.map(|rule| rule.origin.place.clone()))
+            let found = explain(&policy, &facts, path).unwrap();
+            let origin = match found.decides {
+                Decides::Rule { node, .. } => Some(node.origin.place),
+                Decides::DockerRule | Decides::Root => None,
+            };
+            (found.reach, origin)
         };
         assert_eq!(ask(&workdir.join("x")), (Reach::Write, Some("preset @base".into())));
         assert_eq!(ask(&workdir.join("data/x")), (Reach::Read, Some("--ro".into())));
+        assert_eq!(ask(&workdir.join("link/x")), (Reach::Read, Some("--ro".into())));
         assert_eq!(ask(&home.join(".ssh/id")), (Reach::Hidden, Some("preset @secrets".into())));
+        assert_eq!(ask(&home.join(".gnupg/x")), (Reach::Hidden, Some("preset @secrets".into())));
+        assert_eq!(ask(&workdir.join(".mcp.json")), (Reach::Blocked, Some("preset @dotfiles".into())));
         assert_eq!(ask(Path::new("/etc/passwd")), (Reach::Read, None));
         assert_eq!(ask(Path::new("/proc/1")), (Reach::Private, None));
-        let others = explain(&policy, &workdir.join("data")).others;
+        let others = explain(&policy, &facts, &workdir.join("data")).unwrap().others;
         assert_eq!(others.iter().map(|r| r.origin.place.as_str()).collect::<Vec<_>>(), ["preset @base"; 2]);
     }
 }

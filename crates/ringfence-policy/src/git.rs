@@ -521,7 +521,7 @@ mod tests {
         fn text(&self, found: &[Found]) -> Vec<String> {
             let line = |(access, path, missing): &Found| {
                 let mark = match missing {
-                    Missing::Ignore => "?",
+                    Missing::Ignore | Missing::Make => "?",
                     Missing::Protect(Kind::Dir) => "/",
                     Missing::Protect(Kind::File) | Missing::ProtectText(_) => "",
                     Missing::Fail => "!",

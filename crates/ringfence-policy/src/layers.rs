@@ -359,7 +359,7 @@ impl Stack {
             limits: profile.limits.clone(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
-            optional: BTreeSet::new(),
+            optional: BTreeSet::from(profiles::OPTIONAL),
             presets: Vec::new(),
             looked_up: BTreeMap::new(),
             rules: Vec::new(),

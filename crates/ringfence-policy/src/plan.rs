@@ -81,7 +81,7 @@ pub enum Mount {
     Hide { target: PathBuf, kind: Kind, passable: bool },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
     Empty { target: PathBuf, kind: Kind },
-    /// A text file in private space or on a mount point, read-only (`/run/ringfence/box.json`, a blocked program's note).
+    /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
     Text { target: PathBuf, text: String, mode: u32 },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
     Seal { target: PathBuf },
@@ -120,10 +120,11 @@ const FEW_INODES: u64 = 4096;
 /// Size of private places that hold nothing but mount points and notes.
 const SMALL: u64 = 1 << 20;
 
-/// Where a box keeps what tells it that it is one.
-pub const MARKER_DIR: &str = "/run/ringfence";
+/// Where a box keeps what tells it that it is one: in `/dev`, which is every box's own and which no rule can touch. Engines
+/// make the directory with the rest of [`Mount::Dev`].
+pub const MARKER_DIR: &str = "/dev/ringfence";
 /// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
-pub const COMMANDS_FILE: &str = "/run/ringfence/commands";
+pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
@@ -381,9 +382,14 @@ impl<'a> View<'a> {
             }
             match &node.state {
                 State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
-                State::Link(to) if node.access != Access::Rw => self.link(path, to.as_deref(), node),
+                // Mounted on itself, the link can be followed, and neither replaced nor moved away.
+                State::Link if node.access != Access::Rw => {
+                    let target = self.inside(path);
+                    self.bind(path, &target, false, Kind::File);
+                }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
-                State::Link(_) | State::Absent(_) => {}
+                State::Absent(_) => self.make(path),
+                State::Link => {}
             }
         }
     }
@@ -425,14 +431,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A protected symlink in a writable place: what it leads to is mounted on the link itself.
-    fn link(&mut self, path: &Path, to: Option<&Path>, node: &Node) {
-        let target = self.inside(path);
-        match (node.access, to) {
-            (Access::Exclude, _) => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
-            (_, Some(source)) => self.bind(source, &target, false, node.kind),
-            (_, None) => self.mounts.push(Mount::Empty { target, kind: Kind::File }),
+    /// A directory that is made on the host for the box to use.
+    fn make(&mut self, path: &Path) {
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+        missing.reverse();
+        for dir in missing {
+            if !self.stubs.iter().any(|stub| stub.path == dir) {
+                self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+            }
         }
+        let target = self.inside(path);
+        self.bind(path, &target, true, Kind::Dir);
     }
 
     fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
@@ -514,18 +523,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where programs are found besides `PATH`; git calls itself in its own directory.
-const PROGRAM_DIRS: [&str; 9] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-    "/usr/lib/git-core",
-    "/usr/libexec/git-core",
-    "/usr/local/libexec/git-core",
-];
+/// Where programs are found besides `PATH`. Not git's own directory: what git calls itself (`gc` expires the reflog) is
+/// not an agent's act.
+const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
 /// (busybox), the symlink with this name.
@@ -541,10 +541,11 @@ fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
 pub const HOME: &str = "/home/sandbox";
 
 /// Directories of programs and libraries.
-const PROGRAMS: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+pub(crate) const PROGRAMS: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
-const ETC: [&str; 20] = [
+pub(crate) const ETC: [&str; 20] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -566,6 +567,11 @@ const ETC: [&str; 20] = [
     "/etc/profile",
     "/etc/java-17-openjdk",
 ];
+
+/// The sockets of container daemons on this host, symlinks resolved.
+pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
+    DockerSockets::find(facts).found
+}
 
 /// The sockets of container daemons on this host, symlinks resolved.
 struct DockerSockets {

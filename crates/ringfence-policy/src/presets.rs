@@ -214,7 +214,12 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 rules.push(Access::Exclude, Pattern::Glob(glob.expect("a constant pattern")), Missing::Ignore);
             }
         }
-        Caches => rules.all(Access::Rw, home, CACHES),
+        Caches => {
+            rules.all(Access::Rw, home, CACHES);
+            for name in CACHES_MADE {
+                rules.add(Access::Rw, &home.join(name), Missing::Make);
+            }
+        }
         Agents => {
             rules.all(Access::Rw, home, AGENTS);
             for (name, missing) in AGENTS_EXECUTE {
@@ -408,8 +413,6 @@ const SECRETS: &[&str] = &[
 /// programs (`~/.cargo/bin`, `~/.rustup/toolchains`, `~/.local/bin`, `~/.nvm`) are not here. A poisoned cache is a risk
 /// that remains; `!@caches` takes it away at the price of downloads that fail.
 const CACHES: &[&str] = &[
-    ".cache",
-    ".npm",
     ".pnpm-store",
     ".local/share/pnpm/store",
     ".yarn/berry",
@@ -417,7 +420,6 @@ const CACHES: &[&str] = &[
     ".bun/install/cache",
     ".node-gyp",
     ".electron",
-    ".cargo/registry",
     ".cargo/git",
     ".cargo/.package-cache",
     ".cargo/.package-cache-mutate",
@@ -447,6 +449,9 @@ const CACHES: &[&str] = &[
     ".ccache",
     ".nv/ComputeCache",
 ];
+
+/// Caches without which the tool fails at its first use: home is read-only, so that it could not make them itself.
+const CACHES_MADE: &[&str] = &[".cache", ".npm", ".cargo/registry"];
 
 /// Agents' own state, below home: sessions, history, sign-in, settings.
 ///

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::Guarantee;
 use crate::limits::{GIB, Limits, MIB};
 use crate::policy::{CommandRule, Guard, Network, Root, User};
 
@@ -68,6 +69,10 @@ pub const DEFAULT: &str = "agent";
 
 /// Names of the built-in profiles.
 pub const NAMES: &[&str] = &["agent", "shell", "skill", "home"];
+
+/// What no built-in profile insists on: the second wall is missing on older kernels and behind bubblewrap. The report says
+/// so where it is.
+pub const OPTIONAL: [Guarantee; 1] = [Guarantee::KernelSecondWall];
 
 /// Guards in front of programs, by default.
 const GUARDS: &[(&str, CommandRule)] = &[("git", CommandRule::Guard(Guard::Git))];

@@ -66,6 +66,8 @@ pub enum Missing {
     Protect(Kind),
     /// As [`Missing::Protect`] of a file, but the stand-in has this text: git refuses to run over an empty `commondir`.
     ProtectText(&'static str),
+    /// A directory is made for the box to use, and taken away again when it stayed empty.
+    Make,
     /// An error: the user named it.
     Fail,
 }

@@ -4,10 +4,11 @@
 //! decides. This is the one place where that is worked out: `plan` mounts it and `explain` reads it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
@@ -46,10 +47,10 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Present,
-    /// Not there, and must not appear; the stand-in holds this text.
+    /// Not there, and must not appear; the stand-in holds this text. Where it is writable: not there, and to be made.
     Absent(&'static str),
-    /// A symlink in a writable place, which must not be replaced; leads to this file.
-    Link(Option<PathBuf>),
+    /// A symlink in a writable place, which must not be replaced. What it leads to has a node of its own.
+    Link,
 }
 
 /// All decisions, by real path.
@@ -153,8 +154,9 @@ impl Tree {
                 let above = self.above(path);
                 let private = PRIVATE.iter().any(|p| path.starts_with(p)) && above.is_none();
                 match (&node.state, above.map(|(_, n)| n.access)) {
-                    (State::Absent(_) | State::Link(_), Some(Access::Rw)) => false,
-                    (State::Absent(_) | State::Link(_), _) => true,
+                    (State::Absent(_), _) if node.access == Access::Rw => false,
+                    (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
+                    (State::Absent(_) | State::Link, _) => true,
                     (State::Present, None) => node.access == Access::Exclude && (private || root == Root::Programs),
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
@@ -233,10 +235,9 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
             }
             match rule.missing {
                 Missing::Ignore => Ok(Vec::new()),
-                Missing::Protect(kind) => Ok(vec![(real_parent(path), node(kind, State::Absent(""), true))]),
-                Missing::ProtectText(text) => {
-                    Ok(vec![(real_parent(path), node(Kind::File, State::Absent(text), true))])
-                }
+                Missing::Make => Ok(vec![(real(path), node(Kind::Dir, State::Absent(""), true))]),
+                Missing::Protect(kind) => Ok(vec![(real(path), node(kind, State::Absent(""), true))]),
+                Missing::ProtectText(text) => Ok(vec![(real(path), node(Kind::File, State::Absent(text), true))]),
                 Missing::Fail => {
                     Err(TreeError::Missing { path: path.clone(), access: rule.access, origin: rule.origin.clone() })
                 }
@@ -245,42 +246,221 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
     }
 }
 
-/// The nodes of a path that is there: itself, and where it is a symlink, what it leads to.
-fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, Node)>, TreeError> {
-    let node = |kind, state| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
-    let data = match fs::symlink_metadata(path) {
-        Ok(data) => data,
-        // A name below a file, or below what the caller may not enter, is not there for the box either.
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && rule.missing != Missing::Fail => {
-            return Ok(Vec::new());
-        }
-        Err(source) => {
-            return Err(TreeError::Lookup {
-                path: path.to_path_buf(),
-                access: rule.access,
-                origin: rule.origin.clone(),
-                source,
-            });
-        }
-    };
-    let own = real_parent(path);
-    if !data.is_symlink() {
-        let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
-        return Ok(vec![(own, node(kind, State::Present))]);
-    }
-    let Ok(target) = fs::canonicalize(path) else {
-        return Ok(vec![(own, node(Kind::File, State::Link(None)))]);
-    };
-    let kind = if target.is_dir() { Kind::Dir } else { Kind::File };
-    Ok(vec![(target.clone(), node(kind, State::Present)), (own, node(kind, State::Link(Some(target))))])
+/// The path without symlinks, as far as it exists.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
 }
 
-/// The path with every directory above its last name resolved as far as it exists.
-fn real_parent(path: &Path) -> PathBuf {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return path.to_path_buf() };
-    match fs::canonicalize(parent) {
-        Ok(real) => real.join(name),
-        Err(_) => real_parent(parent).join(name),
+/// The nodes of a path that is there: what it leads to, and every symlink on the way.
+fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, Node)>, TreeError> {
+    let node = |kind, state| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
+    let walk = walk(path).map_err(|source| TreeError::Lookup {
+        path: path.to_path_buf(),
+        access: rule.access,
+        origin: rule.origin.clone(),
+        source,
+    })?;
+    let end = match walk.end {
+        End::Dir => Some(node(Kind::Dir, State::Present)),
+        End::File => Some(node(Kind::File, State::Present)),
+        // A link to nothing: what it names must not appear either, or it would appear under both names.
+        End::Missing if !walk.links.is_empty() && rule.access != Access::Rw => Some(node(Kind::Dir, State::Absent(""))),
+        End::Missing => None,
+    };
+    // Replacing a link that leads to it would replace a protected path as well.
+    let links = walk.links.into_iter().filter(|_| end.is_some() && rule.access != Access::Rw);
+    let links: Vec<_> = links.map(|link| (link, node(Kind::File, State::Link))).collect();
+    Ok(end.map(|node| (walk.real, node)).into_iter().chain(links).collect())
+}
+
+/// Where a path leads.
+struct Walk {
+    /// The path without symlinks; what is missing at its end is as it was written.
+    real: PathBuf,
+    end: End,
+    /// The real path of every symlink on the way.
+    links: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Dir,
+    File,
+    Missing,
+}
+
+/// Follows a path name by name. What the caller may not look into is missing: for the box it is, too.
+fn walk(path: &Path) -> io::Result<Walk> {
+    let mut walk = Walk { real: PathBuf::from("/"), end: End::Dir, links: Vec::new() };
+    let mut rest: Vec<OsString> = names(path);
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            walk.real.pop();
+            continue;
+        }
+        walk.real.push(&name);
+        if walk.end == End::Missing {
+            continue;
+        }
+        let data = match fs::symlink_metadata(&walk.real) {
+            Ok(data) => data,
+            Err(e) if is_missing(&e) => {
+                walk.end = End::Missing;
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        if !data.is_symlink() {
+            walk.end = if data.is_dir() { End::Dir } else { End::File };
+            continue;
+        }
+        // As many as the kernel follows.
+        if walk.links.len() == 40 {
+            return Err(io::Error::from_raw_os_error(40)); // ELOOP
+        }
+        let to = fs::read_link(&walk.real)?;
+        walk.links.push(walk.real.clone());
+        walk.real.pop();
+        if to.is_absolute() {
+            walk.real = PathBuf::from("/");
+        }
+        walk.end = End::Dir;
+        rest.extend(names(&to));
+    }
+    Ok(walk)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
+}
+
+/// The names of a path, last first.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |c: Component<'_>| match c {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::Layer;
+    use crate::layers::{Inputs, resolve};
+    use std::os::unix::fs::symlink;
+
+    /// A home with a project in it; entries ending in `/` are directories, `a -> b` are links.
+    fn place(entries: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().canonicalize().unwrap().join("p");
+        fs::create_dir(&project).unwrap();
+        for entry in entries {
+            match entry.split_once(" -> ") {
+                Some((link, to)) => symlink(to, project.join(link)).unwrap(),
+                None if entry.ends_with('/') => fs::create_dir_all(project.join(entry)).unwrap(),
+                None => fs::write(project.join(entry), entry).unwrap(),
+            }
+        }
+        (dir, project)
+    }
+
+    /// The decisions below the project that do not come from a preset, as `access state path`.
+    fn decisions(project: &Path, flags: impl FnOnce(&mut Layer)) -> Result<Vec<String>, TreeError> {
+        let mut layer = Layer::flags();
+        flags(&mut layer);
+        let home = project.parent().unwrap().to_path_buf();
+        let policy = resolve(Inputs::new(project.to_path_buf(), home.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() })?;
+        let own = tree.nodes().filter(|(_, n)| n.origin.layer == LayerKind::Flags);
+        let text = |(path, node): (&Path, &Node)| {
+            let state = match node.state {
+                State::Present => "present",
+                State::Absent(_) => "absent",
+                State::Link => "link",
+            };
+            format!("{} {state} {}", node.access, path.strip_prefix(project).unwrap_or(path).display())
+        };
+        Ok(own.map(text).collect())
+    }
+
+    #[test]
+    fn symlinks_on_the_way_and_at_the_end_are_protected() {
+        let (_dir, project) = place(&["real/sub/", "a -> real", "b -> a/sub"]);
+        let found = decisions(&project, |f| f.ro("b")).unwrap();
+        assert_eq!(found, ["ro link a", "ro link b", "ro present real/sub"]);
+        let (_dir, project) = place(&["a -> nothing"]);
+        assert_eq!(decisions(&project, |f| f.exclude("a")).unwrap(), ["exclude link a", "exclude absent nothing"]);
+    }
+
+    #[test]
+    fn a_loop_of_links_is_an_error() {
+        let (_dir, project) = place(&["a -> b", "b -> a"]);
+        assert!(matches!(decisions(&project, |f| f.ro("a")), Err(TreeError::Lookup { .. })));
+    }
+
+    #[test]
+    fn what_is_missing_outside_writable_places_needs_nothing() {
+        let (dir, project) = place(&[]);
+        let outside = dir.path().canonicalize().unwrap().join("q");
+        fs::create_dir(&outside).unwrap();
+        let path = outside.join("x").display().to_string();
+        assert_eq!(decisions(&project, |f| f.exclude(&path)).unwrap(), [""; 0]);
+        assert_eq!(decisions(&project, |f| f.exclude("x")).unwrap(), ["exclude absent x"]);
+        assert!(matches!(decisions(&project, |f| f.rw("x")), Err(TreeError::Missing { .. })));
+    }
+
+    #[test]
+    fn a_second_name_of_a_hidden_file_is_an_error() {
+        let (_dir, project) = place(&["secret"]);
+        assert_eq!(decisions(&project, |f| f.exclude("secret")).unwrap(), ["exclude present secret"]);
+        fs::hard_link(project.join("secret"), project.join("other")).unwrap();
+        assert!(matches!(decisions(&project, |f| f.exclude("secret")), Err(TreeError::HardLinked { links: 2, .. })));
+    }
+
+    #[test]
+    fn other_mounts_of_a_hidden_file_are_hidden() {
+        let (dir, project) = place(&["secret"]);
+        let base = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(base.join("alias/p")).unwrap();
+        fs::write(base.join("alias/p/secret"), "").unwrap();
+        let mount = |at: &Path, root: &str| crate::facts::MountPoint {
+            device: "8:1".into(),
+            root: root.into(),
+            at: at.to_path_buf(),
+            read_only: false,
+            fs_type: "ext4".into(),
+        };
+        let facts = Facts {
+            home: base.clone(),
+            uid: 1,
+            mounts: vec![mount(Path::new("/"), "/"), mount(&base.join("alias"), base.to_str().unwrap())],
+            ..Facts::default()
+        };
+        let mut layer = Layer::flags();
+        layer.exclude("secret");
+        let policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &facts).unwrap();
+        let (_, node) = tree.decide(&base.join("alias/p/secret")).unwrap();
+        assert_eq!(node.access, Access::Exclude);
+    }
+
+    #[test]
+    fn working_directories_that_are_refused() {
+        let (dir, project) = place(&["in/"]);
+        let home = dir.path().canonicalize().unwrap();
+        let at = |workdir: &Path, flags: &dyn Fn(&mut Layer)| {
+            let mut layer = Layer::flags();
+            flags(&mut layer);
+            let policy = resolve(Inputs::new(workdir.to_path_buf(), home.clone(), layer)).map(|r| r.policy);
+            policy.map(|policy| Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }))
+        };
+        // Refused by the layers or by the tree, but always refused.
+        let inside = at(&project.join("in"), &|f| f.exclude(project.to_str().unwrap()));
+        assert!(inside.is_err() || inside.unwrap().is_err());
+        assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+        assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+        assert!(at(&project, &|_| {}).unwrap().is_ok());
     }
 }

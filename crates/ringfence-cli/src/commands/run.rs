@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::args::Run;
 use crate::companions::capture::Recorder;
 use crate::companions::signals::Signals;
+use crate::companions::terminal::{self, Relay, Settings};
 use crate::companions::through::Through;
 use crate::companions::{hand_over, let_go};
 use crate::failure::{Described, Failure, Kind};
@@ -99,14 +100,22 @@ fn execute(
     let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
     let (policy, facts) = (&situation.resolved.policy, &situation.facts);
     let start = |spec| engines::start(engine, plan, facts, spec);
-    let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
     if args.json {
+        let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
         let (mut recorder, [out, err]) = Recorder::new(signals, plan.limits.output).map_err(stdio)?;
         let running = start(StdioSpec::Files([stdin, out, err]))?;
         let_go(false);
         let outcome = supervise(running, policy, facts, &mut recorder)?;
         return Ok((outcome, Some(recorder.into_captures())));
     }
+    if terminal::at_both_ends() {
+        let (mut relay, spec) = Relay::open(signals).map_err(stdio)?;
+        let running = start(spec)?;
+        let outcome = supervise(running, policy, facts, &mut relay)?;
+        return Ok((outcome, None));
+    }
+    let _settings = Settings::remember();
+    let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
     let stdout = hand_over(rustix::stdio::stdout(), true).map_err(stdio)?;
     let stderr = hand_over(rustix::stdio::stderr(), true).map_err(stdio)?;
     let running = start(StdioSpec::Files([stdin, stdout, stderr]))?;
@@ -170,7 +179,7 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Record {
+pub struct Record {
     /// `exited`, `signaled`, or `failed` when Ringfence itself did.
     status: &'static str,
     exit_code: Option<i32>,
@@ -191,7 +200,7 @@ struct Record {
 }
 
 impl Record {
-    fn failed(error: Described) -> Record {
+    pub fn failed(error: Described) -> Record {
         Record {
             status: "failed",
             exit_code: None,

@@ -49,6 +49,11 @@ impl Signals {
         self.give_up_at = Some(Instant::now());
     }
 
+    /// Ends the box by force unless it ends soon.
+    pub fn lose_patience(&mut self) {
+        self.give_up_at.get_or_insert(Instant::now() + PATIENCE);
+    }
+
     /// Hands a signal to the command. The second request to end, or patience running out, ends it by force.
     pub fn forward(&mut self, signal: i32, running: &Running) {
         if matches!(signal, libc::SIGINT | libc::SIGTERM) {

@@ -80,6 +80,8 @@ pub enum EngineError {
     Arguments { program: PathBuf, source: Errno },
     #[error("cannot {what}: {errno}")]
     Setup { stage: Stage, what: String, errno: Errno },
+    #[error("bubblewrap cannot build the sandbox: {reason}")]
+    Builder { reason: String },
     #[error("cannot execute `{}`: {errno}", program.display())]
     Execute { program: PathBuf, errno: Errno },
     #[error("process 1 of the sandbox is gone: {0}")]
@@ -99,8 +101,8 @@ fn list(errors: &[EngineError]) -> String {
 pub enum StdioSpec {
     /// These descriptors.
     Files([OwnedFd; 3]),
-    /// A terminal of the box's own; the master comes as [`Event::Terminal`].
-    Terminal { rows: u16, columns: u16 },
+    /// A terminal of the box's own; the master comes as [`Event::Terminal`]. `stderr` in its place where it is not one.
+    Terminal { rows: u16, columns: u16, stderr: Option<OwnedFd> },
 }
 
 /// Takes the engine that will enforce the plan: the one asked for, or the first that can honour it.
@@ -142,9 +144,9 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     let group = needs_group(plan).then(|| make_group(plan)).transpose()?.flatten();
     let groups = group.as_ref().map(Group::paths).unwrap_or_default();
     let keeper = Keeper::start(&plan.stubs, groups, &plan.workdir, &keeper::registry(runtime_dir))?;
-    let mut spec = match engine {
-        Engine::Native => native::spec(plan, facts, stdio)?,
-        Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio)?,
+    let (mut spec, messages) = match engine {
+        Engine::Native => (native::spec(plan, facts, stdio)?, None),
+        Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
     };
     match &group {
         Some(group) => spec.groups = group.doors()?,
@@ -161,7 +163,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     spec.rlimits.extend(rlimits(plan));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = spec.steps.iter().map(ToString::to_string).collect();
-    Ok(Running { launched, steps, program: plan.command.program.clone(), group, _keeper: keeper })
+    Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
 }
 
 /// Whether the plan has a limit on the tree as a whole.
@@ -234,6 +236,8 @@ pub struct Running {
     launched: Launched,
     steps: Vec<String>,
     program: PathBuf,
+    /// What a program that builds the box has to say; not the command's.
+    messages: Option<OwnedFd>,
     group: Option<Group>,
     /// Held until everything in the box is gone.
     _keeper: Option<Keeper>,
@@ -248,6 +252,10 @@ impl Running {
     /// Waits for the next event; a failed set-up or execution is an error.
     pub fn next_event(&self) -> Result<Event, EngineError> {
         match self.launched.next_event().map_err(|e| EngineError::Lost(e.to_string()))? {
+            Event::Failed { stage: Stage::Builder, errno } => {
+                let reason = self.messages.as_ref().and_then(read_message).unwrap_or_else(|| errno.to_string());
+                Err(EngineError::Builder { reason })
+            }
             Event::Failed { stage, errno } => {
                 let what = match stage {
                     Stage::Step(index) => self.steps.get(index).cloned().unwrap_or_else(|| stage.to_string()),
@@ -288,11 +296,20 @@ impl Running {
     }
 }
 
+/// The first lines that were written to a pipe, without waiting.
+fn read_message(pipe: &OwnedFd) -> Option<String> {
+    let mut buffer = [0; 4096];
+    let length = rustix::io::read(pipe, &mut buffer).ok()?;
+    let text = String::from_utf8_lossy(&buffer[..length]);
+    let text = text.trim().trim_start_matches("bwrap: ").replace(char::is_control, " ");
+    (!text.is_empty()).then_some(text)
+}
+
 /// The parts of a `Spec` that do not depend on the engine.
 fn stdio_parts(stdio: StdioSpec) -> (Terminal, [Option<OwnedFd>; 3]) {
     match stdio {
         StdioSpec::Files([stdin, stdout, stderr]) => (Terminal::None, [Some(stdin), Some(stdout), Some(stderr)]),
-        StdioSpec::Terminal { rows, columns } => (Terminal::Own { rows, columns }, [None, None, None]),
+        StdioSpec::Terminal { rows, columns, stderr } => (Terminal::Own { rows, columns }, [None, None, stderr]),
     }
 }
 

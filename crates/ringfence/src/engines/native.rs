@@ -135,7 +135,7 @@ fn devices(
     ] {
         steps.push(Step::Symlink { target: at(name)?, to: c_path(Path::new(to))? });
     }
-    for name in ["pts", "shm"] {
+    for name in ["pts", "shm", "ringfence"] {
         steps.push(Step::Mkdir { target: at(name)?, mode: 0o755, owner });
     }
     steps.push(Step::Devpts { target: at("pts")? });

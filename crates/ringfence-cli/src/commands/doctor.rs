@@ -1,0 +1,326 @@
+//! `ringfence doctor`: every fact that the engines depend on, and how to repair what is missing.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use ringfence::engines::{self, native};
+use ringfence::policy::facts::Facts;
+use ringfence::policy::layer::Layer;
+use ringfence::policy::layers::{self, Inputs};
+use ringfence::policy::plan;
+use ringfence::{Choice, Engine, StdioSpec, supervise};
+use ringfence_linux::limits::Home;
+use ringfence_linux::{landlock, userns};
+use serde::Serialize;
+
+use crate::args::Doctor;
+use crate::companions::signals::Signals;
+use crate::companions::through::Through;
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+/// How a fact stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    Ok,
+    Degraded,
+    Missing,
+}
+
+/// One fact.
+#[derive(Debug, Serialize)]
+struct Finding {
+    fact: &'static str,
+    state: State,
+    detail: String,
+    /// What to do about it.
+    cure: Option<String>,
+}
+
+fn ok(fact: &'static str, detail: impl Into<String>) -> Finding {
+    Finding { fact, state: State::Ok, detail: detail.into(), cure: None }
+}
+
+fn degraded(fact: &'static str, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { fact, state: State::Degraded, detail: detail.into(), cure: Some(cure.into()) }
+}
+
+fn missing(fact: &'static str, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { fact, state: State::Missing, detail: detail.into(), cure: Some(cure.into()) }
+}
+
+/// Exit code 0 when some engine works here, 1 when none does.
+pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
+    let facts = ringfence::facts::gather()?;
+    let engines = [engine(Engine::Native, &facts), engine(Engine::Bubblewrap, &facts)];
+    let works = engines.iter().any(|finding| finding.state != State::Missing);
+    let mut findings = vec![
+        kernel(),
+        user_namespaces(&facts),
+        apparmor(&facts),
+        id_mapped_mounts(&facts, &engines[0]),
+        procfs(&engines[0]),
+        landlock(),
+        seccomp(),
+        control_groups(),
+        bwrap(),
+        docker(&facts),
+    ];
+    findings.extend(engines);
+    if args.json {
+        let inside = native::stacked::inside();
+        output::json(&serde_json::json!({ "works": works, "inside": inside, "facts": findings }))?;
+    } else {
+        output::data(&findings.iter().map(render).collect::<String>())?;
+    }
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn render(finding: &Finding) -> String {
+    let state = match finding.state {
+        State::Ok => "ok",
+        State::Degraded => "degraded",
+        State::Missing => "missing",
+    };
+    let mut text = format!("{state:<9} {:<19} {}\n", finding.fact, finding.detail);
+    if let Some(cure) = &finding.cure {
+        let mut lines = cure.lines();
+        text.push_str(&format!("          hint: {}\n", lines.next().unwrap_or_default()));
+        lines.for_each(|line| text.push_str(&format!("            {line}\n")));
+    }
+    text
+}
+
+fn kernel() -> Finding {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    match version {
+        (0..=4, _) | (5, 0..12) => {
+            missing("kernel", format!("Linux {release}"), "Linux 5.12 or later is needed (mount_setattr)")
+        }
+        (5, _) | (6, 0..12) => degraded(
+            "kernel",
+            format!("Linux {release}"),
+            "nothing must be done; from Linux 6.12 on Landlock also scopes signals and abstract sockets",
+        ),
+        _ => ok("kernel", format!("Linux {release}")),
+    }
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn user_namespaces(facts: &Facts) -> Finding {
+    const FACT: &str = "user namespaces";
+    if native::stacked::inside() && sysctl("user.max_user_namespaces").as_deref() == Some("0") {
+        return degraded(FACT, "closed by the sandbox around this", "start the outer one with --nesting");
+    }
+    if sysctl("user.max_user_namespaces").as_deref() == Some("0") {
+        let cure = "sysctl -w user.max_user_namespaces=15000";
+        return missing(FACT, "switched off (user.max_user_namespaces = 0)", cure);
+    }
+    if facts.uid != 0 && sysctl("kernel.unprivileged_userns_clone").as_deref() == Some("0") {
+        let cure = "sysctl -w kernel.unprivileged_userns_clone=1, or --engine bubblewrap with a set-user-id bwrap";
+        return missing(FACT, "reserved to root (kernel.unprivileged_userns_clone = 0)", cure);
+    }
+    match userns::try_one() {
+        Ok(()) => ok(FACT, "one was made"),
+        Err(error) => missing(
+            FACT,
+            format!("cannot make one: {error}"),
+            "in a container: allow them (Docker: --security-opt seccomp=unconfined, or --privileged)",
+        ),
+    }
+}
+
+fn apparmor(facts: &Facts) -> Finding {
+    const FACT: &str = "AppArmor";
+    if sysctl("kernel.apparmor_restrict_unprivileged_userns").as_deref() != Some("1") {
+        return ok(FACT, "does not restrict user namespaces");
+    }
+    if facts.uid == 0 {
+        return ok(FACT, "restricts user namespaces of ordinary users, not root's");
+    }
+    let program = facts.program.display();
+    let confined = ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"]
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok())
+        .is_some_and(|profile| !profile.starts_with("unconfined"));
+    if confined {
+        return ok(FACT, "restricts user namespaces, and this program has a profile");
+    }
+    missing(
+        FACT,
+        "restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
+        format!(
+            "put this into /etc/apparmor.d/ringfence, then: sudo apparmor_parser -r /etc/apparmor.d/ringfence\n\
+             abi <abi/4.0>,\n\
+             include <tunables/global>\n\
+             profile ringfence {program} flags=(unconfined) {{\n  userns,\n  include if exists <local/ringfence>\n}}"
+        ),
+    )
+}
+
+/// Root's box has ids of its own, and sees root's files through id-mapped mounts: tried by the box that was run.
+fn id_mapped_mounts(facts: &Facts, native: &Finding) -> Finding {
+    const FACT: &str = "id-mapped mounts";
+    if facts.uid != 0 {
+        return ok(FACT, "not needed by an ordinary user");
+    }
+    match native.state {
+        State::Missing if native.detail.contains("bind") => missing(
+            FACT,
+            native.detail.clone(),
+            "work on a file system that has them (ext4, xfs, btrfs, tmpfs from Linux 6.3), or as an ordinary user",
+        ),
+        State::Missing => degraded(FACT, "not tried: no native sandbox could be made", "see engine native"),
+        _ => ok(FACT, "used by the sandbox that was run"),
+    }
+}
+
+fn procfs(native: &Finding) -> Finding {
+    const FACT: &str = "procfs";
+    match native.state {
+        State::Missing if native.detail.contains("/proc") || native.detail.contains("procfs") => missing(
+            FACT,
+            native.detail.clone(),
+            "in a container: let all of /proc be seen (Docker: --security-opt systempaths=unconfined)",
+        ),
+        State::Missing => degraded(FACT, "not tried: no native sandbox could be made", "see engine native"),
+        _ => ok(FACT, "mounted by the sandbox that was run"),
+    }
+}
+
+fn landlock() -> Finding {
+    const FACT: &str = "Landlock";
+    let optional = "or --optional kernel.second-wall";
+    match landlock::Abi::of_this_kernel().0 {
+        ..=0 => missing(FACT, "not there", format!("boot with lsm=landlock,… {optional}")),
+        1 => missing(FACT, "ABI 1 refuses every rename between directories", format!("use Linux 5.19, {optional}")),
+        abi @ 2..6 => degraded(
+            FACT,
+            format!("ABI {abi}: signals and abstract sockets are not scoped"),
+            "nothing must be done; Linux 6.12 has ABI 6",
+        ),
+        abi => ok(FACT, format!("ABI {abi}")),
+    }
+}
+
+fn seccomp() -> Finding {
+    const FACT: &str = "system-call filter";
+    match sysctl("kernel.seccomp.actions_avail") {
+        Some(actions) if actions.contains("errno") => ok(FACT, "seccomp is there"),
+        _ if fs::read_to_string("/proc/self/status").is_ok_and(|text| text.contains("\nSeccomp:")) => {
+            ok(FACT, "seccomp is there")
+        }
+        _ => missing(FACT, "seccomp is not there", "use a kernel with CONFIG_SECCOMP_FILTER"),
+    }
+}
+
+fn control_groups() -> Finding {
+    const FACT: &str = "control groups";
+    match Home::find() {
+        Home::V2(path) => ok(FACT, format!("v2, below {}", path.display())),
+        Home::V1 { memory, .. } => ok(FACT, format!("v1, below {}", memory.display())),
+        Home::None(reason) => degraded(
+            FACT,
+            format!("{reason}; limits are kept by stand-ins"),
+            "with systemd: systemd-run --user --scope -p Delegate=yes ringfence run …",
+        ),
+    }
+}
+
+fn bwrap() -> Finding {
+    const FACT: &str = "bubblewrap";
+    let Some(path) = find_program("bwrap") else {
+        return missing(FACT, "no bwrap in PATH", "only needed for --engine bubblewrap: apt install bubblewrap");
+    };
+    let version = Command::new(&path).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    match version {
+        Ok(output) if output.status.success() => {
+            ok(FACT, format!("{} ({})", String::from_utf8_lossy(&output.stdout).trim(), path.display()))
+        }
+        _ => missing(FACT, format!("{} cannot be run", path.display()), "install it anew: apt install bubblewrap"),
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let executable = |path: &PathBuf| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(executable)
+}
+
+fn docker(facts: &Facts) -> Finding {
+    const FACT: &str = "Docker socket";
+    let asked = facts.env.get(std::ffi::OsStr::new("DOCKER_HOST")).and_then(|host| host.to_str());
+    let path = asked.and_then(|host| host.strip_prefix("unix://")).unwrap_or("/var/run/docker.sock");
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => ok(FACT, format!("{path}; masked unless --docker")),
+        Err(error) => degraded(FACT, format!("{path}: {error}"), "only needed for --docker: start Docker"),
+    }
+}
+
+/// Runs `/bin/true` in a real box.
+fn engine(engine: Engine, facts: &Facts) -> Finding {
+    let fact = match engine {
+        Engine::Native => "engine native",
+        Engine::Bubblewrap => "engine bubblewrap",
+    };
+    match try_engine(engine, facts) {
+        Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
+        Ok(code) => missing(fact, format!("/bin/true ended with {code} in a sandbox"), "please report this"),
+        Err(failure) => {
+            let cure = if failure.hints.is_empty() { "see above".to_owned() } else { failure.hints.join("\n") };
+            missing(fact, failure.message, cure)
+        }
+    }
+}
+
+fn try_engine(engine: Engine, facts: &Facts) -> Result<i32, Failure> {
+    let scratch = Scratch::make()?;
+    let mut flags = Layer::flags();
+    flags.network(false);
+    let policy = layers::resolve(Inputs::new(scratch.0.clone(), facts.home.clone(), flags))?.policy;
+    let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
+    let (engine, _) = engines::select(Choice::Only(engine), &plan, facts)?;
+    let null = || {
+        let file = fs::File::options().read(true).write(true).open("/dev/null");
+        file.map(OwnedFd::from).map_err(|error| Failure::output(&error))
+    };
+    let signals = Signals::take(None).map_err(|error| Failure::new(Kind::Engine, error.to_string()))?;
+    let running = engines::start(engine, &plan, facts, StdioSpec::Files([null()?, null()?, null()?]))?;
+    match supervise(running, &policy, facts, &mut Through::new(signals))?.ended {
+        ringfence::Ended::Exited(code) => Ok(code),
+        ringfence::Ended::Signaled(signal) => Ok(128 + signal),
+    }
+}
+
+/// A directory to work in, removed afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Scratch, Failure> {
+        let base = std::env::temp_dir().canonicalize().unwrap_or_else(|_| PathBuf::from("/tmp"));
+        let path = base.join(format!("ringfence-doctor-{}", std::process::id()));
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| Failure::new(Kind::Output, format!("cannot make `{}`: {error}", path.display())))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Empty: the box is gone, and its stand-ins with it.
+        let _ = fs::remove_dir(Path::new(&self.0));
+    }
+}

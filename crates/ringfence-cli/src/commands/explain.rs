@@ -1,0 +1,139 @@
+//! `ringfence explain`: what the box could do with a path or a host, and which rule decides.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ringfence::policy::explain::{Decides, Explanation, Reach, explain as explain_path};
+use ringfence::policy::policy::Network;
+use ringfence::policy::rules::{FileRule, parse_path};
+use ringfence::policy::tree::State;
+use serde::Serialize;
+
+use super::config::layer_name;
+use crate::args::Explain;
+use crate::failure::{Failure, Kind};
+use crate::output;
+use crate::situation::Situation;
+
+/// An answer, for people and for programs.
+#[derive(Debug, Serialize)]
+struct Answer {
+    what: String,
+    /// Where a path stands inside, when elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inside: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reach: Option<bool>,
+    /// The answer in words.
+    answer: &'static str,
+    decided_by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<&'static str>,
+    others: Vec<String>,
+}
+
+pub fn explain(args: &Explain) -> Result<ExitCode, Failure> {
+    let situation = Situation::gather(&args.policy)?;
+    let what = args.what.as_deref().unwrap_or(OsStr::new("."));
+    let answer = match path(what, &situation)? {
+        Some(path) => {
+            let policy = &situation.resolved.policy;
+            from_path(&explain_path(policy, &situation.facts, &path)?)
+        }
+        None => from_host(what, &situation),
+    };
+    if args.json {
+        output::json(&answer)?;
+    } else {
+        output::data(&render(&answer))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The argument as a path of the host; `None` when it is the name of a host.
+fn path(what: &OsStr, situation: &Situation) -> Result<Option<PathBuf>, Failure> {
+    let workdir = &situation.resolved.policy.workdir;
+    let looks_like_path = what.as_bytes().contains(&b'/') && !what.as_bytes().windows(3).any(|w| w == b"://");
+    let is_path = looks_like_path
+        || what.as_bytes().starts_with(b"~")
+        || what.as_bytes().starts_with(b".")
+        || workdir.join(what).symlink_metadata().is_ok();
+    if !is_path {
+        return Ok(None);
+    }
+    let Some(text) = what.to_str() else { return Ok(Some(workdir.join(what))) };
+    parse_path(text, workdir, &situation.facts.home)
+        .map(Some)
+        .map_err(|error| Failure::new(Kind::Usage, error.to_string()))
+}
+
+fn from_path(found: &Explanation<'_>) -> Answer {
+    let (read, write, answer) = match found.reach {
+        Reach::Hidden => (false, false, "hidden: neither read nor written"),
+        Reach::Read => (true, false, "can be read, not written"),
+        Reach::Write => (true, true, "can be read and written"),
+        Reach::Private => (false, false, "the sandbox has its own; what the host has there is not seen"),
+        Reach::Blocked => (false, false, "is not there, and cannot be made"),
+    };
+    let (decided_by, layer) = match &found.decides {
+        Decides::Rule { at, node } => {
+            let absent = if matches!(node.state, State::Absent(_)) { ", which does not exist" } else { "" };
+            (
+                format!("{} `{}`{absent} ({})", node.access, at.display(), node.origin),
+                Some(layer_name(node.origin.layer)),
+            )
+        }
+        Decides::DockerRule => ("the rule for container sockets (--docker)".to_owned(), None),
+        Decides::Root => ("what the root of the sandbox is made of".to_owned(), None),
+    };
+    let rule = |rule: &&FileRule| format!("{} `{}` ({})", rule.access, rule.pattern, rule.origin);
+    Answer {
+        what: found.path.display().to_string(),
+        inside: (found.inside != found.path).then(|| found.inside.display().to_string()),
+        read: Some(read),
+        write: Some(write),
+        reach: None,
+        answer,
+        decided_by,
+        layer,
+        others: found.others.iter().map(rule).collect(),
+    }
+}
+
+fn from_host(host: &OsStr, situation: &Situation) -> Answer {
+    let local = matches!(host.as_bytes(), b"localhost" | b"127.0.0.1" | b"::1" | b"[::1]");
+    let (reach, answer) = match situation.resolved.policy.network {
+        Network::Open => (true, "can be reached: the network is the host's"),
+        Network::None if local => (false, "is the sandbox's own loopback, not the host's"),
+        Network::None => (false, "cannot be reached: there is no network"),
+    };
+    let origin = situation.resolved.values().into_iter().find(|value| value.key == "network");
+    Answer {
+        what: Path::new(host).display().to_string(),
+        inside: None,
+        read: None,
+        write: None,
+        reach: Some(reach),
+        answer,
+        decided_by: origin.as_ref().map_or_else(String::new, |v| format!("network = {} ({})", v.text, v.origin)),
+        layer: origin.map(|value| layer_name(value.origin.layer)),
+        others: Vec::new(),
+    }
+}
+
+fn render(answer: &Answer) -> String {
+    let mut text = format!("{}\n  {}\n  decided by: {}\n", answer.what, answer.answer, answer.decided_by);
+    if let Some(inside) = &answer.inside {
+        text.push_str(&format!("  inside: {inside}\n"));
+    }
+    for other in &answer.others {
+        text.push_str(&format!("  also named by: {other}\n"));
+    }
+    text
+}

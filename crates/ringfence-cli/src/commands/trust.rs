@@ -1,0 +1,90 @@
+//! `ringfence trust`: allows what a project's file would loosen, as it is now.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ringfence::policy::config;
+use ringfence::policy::layer::Layer;
+use ringfence::policy::layers::{self, Inputs, Loosening};
+use ringfence::policy::rules::LayerKind;
+
+use crate::args::Trust;
+use crate::failure::{Failure, Kind};
+use crate::files::{self, Links, PROJECT_FILE, Places};
+use crate::output;
+use crate::trust::TrustStore;
+
+pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
+    let facts = ringfence::facts::gather()?;
+    let places = Places::new(&facts);
+    let mut store = TrustStore::read(&places)?;
+    if args.list {
+        let lines = store.entries().iter().map(|entry| format!("{} {}\n", entry.hash, entry.path.display()));
+        output::data(&lines.collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = project_file(args.file.as_deref())?;
+    if args.remove {
+        let said = if store.remove(&path)? { "is not trusted any more" } else { "was not trusted" };
+        output::say(&format!("ringfence: `{}` {said}", path.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(text) = files::read(&path, Links::Refuse)? else {
+        return Err(Failure::new(Kind::Config, format!("cannot trust `{}`: it does not exist", path.display())));
+    };
+    let loosened = loosened(&path, &text, &facts.home, &places)?;
+    if loosened.is_empty() {
+        output::say(&format!("ringfence: `{}` loosens nothing, and needs no trust", path.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::say(&format!("`{}` would loosen the sandbox:", path.display()));
+    for loosening in &loosened {
+        output::say(&format!("  {loosening}"));
+    }
+    if !args.yes && !ask()? {
+        return Err(Failure::new(Kind::Untrusted, "not trusted"));
+    }
+    store.add(&path, &text)?;
+    output::say("ringfence: trusted, until the file is changed");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file that is meant, by its real directory; a link in its own place is not followed.
+fn project_file(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    let asked = asked.unwrap_or(Path::new(PROJECT_FILE));
+    let path = if asked.is_dir() { asked.join(PROJECT_FILE) } else { asked.to_path_buf() };
+    if path.file_name() != Some(PROJECT_FILE.as_ref()) {
+        let message = format!("`{}` is not a project's `{PROJECT_FILE}`", path.display());
+        return Err(Failure::new(Kind::Usage, message).hint("a file named with --config is trusted as it is"));
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let real = dir
+        .canonicalize()
+        .map_err(|error| Failure::new(Kind::Config, format!("cannot look up `{}`: {error}", dir.display())))?;
+    Ok(real.join(PROJECT_FILE))
+}
+
+/// What the file loosens.
+fn loosened(path: &Path, text: &str, home: &Path, places: &Places) -> Result<Vec<Loosening>, Failure> {
+    let workdir = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let mut inputs = Inputs::new(workdir, home.to_path_buf(), Layer::flags());
+    let global = places.global_file();
+    if let Some(text) = files::read(&global, Links::Follow)? {
+        inputs.global = Some(config::parse(&text, &global.display().to_string(), LayerKind::Global)?);
+    }
+    inputs.project = Some(config::parse(text, &path.display().to_string(), LayerKind::Project)?);
+    inputs.project_trusted = true;
+    Ok(layers::resolve(inputs)?.loosened)
+}
+
+fn ask() -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        let message = "cannot ask whether to trust it: stdin is not a terminal";
+        return Err(Failure::new(Kind::Usage, message).hint("read the file, then use --yes"));
+    }
+    output::prompt("Trust it as it is now? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::output(&error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

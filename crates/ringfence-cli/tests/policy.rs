@@ -1,0 +1,172 @@
+//! Configuration, trust, and what explains them, through the program.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use support::Place;
+
+#[test]
+fn config_show_names_the_origin_of_every_value() {
+    let place = Place::new();
+    place.write(".config/ringfence/config.toml", "[limits]\nmemory = \"1g\"\n");
+    place.write("project/.ringfence.toml", "network = \"none\"\n\n[files]\nexclude = [\"secret\"]\n");
+    let done = place.ringfence(&["config", "show", "--timeout", "5s"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let line = |start: &str| done.out.lines().find(|l| l.starts_with(start)).unwrap_or_default().to_owned();
+    assert!(line("limits.memory = 1GiB").ends_with("config.toml:2"), "{}", done.out);
+    assert!(line("network = none").ends_with(".ringfence.toml:1"));
+    assert!(line("limits.timeout = 5s").ends_with("# --timeout"));
+    assert!(line("docker = false").ends_with("# profile agent"));
+    assert!(
+        line(&format!("files.exclude = {}", place.project.join("secret").display())).ends_with(".ringfence.toml:4")
+    );
+
+    let json = place.ringfence(&["config", "show", "--json"]).json();
+    let values = json["values"].as_array().unwrap();
+    let network = values.iter().find(|v| v["key"] == "network").unwrap();
+    assert_eq!((&network["value"], &network["layer"]), (&"none".into(), &"project".into()));
+}
+
+#[test]
+fn explain_says_which_rule_decides() {
+    let place = Place::new();
+    place.write(".ssh/id", "secret");
+    let table: &[(&[&str], bool, bool, &str)] = &[
+        (&["new"], true, true, "preset @base"),
+        (&["--ro", ".", "./new"], true, false, "--ro"),
+        (&["~/.ssh/id"], false, false, "preset @secrets"),
+        (&["~/.aws/credentials"], false, false, "preset @secrets"),
+        (&["/etc/hostname"], true, false, "root"),
+        (&["/proc/1/environ"], false, false, "root"),
+        (&[".mcp.json"], false, false, "preset @dotfiles"),
+    ];
+    std::fs::write(place.project.join("new"), "").unwrap();
+    for (args, read, write, by) in table {
+        let done = place.ringfence(&[&["explain", "--json"], *args].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        let json = done.json();
+        assert_eq!((&json["read"], &json["write"]), (&(*read).into(), &(*write).into()), "{args:?} {json}");
+        assert!(json["decided_by"].as_str().unwrap().contains(by), "{args:?} {json}");
+    }
+    let reach = |args: &[&str]| place.ringfence(&[&["explain", "--json"], args].concat()).json()["reach"].clone();
+    assert_eq!(reach(&["example.com"]), true);
+    assert_eq!(reach(&["--network=false", "example.com"]), false);
+    assert_eq!(reach(&["--network=false", "localhost"]), false);
+    let text = place.ringfence(&["explain", "~/.ssh"]);
+    assert!(text.out.contains("hidden") && text.out.contains("decided by: exclude"), "{}", text.out);
+}
+
+#[test]
+fn what_explain_says_holds() {
+    let place = Place::new();
+    place.write(".ssh/id", "secret");
+    place.write("open", "open");
+    let read = |path: &str| place.run(&[], &format!("cat ~/{path}")).code == 0;
+    let says = |path: &str| place.ringfence(&["explain", "--json", &format!("~/{path}")]).json()["read"] == true;
+    for path in [".ssh/id", "open"] {
+        assert_eq!(read(path), says(path), "{path}");
+    }
+}
+
+#[test]
+fn a_project_may_only_tighten_until_it_is_trusted() {
+    let place = Place::new();
+    place.write("outside/x", "");
+    place.write("project/.ringfence.toml", "docker = false\n[files]\nrw = [\"~/outside\"]\n");
+    let write = || place.run(&[], "echo y > ~/outside/x");
+
+    let refused = write();
+    assert_eq!(refused.code, 125);
+    assert!(refused.err.contains(".ringfence.toml:3: makes"), "{}", refused.err);
+    assert!(refused.err.contains("hint: ") && refused.err.contains("ringfence trust"), "{}", refused.err);
+
+    // Nobody to ask.
+    let asked = place.ringfence(&["trust"]);
+    assert_eq!(asked.code, 125);
+    assert!(asked.err.contains("--yes"), "{}", asked.err);
+    assert_eq!(place.ringfence(&["trust", "--list"]).out, "");
+
+    let trusted = place.ringfence(&["trust", "--yes"]);
+    assert_eq!(trusted.code, 0, "{}", trusted.err);
+    assert!(trusted.err.contains("outside` writable"), "{}", trusted.err);
+    assert!(place.ringfence(&["trust", "--list"]).out.starts_with("sha256:"));
+    assert_eq!(write().code, 0, "{}", write().err);
+
+    // An edit takes the trust back; to put it back as it was gives it again.
+    let text = std::fs::read_to_string(place.project.join(".ringfence.toml")).unwrap();
+    place.write("project/.ringfence.toml", &format!("{text}\n"));
+    assert_eq!(write().code, 125);
+    place.write("project/.ringfence.toml", &text);
+    assert_eq!(write().code, 0);
+
+    assert_eq!(place.ringfence(&["trust", "--remove", "."]).code, 0);
+    assert_eq!(write().code, 125);
+
+    // The user named it.
+    let file = place.project.join(".ringfence.toml");
+    assert_eq!(place.run(&["--config", file.to_str().unwrap()], "echo y > ~/outside/x").code, 0);
+}
+
+#[test]
+fn what_only_tightens_needs_no_trust() {
+    let place = Place::new();
+    place.write("project/.ringfence.toml", "network = \"none\"\n");
+    assert_eq!(place.run(&[], "true").code, 0);
+    let done = place.ringfence(&["trust", "--yes"]);
+    assert!(done.err.contains("loosens nothing"), "{}", done.err);
+    assert_eq!(place.ringfence(&["trust", "--list"]).out, "");
+}
+
+#[test]
+fn a_box_cannot_trust_for_the_user() {
+    let place = Place::new();
+    place.write("project/.ringfence.toml", "[files]\nrw = [\"~/outside\"]\n");
+    let state = place.home.join(".local/state/ringfence");
+    std::fs::create_dir_all(&state).unwrap();
+    place.write("none.toml", "");
+    let config = place.home.join("none.toml");
+    let home = place.home.to_str().unwrap();
+    let done = place.ringfence(&[
+        "run",
+        "--config",
+        config.to_str().unwrap(),
+        "--rw",
+        &format!("{home}/.local"),
+        "--ro",
+        support::PROGRAM,
+        support::PROGRAM,
+        "trust",
+        "--yes",
+    ]);
+    assert_ne!(done.code, 0, "{done:?}");
+    assert_eq!(place.ringfence(&["trust", "--list"]).out, "");
+}
+
+#[test]
+fn doctor_finds_an_engine() {
+    let place = Place::new();
+    let done = place.ringfence(&["doctor"]);
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    let json = place.ringfence(&["doctor", "--json"]).json();
+    assert_eq!(json["works"], true);
+    for fact in json["facts"].as_array().unwrap() {
+        assert!(["ok", "degraded", "missing"].contains(&fact["state"].as_str().unwrap()));
+        assert_eq!(fact["cure"].is_null(), fact["state"] == "ok", "{fact}");
+    }
+}
+
+#[test]
+fn help_completions_and_manual_come_from_one_source() {
+    let place = Place::new();
+    let help = place.ringfence(&["run", "--help"]).out;
+    let page = place.ringfence(&["man"]).out.replace("\\-", "-");
+    for flag in ["--engine", "--network", "--exclude", "--trace-denials", "--output-limit", "--report"] {
+        assert!(help.contains(flag), "{flag}");
+        assert!(page.contains(flag), "{flag}");
+        for shell in ["bash", "zsh", "fish"] {
+            let name = flag.trim_start_matches('-');
+            assert!(place.ringfence(&["completions", shell]).out.contains(name), "{shell} {flag}");
+        }
+    }
+}

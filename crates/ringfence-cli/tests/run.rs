@@ -1,0 +1,339 @@
+//! `ringfence run` through the program: exit codes, streams, JSON, limits, signals.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use support::{Done, Place};
+
+#[test]
+fn exit_codes() {
+    let place = Place::new();
+    place.write("project/data", "not a program");
+    place.write("project/script", "exit 9");
+    let script = place.project.join("script");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let table: &[(&[&str], i32)] = &[
+        (&["true"], 0),
+        (&["false"], 1),
+        (&["sh", "-c", "exit 42"], 42),
+        (&["sh", "-c", "exit 255"], 255),
+        (&["sh", "-c", "kill -TERM $$"], 128 + 15),
+        (&["sh", "-c", "kill -KILL $$"], 128 + 9),
+        (&["no-such-program"], 127),
+        (&["./no-such-program"], 127),
+        (&["./data"], 126),
+        (&["./script"], 9),
+        (&["--timeout", "200ms", "sleep", "60"], 124),
+        (&["--timeout", "200ms", "sh", "-c", "trap '' TERM; sleep 60"], 124),
+    ];
+    for (args, code) in table {
+        let done = place.ringfence(&[&["run"], *args].concat());
+        assert_eq!(done.code, *code, "{args:?}: {}", done.err);
+    }
+    assert_eq!(place.names(), ["data", "script"]);
+}
+
+#[test]
+fn flags_end_at_the_command() {
+    let place = Place::new();
+    place.ringfence(&["run", "echo", "-n", "--json", "--", "-C", "x"]).expect(0, "--json -- -C x");
+    place.ringfence(&["run", "--", "echo", "--", "a"]).expect(0, "-- a\n");
+    place.ringfence(&["run", "--network=false", "echo", "--network"]).expect(0, "--network\n");
+}
+
+#[test]
+fn bad_input_gives_one_error_and_starts_nothing() {
+    let place = Place::new();
+    place.write("bad.toml", "network = \"open\"\n\n[limits]\nmemry = \"1g\"\n");
+    let typo = place.home.join("bad.toml");
+    let table: &[(&[&str], &str)] = &[
+        (&["--bogus", "touch", "made"], "--bogus"),
+        (&["--engine", "chroot", "touch", "made"], "chroot"),
+        (&["--profile", "agnet", "touch", "made"], "did you mean `agent`?"),
+        (&["--preset", "@cache", "touch", "made"], "did you mean `@caches`?"),
+        (&["--ro", "/no/such/path", "touch", "made"], "`/no/such/path`"),
+        (&["--rw", "", "touch", "made"], "path is empty"),
+        (&["--exclude", "a[b", "touch", "made"], "a[b"),
+        (&["--config", "/no/such/file", "touch", "made"], "/no/such/file"),
+        (
+            &["--config", typo.to_str().unwrap(), "touch", "made"],
+            "bad.toml:4: unknown key `limits.memry` (did you mean `memory`?)",
+        ),
+        (&["-C", "/no/such/dir", "touch", "made"], "/no/such/dir"),
+        (&["--memory", "lots", "touch", "made"], "--memory: `lots` is not a size"),
+        (&["--timeout", "soon", "touch", "made"], "--timeout: `soon` is not a duration"),
+        (&["--cpus", "0", "touch", "made"], "--cpus"),
+        (&["--pids", "0", "touch", "made"], "--pids"),
+        (&["--network=maybe", "touch", "made"], "maybe"),
+        (&["--env", "=x", "touch", "made"], "--env"),
+        (&["--optional", "limit.memry", "touch", "made"], "limit.memory"),
+        (&["--allow-syscall", "NOT A CALL", "touch", "made"], "--allow-syscall"),
+        (&["--profile", "shell", "--timeout", "2h", "touch", "made"], "10m"),
+        (&["--profile", "home", "touch", "made"], "engine docker"),
+    ];
+    for (args, part) in table {
+        let done = place.ringfence(&[&["run"], *args].concat());
+        assert_eq!((done.code, done.out.as_str()), (125, ""), "{args:?}: {}", done.err);
+        assert!(done.err.contains(part), "{args:?}: {}", done.err);
+        assert_eq!(done.err.matches("error:").count(), 1, "{args:?}: {}", done.err);
+        assert!(!done.err.contains("os error"), "{}", done.err);
+    }
+    assert_eq!(place.names(), [""; 0]);
+    assert_eq!(place.ringfence(&["no-such-subcommand"]).code, 125);
+    assert_eq!(place.ringfence(&["--help"]).code, 0);
+    assert_eq!(place.ringfence(&["run", "--help"]).code, 0);
+    assert_eq!(place.ringfence(&["--version"]).code, 0);
+}
+
+#[test]
+fn a_configuration_that_is_no_text_is_an_error() {
+    let place = Place::new();
+    place.write(".config/ringfence/config.toml", "network = ");
+    let done = place.ringfence(&["run", "true"]);
+    assert_eq!(done.code, 125);
+    assert!(done.err.contains("config.toml:1:"), "{}", done.err);
+    std::fs::remove_file(place.home.join(".config/ringfence/config.toml")).unwrap();
+
+    std::os::unix::fs::symlink("/etc/passwd", place.project.join(".ringfence.toml")).unwrap();
+    let done = place.ringfence(&["run", "true"]);
+    assert_eq!(done.code, 125);
+    assert!(done.err.contains("symbolic link"), "{}", done.err);
+    std::fs::remove_file(place.project.join(".ringfence.toml")).unwrap();
+
+    std::fs::write(place.project.join(".ringfence.toml"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(place.ringfence(&["run", "true"]).err.contains("larger than 1 MiB"));
+}
+
+#[test]
+fn dry_run_starts_nothing() {
+    let place = Place::new();
+    let done = place.ringfence(&["run", "--dry-run", "--network=false", "touch", "made"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.lines().any(|line| line.contains("touch")), "{}", done.out);
+    assert_eq!(place.names(), [""; 0]);
+    let json = place.ringfence(&["run", "--dry-run", "--json", "touch", "made"]).json();
+    assert_eq!(json["status"], "planned");
+    assert!(!json["steps"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn streams_are_the_commands_own() {
+    let place = Place::new();
+    let done = place.run(&[], "echo out; echo err >&2; exit 3");
+    assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (3, "out\n", "err\n"));
+
+    // Binary, large, through a pipe in both directions.
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut child = place.command(["run", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let copy = bytes.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(&copy));
+    let done = Done::new(child.wait_with_output().unwrap());
+    writer.join().unwrap().unwrap();
+    assert!(done.raw == bytes && done.code == 0, "{} bytes", done.raw.len());
+}
+
+#[test]
+fn a_pipe_ends_when_the_command_closes_it() {
+    let place = Place::new();
+    let mut child = place
+        .command(["run", "sh", "-c", "echo hi; exec >&-; sleep 30"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hi\n");
+    assert!(started.elapsed() < Duration::from_secs(20));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_writer() {
+    let place = Place::new();
+    let mut child = place.command(["run", "yes"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 4]).unwrap();
+    drop(out);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
+    // Our own output likewise.
+    let mut child = place.command(["completions", "zsh"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn json_of_a_command() {
+    let place = Place::new();
+    let done = place.run(&["--json"], "echo out; printf '\\377' >&2; exit 3");
+    assert_eq!(done.code, 3);
+    let json = done.json();
+    assert_eq!(json["status"], "exited");
+    assert_eq!(json["exit_code"], 3);
+    assert_eq!(json["stdout"], "out\n");
+    assert_eq!(json["stderr"], "\u{fffd}");
+    for key in ["signal", "reason", "error"] {
+        assert!(json[key].is_null(), "{key}");
+    }
+    for key in ["stdout_dropped", "stderr_dropped", "duration_ms", "cpu_ms", "peak_memory"] {
+        assert!(json[key].is_u64(), "{key}");
+    }
+    assert_eq!(json["profile"], "agent");
+    assert_eq!(json["engine"], json["report"]["engine"]);
+    assert!(json["denied"].as_array().unwrap().is_empty());
+
+    let json = place.run(&["--json"], "kill -9 $$").json();
+    assert_eq!((&json["status"], &json["signal"]), (&"signaled".into(), &9.into()));
+    let done = place.run(&["--json", "--timeout", "200ms"], "sleep 60");
+    assert_eq!((done.code, &done.json()["reason"]), (124, &"time".into()));
+}
+
+#[test]
+fn json_tells_our_failures_from_the_commands() {
+    let place = Place::new();
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["no-such-program"], 127, "not-found"),
+        (&["/etc/passwd"], 126, "not-executable"),
+        (&["--ro", "/no/such", "true"], 125, "policy"),
+        (&["--preset", "@no", "true"], 125, "usage"),
+        (&["--bogus", "true"], 125, "usage"),
+    ];
+    for (args, code, kind) in table {
+        let done = place.ringfence(&[&["run", "--json"], *args].concat());
+        assert_eq!(done.code, *code, "{args:?}");
+        let json = done.json();
+        assert_eq!((&json["status"], &json["error"]["kind"]), (&"failed".into(), &(*kind).into()), "{args:?}");
+        assert!(json["exit_code"].is_null());
+    }
+}
+
+#[test]
+fn a_flood_is_cut_in_the_middle() {
+    let place = Place::new();
+    let json = place.run(&["--json", "--output-limit", "1k"], "echo first; yes | head -c 30000000; echo last").json();
+    let out = json["stdout"].as_str().unwrap();
+    assert!(out.starts_with("first\ny\n") && out.ends_with("y\nlast\n"), "{out}");
+    assert!(out.len() < 2000);
+    assert_eq!(json["stdout_dropped"], 30_000_000 + 6 + 5 - 1024);
+}
+
+#[test]
+fn reports() {
+    let place = Place::new();
+    let done = place.run(&["--report"], "true");
+    assert!(done.err.contains("enforced   fs.root-read-only"), "{}", done.err);
+    place.run(&["--json", "--report=report.json"], "true");
+    let text = std::fs::read_to_string(place.project.join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(report["guarantees"].as_array().unwrap().iter().any(|g| g["id"] == "proc.isolated"));
+}
+
+#[test]
+fn a_note_says_which_limit_it_was() {
+    let place = Place::new();
+    let done = place.run(&["--timeout", "300ms"], "sleep 60");
+    assert_eq!(done.err, "ringfence: ended after 300ms (limit.time); --timeout allows more\n");
+    assert_eq!(place.run(&[], "exit 1").err, "");
+}
+
+#[test]
+fn without_a_command_the_users_shell() {
+    let place = Place::new();
+    let run = |shell: &str| {
+        let mut child =
+            place.command(["run"]).env("SHELL", shell).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"echo $0\n").unwrap();
+        Done::new(child.wait_with_output().unwrap())
+    };
+    run("/bin/bash").expect(0, "/bin/bash\n");
+    run("/no/such/shell").expect(0, "/bin/sh\n");
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let place = Place::new();
+    let text = "for s in HUP INT QUIT USR1 USR2 TERM; do trap \"echo $s\" $s; done; trap 'echo TERM; exit 5' TERM
+                echo ready; while :; do sleep 0.05; done";
+    let mut child = place.command(["run", "sh", "-c", text]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = || {
+        let mut text = String::new();
+        std::io::BufRead::read_line(&mut out, &mut text).unwrap();
+        text
+    };
+    assert_eq!(line(), "ready\n");
+    use rustix::process::Signal;
+    let signals = [
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::TERM, "TERM"),
+    ];
+    for (signal, name) in signals {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        assert_eq!(line(), format!("{name}\n"));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn the_second_interrupt_ends_by_force() {
+    let place = Place::new();
+    let text = "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done";
+    let mut child =
+        place.command(["run", "sh", "-c", text]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    out.read_exact(&mut [0; 6]).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    out.read_exact(&mut [0; 3]).unwrap();
+    assert!(child.try_wait().unwrap().is_none());
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(137), None));
+}
+
+#[test]
+fn check_says_which() {
+    let place = Place::new();
+    place.ringfence(&["check"]).expect(1, "outside\n");
+    place.ringfence(&["run", "--ro", support::PROGRAM, support::PROGRAM, "check"]).expect(0, "inside\n");
+}
+
+#[test]
+fn the_environment_is_the_policys() {
+    let place = Place::new();
+    let mut command = place.command(["run", "--env", "A=1", "--env", "LD_X", "sh", "-c", "echo $A $B $LD_X $LD_Y"]);
+    let done = Done::new(command.env("B", "2").env("LD_X", "3").env("LD_Y", "4").output().unwrap());
+    done.expect(0, "1 2 3\n");
+}
+
+#[test]
+fn guards_stand_in_front_of_programs() {
+    let place = Place::new();
+    place.write("project/.ringfence.toml", "[commands]\nhead = false\n");
+    let done = place.run(&[], "git --version; git reset --hard; echo $?; head -c1 /dev/null; echo $?");
+    assert!(done.out.starts_with("git version "), "{done:?}");
+    assert!(done.out.ends_with("\n126\n126\n"), "{done:?}");
+    assert!(done.err.contains("git reset --hard is blocked here"), "{done:?}");
+    assert!(done.err.contains("head is blocked here by the policy"), "{done:?}");
+
+    place.write("wrapper", "#!/bin/sh\necho wrapped \"$@\"\nexec \"$RINGFENCE_REAL\" \"$@\"\n");
+    let wrapper = place.home.join("wrapper");
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    place.write("own.toml", &format!("[commands]\nprintf = \"{}\"\n", wrapper.display()));
+    let config = place.home.join("own.toml");
+    let done = place.run(&["--config", config.to_str().unwrap()], "/usr/bin/printf %s-end x");
+    done.expect(0, "wrapped %s-end x\nx-end");
+}

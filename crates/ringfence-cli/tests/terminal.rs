@@ -1,0 +1,248 @@
+//! Interactive use: a terminal around the program, and a person (this test) in front of it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{LocalModes, Winsize};
+use support::{PROGRAM, Place};
+
+struct Terminal {
+    master: OwnedFd,
+    child: Child,
+    seen: String,
+}
+
+impl Terminal {
+    /// A shell with job control on a terminal of its own; `setsid -c` makes it the controlling one.
+    fn open(place: &Place) -> Terminal {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::grantpt(&master).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+        rustix::termios::tcsetwinsize(&master, Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 })
+            .unwrap();
+        let stdio = || Stdio::from(slave.try_clone().unwrap());
+        let mut command = Command::new("setsid");
+        command.args(["-c", "-w", "bash", "--norc", "--noediting", "-i"]);
+        command.current_dir(&place.project).stdin(stdio()).stdout(stdio()).stderr(stdio());
+        place.environment(&mut command);
+        command.env("PS1", "outer> ").env("R", PROGRAM);
+        let child = command.spawn().unwrap();
+        let mut terminal = Terminal { master, child, seen: String::new() };
+        terminal.until("outer> ");
+        terminal
+    }
+
+    fn typed(&mut self, text: &str) {
+        rustix::io::write(&self.master, text.as_bytes()).unwrap();
+    }
+
+    /// Reads until this text is shown; what was shown.
+    #[track_caller]
+    fn until(&mut self, text: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let rest = self.seen.split_off(at + text.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            assert!(Instant::now() < end, "waiting for {text:?}, seen {:?}", self.seen);
+            let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })).unwrap();
+            if !fds[0].revents().is_empty() {
+                let mut buffer = [0; 4096];
+                let length = rustix::io::read(&self.master, &mut buffer).unwrap_or(0);
+                self.seen.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        }
+    }
+
+    /// Runs a line in the outer shell, and waits for its next prompt.
+    #[track_caller]
+    fn line(&mut self, text: &str) -> String {
+        self.typed(&format!("{text}\n"));
+        self.until("\n");
+        self.until("outer> ")
+    }
+
+    fn is_cooked(&self) -> bool {
+        rustix::termios::tcgetattr(self.master.as_fd()).unwrap().local_modes.contains(LocalModes::ICANON)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_terminal_of_its_own() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    let shown = terminal.line("$R run sh -c 'tty; stty size; exit 5'");
+    assert!(shown.contains("/dev/pts/0") && shown.contains("30 100"), "{shown}");
+    assert!(terminal.line("echo code $?").contains("code 5"));
+    assert!(terminal.is_cooked());
+    // stderr goes where it was sent.
+    terminal.line("$R run sh -c 'echo wrong >&2' 2>err");
+    assert_eq!(std::fs::read_to_string(place.project.join("err")).unwrap(), "wrong\n");
+}
+
+#[test]
+fn much_output_arrives_whole() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.typed("$R run sh -c 'seq 1 50000; echo the-end-$((1+1))'\n");
+    let shown = terminal.until("the-end-2");
+    let numbers: Vec<&str> = shown.lines().filter(|l| l.trim().parse::<u32>().is_ok()).collect();
+    assert_eq!(numbers.len(), 50_000);
+    // Typed ahead, more than a terminal holds.
+    terminal.until("outer> ");
+    terminal.typed("$R run sh -c 'stty raw -echo; echo go-$((1+1)); head -c 100000 | wc -c'\n");
+    terminal.until("go-2");
+    let master = terminal.master.try_clone().unwrap();
+    let writer = std::thread::spawn(move || std::fs::File::from(master).write_all(&[b'x'; 100_000]));
+    terminal.until("100000");
+    writer.join().unwrap().unwrap();
+    terminal.until("outer> ");
+}
+
+#[test]
+fn the_window_is_resized() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.typed("$R run bash --norc --noediting -i\n");
+    terminal.until("outer> ");
+    terminal.typed("trap 'stty size' WINCH; echo set\n");
+    terminal.until("\nset");
+    let size = Winsize { ws_row: 44, ws_col: 111, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal.master, size).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    terminal.typed("true\n");
+    terminal.until("44 111");
+    terminal.typed("exit\n");
+}
+
+#[test]
+fn job_control_inside_and_outside() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    // Inside: an inner shell stops and continues its own jobs.
+    terminal.typed("$R run bash --norc --noediting -i\n");
+    terminal.until("outer> ");
+    terminal.typed("PS1='inner> '\n");
+    terminal.until("inner> ");
+    terminal.until("inner> ");
+    terminal.typed("sleep 100\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.typed("\x1a");
+    terminal.until("Stopped");
+    terminal.until("inner> ");
+    terminal.typed("fg\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.typed("\x03");
+    terminal.until("inner> ");
+    // Outside: a stopped box is a stopped job of the outer shell.
+    terminal.typed("kill -STOP $$\n");
+    terminal.until("Stopped");
+    terminal.until("outer> ");
+    assert!(terminal.is_cooked());
+    assert!(terminal.line("jobs").contains("Stopped"));
+    terminal.typed("fg\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.typed("echo still-$((1+1))\n");
+    terminal.until("still-2");
+    terminal.typed("exit 3\n");
+    terminal.until("outer> ");
+    assert!(terminal.line("echo code $?").contains("code 3"));
+}
+
+#[test]
+fn a_job_in_the_background_leaves_the_keyboard_alone() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.typed("$R run sleep 100\n");
+    std::thread::sleep(Duration::from_millis(500));
+    terminal.typed("\x1a");
+    terminal.until("Stopped");
+    terminal.until("outer> ");
+    terminal.line("bg");
+    assert!(terminal.line("echo mine").contains("mine"));
+    assert!(terminal.is_cooked());
+    terminal.typed("fg\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.typed("\x03");
+    terminal.until("outer> ");
+    assert!(terminal.line("echo code $?").contains("code 130"));
+}
+
+#[test]
+fn the_time_limit_holds_for_a_stopped_command() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.typed("$R run --timeout 2s sh -c 'kill -STOP $$; echo gone on'\n");
+    terminal.until("Stopped");
+    terminal.until("ended after 2s (limit.time)");
+    terminal.typed("\n");
+    terminal.until("Exit 124");
+}
+
+#[test]
+fn interrupt_twice_ends_what_hangs() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.typed("$R run sh -c 'trap \"\" INT; echo re''ady; while :; do sleep 1; done'\n");
+    terminal.until("ready");
+    terminal.typed("\x03");
+    std::thread::sleep(Duration::from_millis(400));
+    terminal.typed("\x03");
+    terminal.until("ended by force");
+    terminal.until("outer> ");
+    assert!(terminal.line("echo code $?").contains("code 137"));
+    assert!(terminal.is_cooked());
+}
+
+#[test]
+fn interrupts_belong_to_what_answers_them() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    // One that answers each.
+    terminal.typed("$R run sh -c 'trap \"echo an''swer\" INT; echo re''ady; while :; do sleep 0.05; done'\n");
+    terminal.until("ready");
+    for _ in 0..3 {
+        terminal.typed("\x03");
+        terminal.until("answer");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    terminal.typed("\x1c");
+    terminal.until("outer> ");
+    // A full-screen program takes the key as any other.
+    terminal.typed("$R run sh -c 'stty -isig -echo -icanon; echo re''ady; head -c 3 | od -An -c'\n");
+    terminal.until("ready");
+    for _ in 0..3 {
+        terminal.typed("\x03");
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    terminal.until("003 003 003");
+    terminal.until("outer> ");
+}
+
+#[test]
+fn nothing_types_into_the_outer_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    // stdout alone is ours to write: what is typed cannot be read through it.
+    let shown = terminal.line("echo piped | $R run sh -c 'cat; cat <&1; echo code $?'");
+    assert!(shown.contains("piped") && shown.contains("code 1"), "{shown}");
+}

@@ -1,0 +1,479 @@
+//! The same commands on every engine give the same results. What the walls hold is the containment suite's business.
+#![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringfence::engines::{self, Event};
+use ringfence::policy::facts::Facts;
+use ringfence::policy::limits::Limits;
+use ringfence::policy::plan::{Mount, Plan, plan};
+use ringfence::policy::policy::{EnvPolicy, Network, Root, User};
+use ringfence::policy::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
+use ringfence::policy::{Guarantee, Policy};
+use ringfence::{Engine, EngineError, Running, StdioSpec};
+use rustix::io::Errno;
+
+/// A project to run in, gone with the test.
+struct Project {
+    dir: tempfile::TempDir,
+    facts: Facts,
+    policy: Policy,
+}
+
+impl Project {
+    fn new() -> Self {
+        let mut facts = ringfence::facts::gather().unwrap();
+        // Not in a private place such as /tmp; another user than the one who built this has only a home.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir_in(&facts.home));
+        let dir = dir.unwrap();
+        let workdir = std::fs::canonicalize(dir.path()).unwrap();
+        facts.env = BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+        let rule = FileRule {
+            access: Access::Rw,
+            pattern: Pattern::Exact(workdir.clone()),
+            missing: Missing::Fail,
+            origin: Origin { layer: LayerKind::Profile, place: "test".to_owned() },
+        };
+        let policy = Policy {
+            profile: "test".to_owned(),
+            workdir,
+            workdir_at: None,
+            root: Root::Host,
+            rules: vec![rule],
+            network: Network::None,
+            docker: false,
+            nesting: false,
+            env: EnvPolicy { inherit: true, ..EnvPolicy::default() },
+            user: User::Caller,
+            limits: Limits {
+                memory: None,
+                cpus: None,
+                pids: None,
+                files: None,
+                timeout: None,
+                timeout_ceiling: None,
+                cpu_time: None,
+                tmp_size: 1 << 20,
+                tmp_inodes: 1024,
+                output: 1 << 20,
+            },
+            commands: BTreeMap::new(),
+            allow_syscalls: Vec::new(),
+            optional: BTreeSet::from([Guarantee::KernelSecondWall]),
+            strict: false,
+            trace_denials: false,
+        };
+        Self { dir, facts, policy }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn plan(&self, command: &[&str]) -> Plan {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        plan(&self.policy, &self.facts, &command).unwrap()
+    }
+
+    fn start(&self, engine: Engine, command: &[&str]) -> Started {
+        self.start_plan(engine, &self.plan(command))
+    }
+
+    fn start_plan(&self, engine: Engine, plan: &Plan) -> Started {
+        let (stdout, out) = pipe();
+        let (stderr, err) = pipe();
+        let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let running = engines::start(engine, plan, &self.facts, StdioSpec::Files([null, out, err])).unwrap();
+        Started { running, stdout, stderr }
+    }
+
+    /// Runs a shell script to its end.
+    fn sh(&self, engine: Engine, script: &str) -> Ended {
+        self.start(engine, &["sh", "-c", script]).end()
+    }
+}
+
+fn pipe() -> (std::fs::File, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    (read.into(), write)
+}
+
+struct Started {
+    running: Running,
+    stdout: std::fs::File,
+    stderr: std::fs::File,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Ended {
+    /// As a shell tells it: 128 and the signal's number for one that was killed.
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Started {
+    fn end(mut self) -> Ended {
+        let code = code(&self.running).unwrap();
+        self.running.finish().unwrap();
+        Ended { code, stdout: read(&mut self.stdout), stderr: read(&mut self.stderr) }
+    }
+
+    /// Waits for a line.
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while self.stdout.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
+    /// What it failed with, and that nothing was written to the command's descriptors.
+    fn error(mut self) -> EngineError {
+        let error = code(&self.running).unwrap_err();
+        self.running.finish().unwrap();
+        assert_eq!((read(&mut self.stdout), read(&mut self.stderr)), (String::new(), String::new()));
+        error
+    }
+}
+
+fn read(file: &mut std::fs::File) -> String {
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+fn code(running: &Running) -> Result<i32, EngineError> {
+    loop {
+        match running.next_event()? {
+            Event::Exited { status } if libc::WIFSIGNALED(status) => return Ok(128 + libc::WTERMSIG(status)),
+            Event::Exited { status } => return Ok(libc::WEXITSTATUS(status)),
+            Event::Closed => panic!("process 1 went without a word"),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a process with this argument is there.
+fn alive(argument: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let cmdline = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        cmdline.split(|b| *b == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A number of seconds that no other process sleeps.
+fn sleep_of_our_own() -> String {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    format!("{}.{next}", 100_000 + std::process::id())
+}
+
+/// Makes a test of each function for each engine.
+macro_rules! on_both {
+    ($($test:ident)*) => {
+        mod native {
+            $(#[test] fn $test() { super::$test(super::Engine::Native) })*
+        }
+        mod bubblewrap {
+            $(#[test] fn $test() { super::$test(super::Engine::Bubblewrap) })*
+        }
+    };
+}
+
+on_both! {
+    exit_status_passes
+    stdout_and_stderr_are_apart
+    closed_output_ends
+    files_belong_to_the_caller
+    ids_inside
+    limits_of_a_process
+    missing_program
+    unexecutable_program
+    script_without_interpreter
+    failed_set_up
+    missing_working_directory
+    term_is_handled
+    early_signal_is_not_lost
+    interrupt_reaches_the_group
+    signals_are_not_blocked
+    nothing_survives_the_command
+    nothing_survives_the_end
+    nothing_survives_process_one
+    launcher_environment_is_not_there
+    terminal_of_its_own
+    terminal_stops_and_continues
+    interactive_shell_has_job_control
+    programs_root
+}
+
+fn exit_status_passes(engine: Engine) {
+    let project = Project::new();
+    for expected in [0, 1, 7, 125, 127, 255] {
+        assert_eq!(project.sh(engine, &format!("exit {expected}")).code, expected);
+    }
+    assert_eq!(project.sh(engine, "kill -9 $$").code, 137);
+}
+
+fn stdout_and_stderr_are_apart(engine: Engine) {
+    let project = Project::new();
+    let ended = project.sh(engine, "echo out; echo err >&2; ls /proc/self/fd");
+    assert_eq!(ended, Ended { code: 0, stdout: "out\n0\n1\n2\n3\n".to_owned(), stderr: "err\n".to_owned() });
+}
+
+fn closed_output_ends(engine: Engine) {
+    let project = Project::new();
+    let mut started = project.start(engine, &["sh", "-c", "echo last; exec >&- 2>&-; exec sleep 1000"]);
+    assert_eq!(read(&mut started.stdout), "last\n");
+    assert_eq!(read(&mut started.stderr), "");
+    started.running.finish().unwrap();
+}
+
+fn files_belong_to_the_caller(engine: Engine) {
+    use std::os::unix::fs::MetadataExt;
+    let project = Project::new();
+    std::fs::write(project.path("secret"), "mine").unwrap();
+    std::fs::set_permissions(project.path("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let ended = project.sh(engine, "cat secret && echo >made && ! echo >/etc/ringfence-test");
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "mine"), "{}", ended.stderr);
+    let made = std::fs::metadata(project.path("made")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (project.facts.uid, project.facts.gid));
+}
+
+fn ids_inside(engine: Engine) {
+    let mut project = Project::new();
+    project.policy.user = User::Ids { uid: 1000, gid: 1000 };
+    let ended = project.sh(engine, "id -u; id -g; echo >made");
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "1000\n1000\n"), "{}", ended.stderr);
+    files_belong_to_the_caller(engine);
+}
+
+fn limits_of_a_process(engine: Engine) {
+    let mut project = Project::new();
+    project.policy.limits.files = Some(77);
+    assert_eq!(project.sh(engine, "ulimit -n").stdout, "77\n");
+}
+
+fn missing_program(engine: Engine) {
+    let project = Project::new();
+    let error = project.start(engine, &["./missing"]).error();
+    assert!(matches!(error, EngineError::Execute { errno: Errno::NOENT, .. }), "{error:?}");
+}
+
+fn unexecutable_program(engine: Engine) {
+    let project = Project::new();
+    std::fs::write(project.path("plain"), "").unwrap();
+    let error = project.start(engine, &["./plain"]).error();
+    assert!(matches!(error, EngineError::Execute { errno: Errno::ACCESS, .. }), "{error:?}");
+}
+
+fn script_without_interpreter(engine: Engine) {
+    let project = Project::new();
+    std::fs::write(project.path("script"), "echo \"$1\"; exit 3\n").unwrap();
+    std::fs::set_permissions(project.path("script"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let ended = project.start(engine, &["./script", "a b"]).end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (3, "a b\n"));
+}
+
+fn failed_set_up(engine: Engine) {
+    let project = Project::new();
+    let mut plan = project.plan(&["sh", "-c", "echo started"]);
+    let missing = project.path("missing");
+    plan.mounts.push(Mount::Bind { source: missing.clone(), target: missing, writable: false, kind: Kind::Dir });
+    let error = project.start_plan(engine, &plan).error();
+    assert!(matches!(error, EngineError::Setup { .. } | EngineError::Builder { .. }), "{error:?}");
+    assert!(error.to_string().contains("missing"), "{error}");
+}
+
+fn missing_working_directory(engine: Engine) {
+    let project = Project::new();
+    let mut plan = project.plan(&["sh", "-c", "echo started"]);
+    plan.workdir = PathBuf::from("/etc/missing");
+    let error = project.start_plan(engine, &plan).error();
+    assert!(matches!(error, EngineError::Setup { .. } | EngineError::Builder { .. }), "{error:?}");
+}
+
+fn term_is_handled(engine: Engine) {
+    let project = Project::new();
+    let script = "trap 'echo handled; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut started = project.start(engine, &["sh", "-c", script]);
+    assert_eq!(started.line(), "ready");
+    started.running.signal(libc::SIGTERM).unwrap();
+    let ended = started.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (3, "handled\n"));
+}
+
+fn early_signal_is_not_lost(engine: Engine) {
+    let project = Project::new();
+    for pause in [0, 1, 2, 4, 8] {
+        let started = project.start(engine, &["sleep", "1000"]);
+        // Before process 1 takes signals over, one would end it: what must not happen is that it goes unnoticed.
+        std::thread::sleep(Duration::from_millis(pause));
+        started.running.signal(libc::SIGTERM).unwrap();
+        let event = started.running.next_event().unwrap();
+        assert!(matches!(event, Event::Exited { .. } | Event::Closed), "{event:?}");
+        started.running.finish().unwrap();
+    }
+}
+
+fn interrupt_reaches_the_group(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let script = format!("trap 'exit 4' INT; echo ready; sleep {seconds}; exit 5");
+    let mut started = project.start(engine, &["sh", "-c", &script]);
+    assert_eq!(started.line(), "ready");
+    wait_until("the child starts", || alive(&seconds));
+    started.running.signal(libc::SIGINT).unwrap();
+    assert_eq!(started.end().code, 4);
+}
+
+fn signals_are_not_blocked(engine: Engine) {
+    let project = Project::new();
+    let ended = project.sh(engine, "grep -E 'Sig(Blk|Ign)' /proc/self/status");
+    let masks = ended.stdout.lines().map(|l| u64::from_str_radix(l.split_once('\t').unwrap().1, 16).unwrap());
+    // 32 and 33 belong to the C library, which does not let their meaning be changed back.
+    assert_eq!(masks.map(|m| m & !(0b11 << 31)).collect::<Vec<_>>(), [0, 0]);
+}
+
+fn nothing_survives_the_command(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let script = format!("setsid sleep {seconds} & sleep {seconds} & echo ready; exit 0");
+    assert_eq!(project.sh(engine, &script).code, 0);
+    assert!(!alive(&seconds));
+}
+
+fn nothing_survives_the_end(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let script = format!("trap '' TERM INT HUP; setsid sleep {seconds} & echo ready; sleep {seconds}");
+    let mut started = project.start(engine, &["sh", "-c", &script]);
+    assert_eq!(started.line(), "ready");
+    wait_until("the child starts", || alive(&seconds));
+    started.running.finish().unwrap();
+    assert!(!alive(&seconds));
+}
+
+fn nothing_survives_process_one(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let script = format!("setsid sleep {seconds} & echo ready; sleep {seconds}");
+    let mut started = project.start(engine, &["sh", "-c", &script]);
+    assert_eq!(started.line(), "ready");
+    wait_until("the child starts", || alive(&seconds));
+    let pid = rustix::process::Pid::from_raw(started.running.pid()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until("everything ends", || !alive(&seconds));
+    started.running.finish().unwrap();
+}
+
+fn launcher_environment_is_not_there(engine: Engine) {
+    let mut project = Project::new();
+    project.facts.env.insert("TOKEN".into(), "s3cret-of-the-test".into());
+    let script =
+        "echo $TOKEN; cat /proc/1/environ /proc/1/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c 's3cret-[o]f'";
+    let ended = project.sh(engine, script);
+    assert_eq!(ended.stdout, "s3cret-of-the-test\n0\n");
+}
+
+/// Starts a script on a terminal of its own; returns the master side as well.
+fn on_terminal(project: &Project, engine: Engine, script: &str) -> (Running, std::fs::File) {
+    let plan = project.plan(&["sh", "-c", script]);
+    let stdio = StdioSpec::Terminal { rows: 33, columns: 77, stderr: None };
+    let running = engines::start(engine, &plan, &project.facts, stdio).unwrap();
+    match running.next_event().unwrap() {
+        Event::Terminal(master) => (running, master.into()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads from a terminal until this text came.
+fn expect(master: &mut std::fs::File, text: &str) {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(text.as_bytes()) {
+        match master.read(&mut byte) {
+            Ok(1) => seen.push(byte[0]),
+            end => panic!("{end:?} after {:?}", String::from_utf8_lossy(&seen)),
+        }
+    }
+}
+
+fn terminal_of_its_own(engine: Engine) {
+    let project = Project::new();
+    let script = "stty size; [ -t 0 ] && [ -t 2 ] && : >/dev/tty && trap 'echo got; exit 6' INT && echo ready; while :; do sleep 0.05; done";
+    let (running, mut master) = on_terminal(&project, engine, script);
+    expect(&mut master, "33 77\r\n");
+    expect(&mut master, "ready\r\n");
+    master.write_all(b"\x03").unwrap();
+    expect(&mut master, "got\r\n");
+    assert_eq!(code(&running).unwrap(), 6);
+    running.finish().unwrap();
+}
+
+fn terminal_stops_and_continues(engine: Engine) {
+    let project = Project::new();
+    let (running, mut master) = on_terminal(&project, engine, "echo ready; read line; echo got $line");
+    expect(&mut master, "ready\r\n");
+    master.write_all(b"\x1a").unwrap();
+    let event = running.next_event().unwrap();
+    assert!(matches!(event, Event::Stopped(libc::SIGTSTP)), "{event:?}");
+    running.signal(libc::SIGCONT).unwrap();
+    master.write_all(b"word\n").unwrap();
+    expect(&mut master, "got word\r\n");
+    assert_eq!(code(&running).unwrap(), 0);
+    running.finish().unwrap();
+}
+
+fn interactive_shell_has_job_control(engine: Engine) {
+    let project = Project::new();
+    let seconds = sleep_of_our_own();
+    let (running, mut master) = on_terminal(&project, engine, "PS1='ask> ' exec bash --norc --noprofile -i");
+    expect(&mut master, "ask> ");
+    master.write_all(format!("sleep {seconds}\n").as_bytes()).unwrap();
+    wait_until("the child starts", || alive(&seconds));
+    master.write_all(b"\x1a").unwrap();
+    expect(&mut master, "Stopped");
+    expect(&mut master, "ask> ");
+    master.write_all(b"fg; echo status $?\n").unwrap();
+    expect(&mut master, &format!("sleep {seconds}\r\n"));
+    // The shell hands the terminal over after it has said so.
+    std::thread::sleep(Duration::from_millis(100));
+    master.write_all(b"\x03").unwrap();
+    expect(&mut master, "ask> ");
+    master.write_all(b"exit 9\n").unwrap();
+    assert_eq!(code(&running).unwrap(), 9);
+    assert!(!alive(&seconds));
+    running.finish().unwrap();
+}
+
+fn programs_root(engine: Engine) {
+    let mut project = Project::new();
+    // Below a directory that only the caller may enter.
+    let inner = project.policy.workdir.join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    project.policy.rules[0].pattern = Pattern::Exact(inner.clone());
+    project.policy.workdir = inner;
+    project.policy.root = Root::Programs;
+    project.policy.user = User::Ids { uid: 1000, gid: 1000 };
+    project.policy.workdir_at = Some(PathBuf::from("/workspace"));
+    let ended = project.sh(engine, "pwd; id -un; echo >made; ls /; ! touch /x 2>/dev/null");
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stdout.starts_with("/workspace\nsandbox\n"), "{}", ended.stdout);
+    assert!(!ended.stdout.lines().any(|l| Path::new("/root").ends_with(l)), "{}", ended.stdout);
+    assert!(project.path("inner/made").exists());
+}
