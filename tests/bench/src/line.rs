@@ -1,10 +1,12 @@
 //! A command line that is run again and again.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::measure::Failure;
@@ -18,11 +20,13 @@ pub struct Line {
     pub args: Vec<OsString>,
     /// Where it runs; without it: where we are.
     pub dir: Option<PathBuf>,
+    /// What it says on stderr, kept in memory for the day that it fails.
+    said: Option<Arc<File>>,
 }
 
 impl Line {
     pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Line {
-        Line { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None }
+        Line { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, said: ear() }
     }
 
     pub fn at(mut self, dir: &Path) -> Line {
@@ -33,7 +37,9 @@ impl Line {
     /// The standard library starts it by `posix_spawn`, which is a vfork and an exec: what "bare" means here.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let said = self.said.as_ref().and_then(|said| said.try_clone().ok());
+        command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(said.map_or_else(Stdio::null, Stdio::from));
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
         }
@@ -43,47 +49,52 @@ impl Line {
     /// Runs it to its end.
     pub fn run(&self) -> Result<(), Failure> {
         let status = self.command().status().map_err(|e| format!("cannot start {}: {e}", self.program.display()))?;
-        if status.success() { Ok(()) } else { Err(describe(status)) }
+        if status.success() { Ok(()) } else { Err(self.complaint(status)) }
     }
 
-    /// Runs it once with an ear for what it says, and with patience that ends.
+    /// Runs it once, with patience that ends.
     pub fn trial(&self) -> Result<(), Failure> {
         let start = Instant::now();
-        let mut child = self
-            .command()
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start {}: {e}", self.program.display()))?;
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
-                Ok(None) => {
+        let wrong = |e: std::io::Error| format!("cannot start {}: {e}", self.program.display());
+        let mut child = self.command().spawn().map_err(wrong)?;
+        loop {
+            match child.try_wait().map_err(wrong)? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.complaint(status)),
+                None if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+                None => {
                     // Gone already is what is wanted.
                     let _ = child.kill();
                     let _ = child.wait();
                     return Err(format!("still running after {} s", PATIENCE.as_secs()));
                 }
-                Err(e) => return Err(e.to_string()),
             }
-        };
-        if status.success() {
-            return Ok(());
         }
-        let mut said = Vec::new();
-        if let Some(stderr) = child.stderr.take() {
-            // What was said before is enough.
-            let _ = stderr.take(1 << 16).read_to_end(&mut said);
-        }
-        let said = String::from_utf8_lossy(&said);
-        let first = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing on stderr");
-        Err(format!("{}: {}", describe(status), first.chars().take(160).collect::<String>()))
+    }
+
+    /// How it ended, and what it said last: an error rather than the hint after it.
+    fn complaint(&self, status: ExitStatus) -> Failure {
+        let mut bytes = [0; 4096];
+        let length = self.said.as_ref().and_then(|said| {
+            let from = said.metadata().ok()?.len().saturating_sub(bytes.len() as u64);
+            said.read_at(&mut bytes, from).ok()
+        });
+        let said = String::from_utf8_lossy(&bytes[..length.unwrap_or_default()]);
+        let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+        let line = lines().rfind(|line| line.starts_with("error")).or_else(|| lines().next_back());
+        format!("{}: {}", describe(status), line.unwrap_or("nothing on stderr").chars().take(160).collect::<String>())
     }
 
     pub fn text(&self) -> String {
         let words = std::iter::once(self.program.as_os_str()).chain(self.args.iter().map(OsString::as_os_str));
         words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// A file in memory. Without one nothing is kept.
+fn ear() -> Option<Arc<File>> {
+    let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    Some(Arc::new(File::from(file)))
 }
 
 fn describe(status: ExitStatus) -> String {
