@@ -81,9 +81,15 @@ pub fn measure(scene: &Scene, peers: &Peers, wanted: usize) -> (Vec<Idle>, Vec<S
         skips.push(Skip { name: "idle".to_owned(), reason });
     }
     let prepared = |command: &[&str]| Prepared::new(&scene.project, &scene.ringfence, command);
-    let mut add = |name: &str, result: Result<Idle, Failure>| match result {
-        Ok(idle) => idles.push(idle),
-        Err(reason) => skips.push(Skip { name: format!("idle {name}"), reason }),
+    let mut add = |name: &str, result: Result<(Idle, Option<Failure>), Failure>| {
+        let reason = match result {
+            Ok((idle, reason)) => {
+                idles.push(idle);
+                reason
+            }
+            Err(reason) => Some(reason),
+        };
+        skips.extend(reason.map(|reason| Skip { name: format!("idle {name}"), reason }));
     };
     let bare = Line::new(SLEEP[0], [SLEEP[1]]);
     let spawn = |line: &Line| line.command().spawn().map(Sleeper::Bare).map_err(|e| e.to_string());
@@ -112,12 +118,13 @@ fn affordable() -> usize {
     (now.saturating_sub(64) / DESCRIPTORS) as usize
 }
 
+/// Starts as many, looks, and ends them. When one cannot be started, those before it are measured, with the reason.
 fn crowd(
     name: &str,
     count: usize,
     start: impl Fn() -> Result<Sleeper, Failure>,
     probe: Option<&Prepared>,
-) -> Result<Idle, Failure> {
+) -> Result<(Idle, Option<Failure>), Failure> {
     // What is read and allocated once for all of them is nobody's own.
     let first = start()?;
     let ready = settle(std::slice::from_ref(&first));
@@ -129,22 +136,24 @@ fn crowd(
     let before = Memory::now();
     let mut sleepers = Vec::with_capacity(count);
     let mut starts = Vec::with_capacity(count);
-    let mut result = Ok(());
+    let mut refused = None;
     for _ in 0..count {
         let begun = Instant::now();
         match start() {
             Ok(sleeper) => sleepers.push(sleeper),
             Err(reason) => {
-                result = Err(format!("number {}: {reason}", sleepers.len() + 1));
+                refused = Some(format!("number {}: {reason}", sleepers.len() + 1));
                 break;
             }
         }
         starts.push(begun.elapsed().as_secs_f64() * 1e3);
     }
-    let measured = result.and_then(|()| settle(&sleepers)).and_then(|trees| {
+    let count = sleepers.len().max(1);
+    let measured = settle(&sleepers).and_then(|trees| {
         let after = Memory::now();
         let processes: f64 = trees.iter().flatten().filter_map(|pid| proportional(*pid)).sum();
-        let run_beside_all_ms = probe.map(typical_run).transpose()?;
+        // Where no more can be started, neither can this.
+        let run_beside_all_ms = probe.filter(|_| refused.is_none()).map(typical_run).transpose()?;
         let each = |total: f64| total / count as f64;
         let tenth = (count / 10).max(1);
         let mut idle = Idle {
@@ -155,14 +164,14 @@ fn crowd(
             kernel_kib: each(after.kernel - before.kernel),
             tmpfs_kib: each(after.tmpfs - before.tmpfs),
             available_kib: each(before.available - after.available),
-            first_starts_ms: median(&starts[..tenth]),
-            last_starts_ms: median(&starts[count - tenth..]),
+            first_starts_ms: median(&starts[..tenth.min(starts.len())]),
+            last_starts_ms: median(&starts[starts.len().saturating_sub(tenth)..]),
             run_beside_none_ms,
             run_beside_all_ms,
             ..Idle::default()
         };
         idle.sum_kib = idle.processes_kib + idle.owner_kib + idle.kernel_kib + idle.tmpfs_kib;
-        Ok(idle)
+        Ok((idle, refused))
     });
     sleepers.into_iter().for_each(Sleeper::end);
     // The kernel takes namespaces down in its own time; the next one starts from a quiet machine.
