@@ -15,7 +15,8 @@ use crate::measure::{Failure, Skip, median};
 use crate::pass::{Scene, say};
 use crate::peers::{Peers, TRUE};
 
-const SLEEP: [&str; 2] = ["/bin/sleep", "3600"];
+/// Longer than it is looked at, and not for ever, should we be killed.
+const SLEEP: [&str; 2] = ["/bin/sleep", "300"];
 /// How long idle boxes may take to be idle.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many of the others: their cost for each does not change with their number.
@@ -95,7 +96,8 @@ pub fn measure(scene: &Scene, peers: &Peers, wanted: usize) -> (Vec<Idle>, Vec<S
     let spawn = |line: &Line| line.command().spawn().map(Sleeper::Bare).map_err(|e| e.to_string());
     say(&format!("{} idle processes", OTHERS.min(count)));
     add("bare", crowd("bare sleep", OTHERS.min(count), || spawn(&bare), None));
-    if let Some(bwrap) = peers.bwrap(&SLEEP) {
+    // Otherwise what is in the box outlives it.
+    if let Some(bwrap) = peers.bwrap(&["--die-with-parent", SLEEP[0], SLEEP[1]]) {
         say(&format!("{} idle bwrap", OTHERS.min(count)));
         add("bwrap", crowd("bwrap", OTHERS.min(count), || spawn(&bwrap), None));
     }

@@ -103,10 +103,10 @@ impl Peers {
         self.contenders().into_iter().filter(|c| ["bwrap", "docker run"].contains(&c.name.as_str())).collect()
     }
 
-    /// bwrap around another command.
-    pub fn bwrap(&self, command: &[&str]) -> Option<Line> {
+    /// bwrap with more arguments around another command.
+    pub fn bwrap(&self, rest: &[&str]) -> Option<Line> {
         let (_, line) = self.lines.iter().find(|(name, _)| *name == "bwrap")?;
-        Some(Line::new(&line.program, BWRAP.iter().chain(command).copied()))
+        Some(Line::new(&line.program, BWRAP.iter().chain(rest).copied()))
     }
 
     /// What was run, for whoever wants to repeat it.
