@@ -17,6 +17,19 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Reads the command line.
+    pub fn read() -> Result<Cli, clap::Error> {
+        let mut args = std::env::args_os().skip(1);
+        if args.next().is_some_and(|name| name == "run")
+            && let Some(run) = Run::read_plain(args)
+        {
+            return Ok(Cli { command: Command::Run(run) });
+        }
+        Cli::try_parse()
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
@@ -43,7 +56,7 @@ const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub struct Run {
     #[command(flatten)]
     pub policy: PolicyFlags,
@@ -69,8 +82,61 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
+impl Run {
+    /// Reads the plainest command lines without clap, whose definitions take a good part of the time in which a sandbox
+    /// starts. `None` for everything else and for every doubt: then clap reads, and says what is wrong.
+    fn read_plain(args: impl Iterator<Item = OsString>) -> Option<Run> {
+        let mut run = Run::default();
+        let mut args = args.peekable();
+        while let Some(flag) = args.next_if(|arg| arg.as_encoded_bytes().starts_with(b"-")) {
+            let (name, value) = match flag.to_str()?.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag.to_str()?, None),
+            };
+            let switch = match value {
+                None | Some("true") => Some(true),
+                Some("false") => Some(false),
+                Some(_) => None,
+            };
+            let policy = &mut run.policy;
+            let text = match name {
+                "--" if value.is_none() => break,
+                "--network" if policy.network.is_none() => {
+                    policy.network = Some(switch?);
+                    continue;
+                }
+                "--docker" if policy.docker.is_none() => {
+                    policy.docker = Some(switch?);
+                    continue;
+                }
+                "--profile" => &mut policy.profile,
+                "--timeout" => &mut policy.timeout,
+                "--memory" => &mut policy.memory,
+                "--cpus" => &mut policy.cpus,
+                "--pids" => &mut policy.pids,
+                "--json" if value.is_none() && !run.json => {
+                    run.json = true;
+                    continue;
+                }
+                _ => return None,
+            };
+            let given = match value {
+                Some(value) => value.to_owned(),
+                None => args.next()?.into_string().ok()?,
+            };
+            // Said twice, or a flag in the place of a value.
+            if text.is_some() || given.is_empty() || given.starts_with('-') {
+                return None;
+            }
+            *text = Some(given);
+        }
+        run.command = args.collect();
+        Some(run)
+    }
+}
+
 /// Flags that shape the policy.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
     #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
@@ -163,6 +229,10 @@ pub struct PolicyFlags {
     /// Size of the private /tmp
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub tmp_size: Option<String>,
+
+    /// Files and directories that the private /tmp can hold
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub tmp_inodes: Option<String>,
 
     /// Output that is kept when it is captured (--json)
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
@@ -295,7 +365,7 @@ impl PolicyFlags {
         type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
         let repeated: [(&'static str, &[String], Set); 2] =
             [("preset", &self.preset, Layer::preset), ("allow-syscall", &self.allow_syscall, Layer::allow_syscall)];
-        let single: [(&'static str, &Option<String>, Set); 8] = [
+        let single: [(&'static str, &Option<String>, Set); 9] = [
             ("memory", &self.memory, Layer::memory),
             ("cpus", &self.cpus, Layer::cpus),
             ("pids", &self.pids, Layer::pids),
@@ -303,6 +373,7 @@ impl PolicyFlags {
             ("timeout", &self.timeout, Layer::timeout),
             ("cpu-time", &self.cpu_time, Layer::cpu_time),
             ("tmp-size", &self.tmp_size, Layer::tmp_size),
+            ("tmp-inodes", &self.tmp_inodes, Layer::tmp_inodes),
             ("output-limit", &self.output_limit, Layer::output_limit),
         ];
         let single = single.iter().map(|(flag, text, set)| (*flag, text.as_slice(), *set));
@@ -312,5 +383,70 @@ impl PolicyFlags {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What clap makes of `ringfence run` with these arguments.
+    fn by_clap(args: &[&str]) -> Option<Run> {
+        match Cli::try_parse_from([&["ringfence", "run"], args].concat()).ok()?.command {
+            Command::Run(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    fn plain(args: &[&str]) -> Option<Run> {
+        Run::read_plain(args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn plain_lines_are_read_as_clap_reads_them() {
+        let words = [
+            "--network",
+            "--network=false",
+            "--network=true",
+            "--docker=false",
+            "--json",
+            "--profile",
+            "--profile=shell",
+            "--timeout",
+            "--timeout=1s",
+            "--memory",
+            "--cpus=0.5",
+            "--pids",
+            "--",
+            "ls",
+            "-la",
+            "64",
+            "",
+            "--bogus",
+            "--json=x",
+            "--network=maybe",
+            "--profile=",
+            "--help",
+            "-v",
+        ];
+        let mut read = 0;
+        for a in words {
+            for b in words {
+                for c in words {
+                    let line = [a, b, c];
+                    if let Some(run) = plain(&line) {
+                        assert_eq!(Some(run), by_clap(&line), "{line:?}");
+                        read += 1;
+                    }
+                }
+            }
+        }
+        assert!(read > 1000, "{read}");
+        assert!(plain(&[]).is_some() && plain(&["--network=false", "--", "/bin/true"]).is_some());
+    }
+
+    #[test]
+    fn definitions_are_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -16,14 +16,17 @@ mod trust;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Config};
-use clap::Parser;
 use failure::Failure;
+
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
 
 fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
-    let result = match Cli::try_parse() {
+    let result = match Cli::read() {
         Ok(cli) => dispatch(cli.command),
         Err(error) => return commands::usage(&error),
     };

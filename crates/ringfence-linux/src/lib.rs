@@ -5,6 +5,7 @@ pub mod builder;
 pub mod landlock;
 pub mod launch;
 pub mod limits;
+pub mod memory;
 pub mod notify;
 pub mod seccomp;
 pub mod setup;

@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,9 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 impl Home {
     /// Where this process may make groups.
     pub fn find() -> Home {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mut own = String::with_capacity(4096);
+        // Nothing read is as if no group were mounted.
+        let _ = fs::File::open("/proc/self/cgroup").and_then(|f| f.take(1 << 16).read_to_string(&mut own));
         let path_of = |controller: &str| {
             own.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);

@@ -34,8 +34,8 @@ struct Response {
     flags: u32,
 }
 
-const RECEIVE: libc::c_ulong = 0xc050_2100;
-const SEND: libc::c_ulong = 0xc018_2101;
+const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 const CONTINUE: u32 = 1;
 /// Longer than any path the kernel takes.
 const LONGEST: usize = 4096;

@@ -111,18 +111,35 @@ unsafe fn clone_sharing<F: FnMut() -> i32>(
 }
 
 /// Where the kernel put this program's arguments and environment: `/proc/PID/cmdline` and `environ` show these bytes.
-#[cfg(target_env = "gnu")]
 mod initial {
     use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
     static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
     static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-    /// Called by the C library before `main`, with the program's own vectors.
-    extern "C" fn remember(_: libc::c_int, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) {
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+
+    /// Called by the C library before `main`. Only glibc hands the program's vectors over; but the environment is there on
+    /// every one, and the arguments lie before it, after their number.
+    extern "C" fn remember() {
+        // SAFETY: nothing has run that could have replaced the environment that the kernel made, or be doing so now.
+        let envp = unsafe { environ };
+        let mut argv = envp.wrapping_sub(1);
+        let mut count = 0;
+        loop {
+            argv = argv.wrapping_sub(1);
+            // SAFETY: before the null that ends the arguments lie as many pointers as the number before them says; that
+            // number is smaller than any pointer, so that it is found before anything else is read.
+            if unsafe { *argv } as usize == count {
+                break;
+            }
+            count += 1;
+        }
         let mut first: *mut u8 = std::ptr::null_mut();
         let mut end: *mut u8 = std::ptr::null_mut();
-        for list in [argv, envp] {
+        for list in [argv.wrapping_add(1), envp] {
             let mut at = list;
             // SAFETY: both lists end with a null pointer, and their strings with a NUL; the kernel made them, and nothing
             // has run that could have changed them.
@@ -142,9 +159,9 @@ mod initial {
     }
 
     #[used]
-    // SAFETY: glibc calls every function in this section once, before main, with argc, argv and envp.
+    // SAFETY: the C library calls every function in this section once, before main.
     #[unsafe(link_section = ".init_array")]
-    static REMEMBER: extern "C" fn(libc::c_int, *const *mut libc::c_char, *const *mut libc::c_char) = remember;
+    static REMEMBER: extern "C" fn() = remember;
 
     pub fn wipe() {
         let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
@@ -159,7 +176,6 @@ mod initial {
 /// Zeroes the arguments and the environment that this process was started with. For a forked child that will never look
 /// at them again: its copies are wiped, its parent's stay.
 pub fn forget_arguments() {
-    #[cfg(target_env = "gnu")]
     initial::wipe();
 }
 
@@ -321,8 +337,9 @@ pub fn loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let set_flags = libc::SIOCSIFFLAGS as libc::Ioctl;
     // SAFETY: SIOCSIFFLAGS reads one live `ifreq`.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request)) }.into())?;
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), set_flags, std::ptr::from_ref(&request)) }.into())?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::facts::Facts;
+use crate::look::Lookup;
 use crate::plan::{self, ETC, HOME, PROGRAMS};
 use crate::policy::{Policy, Root};
 use crate::rules::{Access, FileRule, Kind, candidates};
@@ -49,7 +50,7 @@ pub enum Decides {
 /// Explains an absolute path on the host.
 pub fn explain<'a>(policy: &'a Policy, facts: &Facts, path: &Path) -> Result<Explanation<'a>, TreeError> {
     let tree = Tree::new(policy, facts)?;
-    let path = real(path);
+    let path = real(&Lookup::default(), path);
     let inside = match (&policy.workdir_at, path.strip_prefix(&policy.workdir)) {
         (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
         (Some(at), Ok(below)) => at.join(below),
@@ -141,6 +142,6 @@ mod tests {
         assert_eq!(ask(Path::new("/etc/passwd")), (Reach::Read, None));
         assert_eq!(ask(Path::new("/proc/1")), (Reach::Private, None));
         let others = explain(&policy, &facts, &workdir.join("data")).unwrap().others;
-        assert_eq!(others.iter().map(|r| r.origin.place.as_str()).collect::<Vec<_>>(), ["preset @base"; 2]);
+        assert_eq!(others.iter().map(|r| r.origin.place.as_ref()).collect::<Vec<_>>(), ["preset @base"; 2]);
     }
 }

@@ -11,11 +11,12 @@
 //! Not promised: repositories that are planted deeper in the project. They run nothing until somebody goes there, and
 //! git's own `safe.bareRepository` and a look at what was made are what helps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::rules::{Access, Kind, Missing, normalise};
 
@@ -63,7 +64,7 @@ enum Look {
 
 /// The rules of `@git` for this working directory.
 pub fn protect(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new() };
+    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let mut suspicions = Vec::new();
     if is_bare(workdir) {
         rules.git_dir(workdir);
@@ -93,7 +94,7 @@ pub fn protect(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
 
 /// The rules that `@git-strict` adds: tags and branches other than the current one read-only.
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new() };
+    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let found = match look(workdir) {
         Look::Nothing => repository_above(workdir, home),
         found => Some(found),
@@ -166,6 +167,10 @@ fn look(dir: &Path) -> Look {
     if meta.is_symlink() {
         return Look::Refused(dot_git.clone(), Suspicion::Link(dot_git));
     }
+    if meta.is_dir() && !is_bare(&dot_git) {
+        // Another box's stand-in, or half a repository: git does not take it for one either.
+        return Look::Nothing;
+    }
     if meta.is_dir() {
         // A `commondir` in a main repository was planted, or makes it a worktree of another: do not follow it.
         return Look::Repository(Repository { top: dir.to_path_buf(), git_dir: dot_git.clone(), common_dir: dot_git });
@@ -204,16 +209,25 @@ fn submodule(dir: &Path, git_dir: &Path) -> Option<PathBuf> {
 
 /// Whether git takes the directory for a repository by itself.
 fn is_bare(dir: &Path) -> bool {
-    dir.join("HEAD").is_file() && dir.join("objects").is_dir() && dir.join("refs").is_dir()
+    // `HEAD` was a link once, which leads to nothing before the first commit.
+    fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir())
+        && dir.join("objects").is_dir()
+        && dir.join("refs").is_dir()
 }
 
 struct Rules<'a> {
     workdir: &'a Path,
     out: Vec<Found>,
     seen: BTreeSet<PathBuf>,
+    /// Configuration files that were read.
+    configs: BTreeMap<PathBuf, Rc<Config>>,
 }
 
 impl Rules<'_> {
+    fn config(&mut self, file: PathBuf) -> Rc<Config> {
+        self.configs.entry(file).or_insert_with_key(|file| Rc::new(Config::read(file))).clone()
+    }
+
     fn add(&mut self, access: Access, path: &Path, missing: Missing) {
         if self.seen.insert(path.to_path_buf()) {
             self.out.push((access, path.to_path_buf(), missing));
@@ -255,7 +269,7 @@ impl Rules<'_> {
 
     /// The names in a repository's directory that make git execute something or look elsewhere.
     fn git_dir(&mut self, dir: &Path) {
-        let config = Config::read(&dir.join("config"));
+        let config = self.config(dir.join("config"));
         self.protect(&dir.join("config"), Kind::File);
         self.protect(&dir.join("hooks"), Kind::Dir);
         self.add(Access::Ro, &dir.join("commondir"), COMMONDIR);
@@ -273,7 +287,7 @@ impl Rules<'_> {
 
     /// The pointers of linked worktrees; another worktree's directory is not this one's to write.
     fn worktrees(&mut self, common_dir: &Path, own: Option<&Path>) {
-        let config = Config::read(&common_dir.join("config"));
+        let config = self.config(common_dir.join("config"));
         for dir in directories(&common_dir.join("worktrees")) {
             if own.is_some_and(|own| own != dir) {
                 self.add(Access::Ro, &dir, Missing::Ignore);
@@ -301,7 +315,7 @@ impl Rules<'_> {
                 return;
             }
             self.git_dir(&dir);
-            let config = Config::read(&dir.join("config"));
+            let config = self.config(dir.join("config"));
             if let Some(back) = config.last("core", "worktree") {
                 let pointer = normalise(&dir.join(back)).join(".git");
                 if pointer.starts_with(self.workdir) {
@@ -335,7 +349,7 @@ impl Rules<'_> {
             if !seen.insert(file.clone()) || seen.len() > MOST_INCLUDES {
                 continue;
             }
-            let config = Config::read(&file);
+            let config = self.config(file.clone());
             let resolve = |base: &Path, value: &str| {
                 normalise(&match value.strip_prefix("~/") {
                     Some(rest) => home.join(rest),
@@ -378,9 +392,10 @@ fn read(path: &Path) -> Option<String> {
     if !meta.is_file() || meta.len() > LARGEST {
         return None;
     }
-    let mut bytes = Vec::new();
+    // Room for one more byte, so that the end is seen by the first call.
+    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).ok()? + 64);
     fs::File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// What Ringfence needs of a git configuration: sections and values, in order.

@@ -66,7 +66,7 @@ impl Resolved {
         let mut add = |key: String, text: String| {
             let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
                 layer: LayerKind::Profile,
-                place: format!("profile {}", self.builtin.name),
+                place: format!("profile {}", self.builtin.name).into(),
             });
             out.push(Value { key, text, origin });
         };
@@ -251,7 +251,7 @@ struct Chosen {
 
 impl Chosen {
     fn origin(&self) -> Origin {
-        Origin { layer: self.layer, place: self.value.place.clone() }
+        Origin { layer: self.layer, place: self.value.place.clone().into() }
     }
 }
 
@@ -382,11 +382,11 @@ impl Stack {
     }
 
     fn profile_origin(&self) -> Origin {
-        Origin { layer: LayerKind::Profile, place: self.profile_place() }
+        Origin { layer: LayerKind::Profile, place: self.profile_place().into() }
     }
 
     fn origin(&mut self, key: impl Into<String>, layer: LayerKind, place: &str) {
-        self.origins.insert(key.into(), Origin { layer, place: place.to_owned() });
+        self.origins.insert(key.into(), Origin { layer, place: place.to_owned().into() });
     }
 
     fn select(&mut self, selection: &At<Selection>, layer: LayerKind) {
@@ -473,7 +473,7 @@ impl Stack {
         let FileEntry { access, path, missing } = &entry.value;
         let pattern = Pattern::parse(path, &self.workdir, &self.home)
             .map_err(|source| LayerError::Path { place: entry.place.clone(), source })?;
-        let origin = Origin { layer, place: entry.place.clone() };
+        let origin = Origin { layer, place: entry.place.clone().into() };
         Ok(FileRule { access: *access, pattern, missing: *missing, origin })
     }
 
@@ -801,10 +801,10 @@ impl Stack {
         let ceiling_origin = self.origins.get("limits.timeout_ceiling").cloned().unwrap_or(self.profile_origin());
         match self.origins.get("limits.timeout") {
             Some(origin) if origin.layer >= ceiling_origin.layer => Err(LayerError::TimeoutAboveCeiling {
-                place: origin.place.clone(),
+                place: origin.place.to_string(),
                 timeout: optional_text(self.limits.timeout, format_duration),
                 ceiling: format_duration(ceiling),
-                ceiling_place: ceiling_origin.place,
+                ceiling_place: ceiling_origin.place.into_owned(),
             }),
             _ => {
                 self.limits.timeout = Some(ceiling);

@@ -16,6 +16,7 @@ pub mod guards;
 pub mod layer;
 pub mod layers;
 pub mod limits;
+pub mod look;
 pub mod plan;
 pub mod policy;
 pub mod presets;

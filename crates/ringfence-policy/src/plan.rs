@@ -14,9 +14,10 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
+use crate::look::Lookup;
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
-use crate::tree::{Node, State, Tree, TreeError};
+use crate::tree::{Node, State, Tree, TreeError, above};
 
 /// What an engine enforces, ready to be compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +27,8 @@ pub struct Plan {
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
     pub network: Network,
+    /// The Docker socket is bound in.
+    pub docker: bool,
     pub nesting: bool,
     /// Ids of the command inside.
     pub uid: u32,
@@ -93,7 +96,32 @@ pub struct Stub {
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
-    pub text: &'static str,
+    pub text: String,
+    /// It is there already, and looks like one that another box needs: then it must stay until this box ends, too.
+    pub present: bool,
+}
+
+/// Permissions of a file that stands in for a protected path.
+pub const STUB_FILE_MODE: u32 = 0o444;
+
+impl Stub {
+    fn missing(path: &Path, kind: Kind, text: &str) -> Stub {
+        Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
+    }
+
+    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file.
+    fn look_at(path: &Path, node: &Node) -> Option<Stub> {
+        let text = match node.kind {
+            _ if !node.exact => return None,
+            Kind::Dir => fs::read_dir(path).ok()?.next().is_none().then(String::new),
+            Kind::File => {
+                let data = fs::symlink_metadata(path).ok()?;
+                let tiny = data.is_file() && data.len() < 10 && data.permissions().mode() & 0o7777 == STUB_FILE_MODE;
+                tiny.then(|| fs::read_to_string(path).ok())?
+            }
+        }?;
+        Some(Stub { path: path.to_path_buf(), kind: node.kind, text, present: true })
+    }
 }
 
 /// Why there is no plan: nothing was started.
@@ -128,12 +156,13 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    let tree = Tree::new(policy, facts)?;
+    let lookup = Tree::lookup(policy, facts);
+    let tree = Tree::with(&lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(facts);
+    let docker = DockerSockets::find(&lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -141,7 +170,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts);
+    let mut view = View::new(policy, facts, &lookup);
     view.root();
     view.private();
     view.resolver();
@@ -154,6 +183,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         mounts: view.mounts,
         stubs: view.stubs,
         network: policy.network,
+        docker: policy.docker,
         nesting: policy.nesting,
         uid,
         gid,
@@ -194,11 +224,12 @@ fn promises(policy: &Policy) -> Vec<Promise> {
 struct View<'a> {
     policy: &'a Policy,
     facts: &'a Facts,
+    lookup: &'a Lookup,
     mounts: Vec<Mount>,
     stubs: Vec<Stub>,
     /// What is mounted where, and whether mount points can be made in it.
-    spaces: BTreeMap<PathBuf, Space>,
-    made: BTreeSet<PathBuf>,
+    spaces: BTreeMap<OsString, Space>,
+    made: BTreeSet<OsString>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -212,8 +243,16 @@ enum Space {
 }
 
 impl<'a> View<'a> {
-    fn new(policy: &'a Policy, facts: &'a Facts) -> Self {
-        Self { policy, facts, mounts: Vec::new(), stubs: Vec::new(), spaces: BTreeMap::new(), made: BTreeSet::new() }
+    fn new(policy: &'a Policy, facts: &'a Facts, lookup: &'a Lookup) -> Self {
+        Self {
+            policy,
+            facts,
+            lookup,
+            mounts: Vec::new(),
+            stubs: Vec::new(),
+            spaces: BTreeMap::new(),
+            made: BTreeSet::new(),
+        }
     }
 
     /// Where a path of the host stands inside.
@@ -226,7 +265,14 @@ impl<'a> View<'a> {
     }
 
     fn space_of(&self, target: &Path) -> Space {
-        target.ancestors().find_map(|p| self.spaces.get(p)).copied().unwrap_or(Space::Host)
+        let mut path = target.as_os_str().as_bytes();
+        loop {
+            match (self.spaces.get(OsStr::from_bytes(path)), above(path)) {
+                (Some(space), _) => return *space,
+                (None, Some(parent)) => path = parent,
+                (None, None) => return Space::Host,
+            }
+        }
     }
 
     /// Makes the directories above a target, where they are private space.
@@ -234,13 +280,13 @@ impl<'a> View<'a> {
         let mut missing: Vec<PathBuf> = target
             .ancestors()
             .skip(1)
-            .take_while(|p| !self.spaces.contains_key(*p) && !self.made.contains(*p))
+            .take_while(|p| !self.spaces.contains_key(p.as_os_str()) && !self.made.contains(p.as_os_str()))
             .map(Path::to_path_buf)
             .collect();
         missing.reverse();
         for dir in missing {
             if self.space_of(&dir) != Space::Host {
-                self.made.insert(dir.clone());
+                self.made.insert(dir.clone().into());
                 self.mounts.push(Mount::Dir { target: dir, mode: 0o755 });
             }
         }
@@ -248,11 +294,11 @@ impl<'a> View<'a> {
 
     /// Makes a name to mount on, where the target lies in private space.
     fn mount_point(&mut self, target: &Path, kind: Kind) {
-        if self.spaces.contains_key(target) || self.space_of(target) == Space::Host {
+        if self.spaces.contains_key(target.as_os_str()) || self.space_of(target) == Space::Host {
             return;
         }
         self.parents(target);
-        if self.made.insert(target.to_path_buf()) {
+        if self.made.insert(target.into()) {
             self.mounts.push(match kind {
                 Kind::Dir => Mount::Dir { target: target.to_path_buf(), mode: 0o755 },
                 Kind::File => Mount::File { target: target.to_path_buf() },
@@ -262,13 +308,13 @@ impl<'a> View<'a> {
 
     fn bind(&mut self, source: &Path, target: &Path, writable: bool, kind: Kind) {
         self.mount_point(target, kind);
-        self.spaces.insert(target.to_path_buf(), Space::Host);
+        self.spaces.insert(target.into(), Space::Host);
         self.mounts.push(Mount::Bind { source: source.to_path_buf(), target: target.to_path_buf(), writable, kind });
     }
 
     fn tmpfs(&mut self, target: &Path, mode: u32, size: u64, inodes: u64, space: Space) {
         self.mount_point(target, Kind::Dir);
-        self.spaces.insert(target.to_path_buf(), space);
+        self.spaces.insert(target.into(), space);
         self.mounts.push(Mount::Tmpfs { target: target.to_path_buf(), mode, size, inodes });
     }
 
@@ -281,7 +327,7 @@ impl<'a> View<'a> {
                     self.program_dir(path);
                 }
                 for path in ETC.iter().map(Path::new) {
-                    if let Ok(real) = fs::canonicalize(path) {
+                    if let Some(real) = self.lookup.real(path) {
                         let kind = if real.is_dir() { Kind::Dir } else { Kind::File };
                         self.bind(&real, path, false, kind);
                     }
@@ -305,7 +351,7 @@ impl<'a> View<'a> {
         let Ok(data) = fs::symlink_metadata(path) else { return };
         if data.is_symlink() {
             if let Ok(to) = fs::read_link(path) {
-                self.made.insert(path.to_path_buf());
+                self.made.insert(path.into());
                 self.mounts.push(Mount::Symlink { target: path.to_path_buf(), to });
             }
         } else if data.is_dir() {
@@ -315,7 +361,7 @@ impl<'a> View<'a> {
 
     fn text(&mut self, target: &str, text: String) {
         self.parents(Path::new(target));
-        self.made.insert(PathBuf::from(target));
+        self.made.insert(target.into());
         self.mounts.push(Mount::Text { target: PathBuf::from(target), text, mode: 0o444 });
     }
 
@@ -325,20 +371,20 @@ impl<'a> View<'a> {
         let (size, inodes) = (limits.tmp_size, limits.tmp_inodes);
         for dir in ["/proc", "/dev"] {
             self.mount_point(Path::new(dir), Kind::Dir);
-            self.spaces.insert(PathBuf::from(dir), Space::Host);
+            self.spaces.insert(dir.into(), Space::Host);
         }
         self.mounts.push(Mount::Proc { target: PathBuf::from("/proc") });
         self.mounts.push(Mount::Dev { target: PathBuf::from("/dev"), shm_size: size, shm_inodes: inodes });
         for (dir, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755), ("/var/run", 0o755)] {
-            let target = match (self.policy.root, fs::canonicalize(dir)) {
+            let target = match (self.policy.root, self.lookup.real(Path::new(dir))) {
                 (Root::Programs, _) => PathBuf::from(dir),
-                (Root::Host, Ok(real)) => real,
-                (Root::Host, Err(_)) => continue,
+                (Root::Host, Some(real)) => real,
+                (Root::Host, None) => continue,
             };
             if self.policy.root == Root::Programs && dir == "/var/run" {
                 self.parents(&target);
                 self.mounts.push(Mount::Symlink { target, to: PathBuf::from("/run") });
-            } else if !self.spaces.contains_key(&target) {
+            } else if !self.spaces.contains_key(target.as_os_str()) {
                 self.tmpfs(&target, mode, size, inodes, Space::Private);
             }
         }
@@ -350,7 +396,7 @@ impl<'a> View<'a> {
             && dir.starts_with("/run/")
         {
             self.parents(dir);
-            self.made.insert(dir.to_path_buf());
+            self.made.insert(dir.into());
             self.mounts.push(Mount::Dir { target: dir.to_path_buf(), mode: 0o700 });
         }
         self.tmpfs(Path::new(MARKER_DIR), 0o755, SMALL, FEW_INODES, Space::Sealed);
@@ -364,7 +410,7 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Ok(real) = fs::canonicalize(conf) else { return };
+        let Some(real) = self.lookup.real(conf) else { return };
         match self.policy.root {
             Root::Programs => self.bind(&real, conf, false, Kind::File),
             Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
@@ -381,7 +427,10 @@ impl<'a> View<'a> {
                 self.pin(path, writable, &mut pins);
             }
             match &node.state {
-                State::Present => self.present(path, node, above.map(|(_, n)| n.access), tree),
+                State::Present => {
+                    self.stubs.extend(Stub::look_at(path, node));
+                    self.present(path, node, above.map(|(_, n)| n.access), tree);
+                }
                 // Mounted on itself, the link can be followed, and neither replaced nor moved away.
                 State::Link if node.access != Access::Rw => {
                     let target = self.inside(path);
@@ -401,8 +450,8 @@ impl<'a> View<'a> {
         between.reverse();
         for dir in between {
             if pins.insert(dir.to_path_buf()) {
-                if !dir.exists() {
-                    self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+                if !self.lookup.exists(dir) {
+                    self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
                 }
                 let target = self.inside(dir);
                 self.bind(dir, &target, true, Kind::Dir);
@@ -425,7 +474,7 @@ impl<'a> View<'a> {
             Access::Exclude => {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
-                self.spaces.insert(target.clone(), if passable { Space::Sealed } else { Space::Host });
+                self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable });
             }
         }
@@ -433,11 +482,11 @@ impl<'a> View<'a> {
 
     /// A directory that is made on the host for the box to use.
     fn make(&mut self, path: &Path) {
-        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !self.lookup.exists(p)).collect();
         missing.reverse();
         for dir in missing {
             if !self.stubs.iter().any(|stub| stub.path == dir) {
-                self.stubs.push(Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: "" });
+                self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
             }
         }
         let target = self.inside(path);
@@ -446,7 +495,7 @@ impl<'a> View<'a> {
 
     fn absent(&mut self, path: &Path, node: &Node, text: &'static str) {
         let target = self.inside(path);
-        self.stubs.push(Stub { path: path.to_path_buf(), kind: node.kind, text });
+        self.stubs.push(Stub::missing(path, node.kind, text));
         match node.access {
             Access::Exclude => self.mounts.push(Mount::Hide { target, kind: node.kind, passable: false }),
             _ if text.is_empty() => self.mounts.push(Mount::Empty { target, kind: node.kind }),
@@ -475,14 +524,19 @@ impl<'a> View<'a> {
                 }
             };
             for place in dirs.iter().map(|dir| dir.join(name)) {
-                let Some((source, target)) = program_place(&place, name) else { continue };
+                let Some((source, target)) = program_place(self.lookup, &place, name) else { continue };
                 if self.policy.root == Root::Programs && self.space_of(&target) != Space::Host
                     || !taken.insert(target.clone())
                 {
                     continue;
                 }
-                let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
-                self.bind(&source, &real, false, Kind::File);
+                let real = if source == target {
+                    let real = Path::new(MARKER_DIR).join(format!("real/{}/{name}", taken.len()));
+                    self.bind(&source, &real, false, Kind::File);
+                    real
+                } else {
+                    source
+                };
                 let program = self.facts.program.clone();
                 self.bind(&program, &target, false, Kind::File);
                 table.push_str(&format!("{}\t{}\t{rule}\n", target.display(), real.display()));
@@ -501,9 +555,9 @@ impl<'a> View<'a> {
             if self.policy.docker && socket == standard {
                 continue;
             }
-            if host_root || self.spaces.contains_key(socket) || self.space_of(socket) == Space::Host {
+            if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
-                self.spaces.insert(socket.clone(), Space::Host);
+                self.spaces.insert(socket.clone().into(), Space::Host);
                 self.mounts.push(Mount::Hide { target: socket.clone(), kind: Kind::File, passable: false });
             }
         }
@@ -517,7 +571,7 @@ impl<'a> View<'a> {
 
     fn seal(&mut self) {
         let sealed: Vec<PathBuf> =
-            self.spaces.iter().filter(|(_, s)| **s == Space::Sealed).map(|(p, _)| p.clone()).collect();
+            self.spaces.iter().filter(|(_, s)| **s == Space::Sealed).map(|(p, _)| p.into()).collect();
         // Deepest first: a sealed parent takes no more mount points, which a child may still need none of.
         self.mounts.extend(sealed.into_iter().rev().map(|target| Mount::Seal { target }));
     }
@@ -527,13 +581,14 @@ impl<'a> View<'a> {
 /// not an agent's act.
 const PROGRAM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The real program at a place, and what to mount on: the file itself, or, where one program goes by many names
-/// (busybox), the symlink with this name.
-fn program_place(place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
-    let source = fs::canonicalize(place).ok().filter(|p| p.is_file())?;
-    let parent = fs::canonicalize(place.parent()?).ok()?;
-    let same_name = source.file_name().is_some_and(|n| n.as_bytes().starts_with(name.as_bytes()));
-    let target = if same_name { source.clone() } else { parent.join(name) };
+/// The real program at a place, and what to mount on: the file itself, or, where the file goes by another name (busybox, a
+/// script that a link in `bin` leads to), the link. What a link leads to stays where it is and is the real program.
+fn program_place(lookup: &Lookup, place: &Path, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let source = lookup.real(place).filter(|p| p.is_file())?;
+    // `python3` is `python3.11`, but `npm` is not `npm-cli.js`.
+    let version = |rest: &[u8]| rest.iter().all(|b| b.is_ascii_digit() || *b == b'.' || *b == b'-');
+    let same = source.file_name().and_then(|n| n.as_bytes().strip_prefix(name.as_bytes())).is_some_and(version);
+    let target = if same { source.clone() } else { lookup.real(place.parent()?)?.join(name) };
     Some((source, target))
 }
 
@@ -570,7 +625,7 @@ pub(crate) const ETC: [&str; 20] = [
 
 /// The sockets of container daemons on this host, symlinks resolved.
 pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
-    DockerSockets::find(facts).found
+    DockerSockets::find(&Lookup::default(), facts).found
 }
 
 /// The sockets of container daemons on this host, symlinks resolved.
@@ -581,7 +636,7 @@ struct DockerSockets {
 }
 
 impl DockerSockets {
-    fn find(facts: &Facts) -> Self {
+    fn find(lookup: &Lookup, facts: &Facts) -> Self {
         let variable = |name: &str| facts.env.get(OsStr::new(name)).filter(|v| !v.is_empty());
         let unix = |name: &str| {
             variable(name)
@@ -596,10 +651,10 @@ impl DockerSockets {
         candidates.extend(unix("CONTAINER_HOST"));
         let asked = unix("DOCKER_HOST").unwrap_or_else(|| PathBuf::from("/var/run/docker.sock"));
         candidates.push(asked.clone());
-        let mut found: Vec<PathBuf> = candidates.iter().filter_map(|c| fs::canonicalize(c).ok()).collect();
+        let mut found: Vec<PathBuf> = candidates.iter().filter_map(|c| lookup.real(c)).collect();
         found.sort();
         found.dedup();
-        Self { found, chosen: fs::canonicalize(&asked).unwrap_or(asked) }
+        Self { found, chosen: lookup.real(&asked).unwrap_or(asked) }
     }
 
     fn check(&self) -> Result<(), PlanError> {

@@ -1,6 +1,6 @@
 //! Presets: named sets of file rules, kept as data. `@name` adds one, `!@name` takes it away again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::git;
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
@@ -119,19 +119,24 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 impl Preset {
     /// The name under which it stands in messages.
     pub fn name(self) -> &'static str {
+        self.place().trim_start_matches("preset ")
+    }
+
+    /// The place that its rules come from.
+    fn place(self) -> &'static str {
         match self {
-            Base => "@base",
-            Secrets => "@secrets",
-            EnvFiles => "@env-files",
-            Caches => "@caches",
-            Agents => "@agents",
-            Git => "@git",
-            GitStrict => "@git-strict",
-            LintTs => "@lint/ts",
-            LintGo => "@lint/go",
-            LintPython => "@lint/python",
-            LintRust => "@lint/rust",
-            Dotfiles => "@dotfiles",
+            Base => "preset @base",
+            Secrets => "preset @secrets",
+            EnvFiles => "preset @env-files",
+            Caches => "preset @caches",
+            Agents => "preset @agents",
+            Git => "preset @git",
+            GitStrict => "preset @git-strict",
+            LintTs => "preset @lint/ts",
+            LintGo => "preset @lint/go",
+            LintPython => "preset @lint/python",
+            LintRust => "preset @lint/rust",
+            Dotfiles => "preset @dotfiles",
         }
     }
 }
@@ -196,7 +201,7 @@ pub enum Warning {
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
     let Places { workdir, home } = places;
-    let mut rules = Rules { origin: Origin { layer, place: format!("preset {}", preset.name()) }, out: Vec::new() };
+    let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
         Base => {
@@ -208,7 +213,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         }
         Secrets => rules.all(Access::Exclude, home, SECRETS),
         EnvFiles => {
-            rules.add(Access::Exclude, &workdir.join(".env"), Missing::Protect(Kind::Dir));
+            rules.add(Access::Exclude, workdir.join(".env"), Missing::Protect(Kind::Dir));
             for pattern in ["**/.env", "**/.env.*"] {
                 let glob = crate::glob::Glob::parse_under(workdir, pattern);
                 rules.push(Access::Exclude, Pattern::Glob(glob.expect("a constant pattern")), Missing::Ignore);
@@ -217,26 +222,26 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         Caches => {
             rules.all(Access::Rw, home, CACHES);
             for name in CACHES_MADE {
-                rules.add(Access::Rw, &home.join(name), Missing::Make);
+                rules.add(Access::Rw, home.join(name), Missing::Make);
             }
         }
         Agents => {
             rules.all(Access::Rw, home, AGENTS);
             for (name, missing) in AGENTS_EXECUTE {
-                rules.add(Access::Ro, &home.join(name), *missing);
+                rules.add(Access::Ro, home.join(name), *missing);
             }
         }
         Git => {
             let (found, suspicions) = git::protect(workdir, home);
             for (access, path, missing) in found {
-                rules.add(access, &path, missing);
+                rules.add(access, path, missing);
             }
             warnings.extend(suspicions.into_iter().map(Warning::Git));
         }
         GitStrict => {
             let (found, suspicions) = git::protect_refs(workdir, home);
             for (access, path, missing) in found {
-                rules.add(access, &path, missing);
+                rules.add(access, path, missing);
             }
             warnings.extend(suspicions.into_iter().map(Warning::Git));
         }
@@ -249,17 +254,17 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             for name in OPENED {
                 // Where the project is home itself, an agent's directory in it is `@agents`'.
                 if !(at_home && AGENTS.contains(name)) {
-                    rules.add(Access::Ro, &workdir.join(name), Missing::Protect(Kind::Dir));
+                    rules.add(Access::Ro, workdir.join(name), Missing::Protect(Kind::Dir));
                 }
             }
             // Planted start-up files only run where a shell looks for them: in home.
             let missing = if at_home { Missing::Protect(Kind::Dir) } else { Missing::Ignore };
             for name in STARTUP {
-                rules.add(Access::Ro, &workdir.join(name), missing);
+                rules.add(Access::Ro, workdir.join(name), missing);
             }
             for name in CONFIGURATION {
                 if !(at_home && AGENTS.contains(name)) {
-                    rules.add(Access::Ro, &workdir.join(name), Missing::Ignore);
+                    rules.add(Access::Ro, workdir.join(name), Missing::Ignore);
                 }
             }
             if at_home {
@@ -280,13 +285,14 @@ impl Rules {
         self.out.push(FileRule { access, pattern, missing, origin: self.origin.clone() });
     }
 
-    fn add(&mut self, access: Access, path: &Path, missing: Missing) {
-        self.push(access, Pattern::Exact(path.to_path_buf()), missing);
+    fn add(&mut self, access: Access, path: impl Into<PathBuf>, missing: Missing) {
+        self.push(access, Pattern::Exact(path.into()), missing);
     }
 
     fn all(&mut self, access: Access, base: &Path, names: &[&str]) {
+        self.out.reserve(names.len());
         for name in names {
-            self.add(access, &base.join(name), Missing::Ignore);
+            self.add(access, base.join(name), Missing::Ignore);
         }
     }
 }

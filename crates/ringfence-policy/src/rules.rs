@@ -4,7 +4,7 @@
 //! the same path exact beats glob, then the longer pattern beats the shorter, then the later layer wins, and inside one
 //! layer `exclude` > `ro` > `rw`.
 
-use std::ffi::OsString;
+use std::borrow::Cow;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -84,7 +84,7 @@ pub enum Kind {
 pub struct Origin {
     pub layer: LayerKind,
     /// `preset @base`, `/home/u/.config/ringfence/config.toml:12`, `--ro`.
-    pub place: String,
+    pub place: Cow<'static, str>,
 }
 
 impl fmt::Display for Origin {
@@ -209,49 +209,6 @@ pub fn normalise(path: &Path) -> PathBuf {
     out
 }
 
-/// The names in a few directories, read once: says of most missing paths that they are, without asking the kernel for
-/// each. Presets name hundreds of paths of which a host has a dozen.
-#[derive(Debug, Default)]
-pub struct Present {
-    /// Each directory with the sorted names in it.
-    dirs: Vec<(PathBuf, Vec<OsString>)>,
-}
-
-impl Present {
-    /// A directory with more names than this is asked path by path.
-    const MOST: usize = 512;
-
-    pub fn read<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Present {
-        let mut present = Present::default();
-        for dir in dirs {
-            let Ok(entries) = std::fs::read_dir(dir) else { continue };
-            let names: Result<Vec<OsString>, std::io::Error> =
-                entries.take(Self::MOST + 1).map(|entry| Ok(entry?.file_name())).collect();
-            if let Ok(mut names) = names
-                && names.len() <= Self::MOST
-            {
-                names.sort_unstable();
-                present.dirs.push((dir.to_path_buf(), names));
-            }
-        }
-        present
-    }
-
-    /// `false` only when the normalised path was not there when the directories were read.
-    pub fn may_exist(&self, path: &Path) -> bool {
-        self.dirs.iter().all(|(dir, names)| {
-            let below = path.as_os_str().as_bytes().strip_prefix(dir.as_os_str().as_bytes());
-            match below.and_then(|below| below.strip_prefix(b"/")) {
-                Some(below) if !below.is_empty() => {
-                    let name = below.split(|b| *b == b'/').next().unwrap_or(below);
-                    names.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
-                }
-                _ => true,
-            }
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,7 +231,7 @@ mod tests {
                     "J" => LayerKind::Project,
                     _ => LayerKind::Flags,
                 },
-                place: text.to_owned(),
+                place: text.to_owned().into(),
             },
         }
     }
@@ -306,20 +263,9 @@ mod tests {
         ];
         for (rules, path, expected) in table {
             let rules: Vec<FileRule> = rules.iter().map(|r| rule(r)).collect();
-            let decided = decide(&rules, Path::new(path)).map(|r| r.origin.place.as_str());
+            let decided = decide(&rules, Path::new(path)).map(|r| r.origin.place.as_ref());
             assert_eq!(decided, *expected, "{path} {rules:?}");
         }
-    }
-
-    #[test]
-    fn present_never_denies_what_is_there() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("a")).unwrap();
-        let present = Present::read([dir.path(), Path::new("/nonexistent")]);
-        for (name, expected) in [("a", true), ("a/b", true), ("c", false), ("c/d", false), ("", true)] {
-            assert_eq!(present.may_exist(&dir.path().join(name)), expected, "{name}");
-        }
-        assert!(present.may_exist(Path::new("/elsewhere")));
     }
 
     #[test]

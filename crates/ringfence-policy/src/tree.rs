@@ -4,16 +4,18 @@
 //! decides. This is the one place where that is worked out: `plan` mounts it and `explain` reads it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
+use crate::look::{End, Lookup};
 use crate::policy::{Policy, Root};
-use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, Present};
+use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
 /// Why the rules cannot be applied to this host.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +58,8 @@ pub enum State {
 /// All decisions, by real path.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
-    nodes: BTreeMap<PathBuf, Node>,
+    /// Compared byte by byte: a path still comes before what lies below it.
+    nodes: BTreeMap<OsString, Node>,
 }
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
@@ -65,17 +68,26 @@ pub const PRIVATE: [&str; 5] = ["/tmp", "/var/tmp", "/run", "/dev", "/proc"];
 impl Tree {
     /// Resolves the rules of a policy on this host.
     pub fn new(policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
-        let mut candidates: BTreeMap<PathBuf, Vec<(usize, Node)>> = BTreeMap::new();
-        let names = Present::read([facts.home.as_path(), policy.workdir.as_path()]);
+        Self::with(&Self::lookup(policy, facts), policy, facts)
+    }
+
+    /// What is worth to be read at once.
+    pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
+        Lookup::listing([facts.home.as_path(), policy.workdir.as_path()])
+    }
+
+    /// As [`Tree::new`], with what was looked up already.
+    pub fn with(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
+        let mut candidates: BTreeMap<OsString, Vec<(usize, Node)>> = BTreeMap::new();
         for (index, rule) in policy.rules.iter().enumerate() {
             // Presets name hundreds of paths of which a host has a dozen.
             if let (Pattern::Exact(path), Missing::Ignore) = (&rule.pattern, rule.missing)
-                && !names.may_exist(path)
+                && !lookup.may_exist(path)
             {
                 continue;
             }
-            for (path, node) in resolve(rule)? {
-                candidates.entry(path).or_default().push((index, node));
+            for (path, node) in resolve(lookup, rule)? {
+                candidates.entry(path.into()).or_default().push((index, node));
             }
         }
         let mut tree = Tree::default();
@@ -85,7 +97,7 @@ impl Tree {
                 tree.nodes.insert(path, node);
             }
         }
-        tree.add_sockets(facts);
+        tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
         tree.drop_idle(policy.root);
         tree.check(policy, facts)?;
@@ -94,36 +106,46 @@ impl Tree {
 
     /// Every node, parents before children.
     pub fn nodes(&self) -> impl Iterator<Item = (&Path, &Node)> {
-        self.nodes.iter().map(|(path, node)| (path.as_path(), node))
+        self.nodes.iter().map(|(path, node)| (Path::new(path), node))
     }
 
     /// The nearest node that names the path or a directory above it.
     pub fn decide(&self, path: &Path) -> Option<(&Path, &Node)> {
-        path.ancestors().find_map(|p| self.nodes.get_key_value(p)).map(|(path, node)| (path.as_path(), node))
+        let mut bytes = path.as_os_str().as_bytes();
+        loop {
+            if let Some((path, node)) = self.nodes.get_key_value(OsStr::from_bytes(bytes)) {
+                return Some((Path::new(path), node));
+            }
+            bytes = above(bytes)?;
+        }
     }
 
     /// The nearest node above the path.
     pub fn above(&self, path: &Path) -> Option<(&Path, &Node)> {
-        path.parent().and_then(|parent| self.decide(parent))
+        above(path.as_os_str().as_bytes()).and_then(|parent| self.decide(Path::new(OsStr::from_bytes(parent))))
     }
 
     /// Whether some node below the path shows something.
     pub fn exposes_below(&self, path: &Path) -> bool {
+        let mut first = path.as_os_str().to_owned();
+        if path != Path::new("/") {
+            first.push("/");
+        }
         self.nodes
-            .range::<Path, _>((std::ops::Bound::Excluded(path), std::ops::Bound::Unbounded))
-            .take_while(|(below, _)| below.starts_with(path))
+            .range::<OsStr, _>((std::ops::Bound::Excluded(first.as_os_str()), std::ops::Bound::Unbounded))
+            .take_while(|(below, _)| below.as_bytes().starts_with(first.as_bytes()))
             .any(|(_, node)| node.access != Access::Exclude)
     }
 
     /// Sockets that host processes listen on are hidden unless a rule names them.
-    fn add_sockets(&mut self, facts: &Facts) {
+    fn add_sockets(&mut self, lookup: &Lookup, facts: &Facts) {
         for socket in &facts.sockets {
-            let Ok(path) = fs::canonicalize(socket) else { continue };
+            let Some(path) = lookup.real(socket) else { continue };
             let is_socket = fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_socket());
-            if is_socket && !self.nodes.contains_key(&path) {
-                let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".to_owned() };
+            if is_socket && !self.nodes.contains_key(path.as_os_str()) {
+                let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".into() };
                 self.nodes.insert(
-                    path,
+                    path.into(),
                     Node { access: Access::Exclude, kind: Kind::File, origin, state: State::Present, exact: false },
                 );
             }
@@ -139,8 +161,8 @@ impl Tree {
             .collect();
         for (path, node) in strict {
             for alias in facts.aliases(&path) {
-                if !self.nodes.contains_key(&alias) && fs::symlink_metadata(&alias).is_ok() {
-                    self.nodes.insert(alias, Node { exact: false, ..node.clone() });
+                if !self.nodes.contains_key(alias.as_os_str()) && fs::symlink_metadata(&alias).is_ok() {
+                    self.nodes.insert(alias.into(), Node { exact: false, ..node.clone() });
                 }
             }
         }
@@ -164,7 +186,7 @@ impl Tree {
             .map(|(path, _)| path.to_path_buf())
             .collect();
         for path in idle {
-            self.nodes.remove(&path);
+            self.nodes.remove(path.as_os_str());
         }
     }
 
@@ -190,7 +212,8 @@ impl Tree {
             }
         }
         let workdir = &policy.workdir;
-        let own = self.nodes.get(workdir).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
+        let own =
+            self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
         if let Some((excluded, node)) = own.or_else(|| self.above(workdir))
             && node.access == Access::Exclude
         {
@@ -208,6 +231,15 @@ impl Tree {
     }
 }
 
+/// The directory above a normalised path.
+pub(crate) fn above(path: &[u8]) -> Option<&[u8]> {
+    match path.iter().rposition(|b| *b == b'/')? {
+        0 if path.len() == 1 => None,
+        0 => Some(b"/"),
+        at => Some(&path[..at]),
+    }
+}
+
 /// Which of two rules that name the same path decides: the greater.
 fn rank(rule: &FileRule, index: usize) -> (bool, usize, LayerKind, Access, usize) {
     let (exact, length) = match &rule.pattern {
@@ -218,26 +250,28 @@ fn rank(rule: &FileRule, index: usize) -> (bool, usize, LayerKind, Access, usize
 }
 
 /// The real paths that one rule names.
-fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
+fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
     let node = |kind, state, exact| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
     match &rule.pattern {
         Pattern::Glob(glob) => {
             let mut found = Vec::new();
             for path in glob.expand() {
-                found.extend(present(rule, &path, false)?);
+                found.extend(present(lookup, rule, &path, false)?);
             }
             Ok(found)
         }
         Pattern::Exact(path) => {
-            let found = present(rule, path, true)?;
+            let found = present(lookup, rule, path, true)?;
             if !found.is_empty() {
                 return Ok(found);
             }
             match rule.missing {
                 Missing::Ignore => Ok(Vec::new()),
-                Missing::Make => Ok(vec![(real(path), node(Kind::Dir, State::Absent(""), true))]),
-                Missing::Protect(kind) => Ok(vec![(real(path), node(kind, State::Absent(""), true))]),
-                Missing::ProtectText(text) => Ok(vec![(real(path), node(Kind::File, State::Absent(text), true))]),
+                Missing::Make => Ok(vec![(real(lookup, path), node(Kind::Dir, State::Absent(""), true))]),
+                Missing::Protect(kind) => Ok(vec![(real(lookup, path), node(kind, State::Absent(""), true))]),
+                Missing::ProtectText(text) => {
+                    Ok(vec![(real(lookup, path), node(Kind::File, State::Absent(text), true))])
+                }
                 Missing::Fail => {
                     Err(TreeError::Missing { path: path.clone(), access: rule.access, origin: rule.origin.clone() })
                 }
@@ -247,14 +281,14 @@ fn resolve(rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
 }
 
 /// The path without symlinks, as far as it exists.
-pub(crate) fn real(path: &Path) -> PathBuf {
-    walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
+pub(crate) fn real(lookup: &Lookup, path: &Path) -> PathBuf {
+    lookup.walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
 }
 
 /// The nodes of a path that is there: what it leads to, and every symlink on the way.
-fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, Node)>, TreeError> {
+fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, Node)>, TreeError> {
     let node = |kind, state| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
-    let walk = walk(path).map_err(|source| TreeError::Lookup {
+    let walk = lookup.walk(path).map_err(|source| TreeError::Lookup {
         path: path.to_path_buf(),
         access: rule.access,
         origin: rule.origin.clone(),
@@ -271,77 +305,6 @@ fn present(rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, No
     let links = walk.links.into_iter().filter(|_| end.is_some() && rule.access != Access::Rw);
     let links: Vec<_> = links.map(|link| (link, node(Kind::File, State::Link))).collect();
     Ok(end.map(|node| (walk.real, node)).into_iter().chain(links).collect())
-}
-
-/// Where a path leads.
-struct Walk {
-    /// The path without symlinks; what is missing at its end is as it was written.
-    real: PathBuf,
-    end: End,
-    /// The real path of every symlink on the way.
-    links: Vec<PathBuf>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Dir,
-    File,
-    Missing,
-}
-
-/// Follows a path name by name. What the caller may not look into is missing: for the box it is, too.
-fn walk(path: &Path) -> io::Result<Walk> {
-    let mut walk = Walk { real: PathBuf::from("/"), end: End::Dir, links: Vec::new() };
-    let mut rest: Vec<OsString> = names(path);
-    while let Some(name) = rest.pop() {
-        if name == ".." {
-            walk.real.pop();
-            continue;
-        }
-        walk.real.push(&name);
-        if walk.end == End::Missing {
-            continue;
-        }
-        let data = match fs::symlink_metadata(&walk.real) {
-            Ok(data) => data,
-            Err(e) if is_missing(&e) => {
-                walk.end = End::Missing;
-                continue;
-            }
-            Err(e) => return Err(e),
-        };
-        if !data.is_symlink() {
-            walk.end = if data.is_dir() { End::Dir } else { End::File };
-            continue;
-        }
-        // As many as the kernel follows.
-        if walk.links.len() == 40 {
-            return Err(io::Error::from_raw_os_error(40)); // ELOOP
-        }
-        let to = fs::read_link(&walk.real)?;
-        walk.links.push(walk.real.clone());
-        walk.real.pop();
-        if to.is_absolute() {
-            walk.real = PathBuf::from("/");
-        }
-        walk.end = End::Dir;
-        rest.extend(names(&to));
-    }
-    Ok(walk)
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
-}
-
-/// The names of a path, last first.
-fn names(path: &Path) -> Vec<OsString> {
-    let name = |c: Component<'_>| match c {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsString::from("..")),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    };
-    path.components().rev().filter_map(name).collect()
 }
 
 #[cfg(test)]

@@ -114,8 +114,9 @@ impl Tracer {
             Act::Write => "write",
             Act::Execute => "execute",
         };
-        let allow = format!("{flag} {}", real.display());
-        Some(Denial { object: real.display().to_string(), act, rule, allow })
+        let object = printable(&real);
+        let allow = format!("{flag} {object}");
+        Some(Denial { object, act, rule, allow })
     }
 
     fn judge_address(&self, address: SocketAddr) -> Option<Denial> {
@@ -138,4 +139,13 @@ impl Tracer {
             None => path.to_path_buf(),
         }
     }
+}
+
+/// A path that a program chose, for a terminal: control characters cannot move its cursor or forge a line.
+fn printable(path: &Path) -> String {
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        if c.is_control() { text.extend(c.escape_unicode()) } else { text.push(c) }
+    }
+    text
 }

@@ -1,5 +1,6 @@
 //! Gathers the facts of this host that a plan depends on.
 
+use std::io::Read;
 use std::path::PathBuf;
 
 use ringfence_policy::facts::{Facts, MountPoint, bound_sockets};
@@ -17,7 +18,7 @@ pub enum FactsError {
 
 /// Facts of this host and of the calling process.
 pub fn gather() -> Result<Facts, FactsError> {
-    let read = |path: &'static str| std::fs::read(path).map_err(|source| FactsError::Read { path, source });
+    let read = |path: &'static str| read(path).map_err(|source| FactsError::Read { path, source });
     let env: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
     let home = home.ok_or(FactsError::NoHome)?;
@@ -29,7 +30,14 @@ pub fn gather() -> Result<Facts, FactsError> {
         env,
         mounts: MountPoint::parse(&read("/proc/self/mountinfo")?),
         // Absent in a network namespace without procfs; then no host socket is listed and none is hidden by name.
-        sockets: std::fs::read("/proc/net/unix").map(|text| bound_sockets(&text)).unwrap_or_default(),
+        sockets: self::read("/proc/net/unix").map(|text| bound_sockets(&text)).unwrap_or_default(),
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
     })
+}
+
+/// Reads a file of procfs, whose size nobody knows, in large pieces.
+fn read(path: &str) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(16 << 10);
+    std::fs::File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

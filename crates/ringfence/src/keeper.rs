@@ -2,27 +2,31 @@
 //!
 //! Two things outlive a killed process: names that were made so that something can be mounted on them (a protected path
 //! that is not there can only be kept from appearing by a mount, and a mount needs a name), and control groups. The keeper
-//! waits until its owner is gone and then removes both. Names are listed on disk as well, so that even without a keeper the
-//! next run clears them; they go when the last box that needs them has ended, and only empty files and directories of
-//! exactly our modes are ever removed.
+//! waits until its owner is gone and then removes both.
+//!
+//! Removing a name drops whatever is mounted on it, in every box. So each box lists the names it needs in a file of its
+//! own, locked while it lives, and a name goes when no living box lists it. All changes happen under one lock. What a
+//! crash left is cleared by the next start. Only empty directories and files of exactly our mode and length are removed,
+//! and never through a symlink.
 
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_linux::sys::{self, Beside};
-use ringfence_policy::plan::Stub;
+use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
 use ringfence_policy::rules::Kind;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, ResolveFlags};
 
-const FILE_MODE: u32 = 0o444;
 const DIR_MODE: u32 = 0o755;
-/// The list of one project cannot grow past this; a box that would need more is refused.
+/// A list cannot be longer than this; a box that would need more is refused.
 const LIST_LIMIT: usize = 64 * 1024;
 
 /// Why the keeper could not prepare a box.
@@ -53,50 +57,37 @@ impl std::fmt::Debug for Keeper {
 
 impl Keeper {
     /// Makes the names, and starts a keeper for them and for these control groups; `None` when there is nothing to keep.
-    pub fn start(
-        stubs: &[Stub],
-        groups: Vec<CString>,
-        project: &Path,
-        registry: &Path,
-    ) -> Result<Option<Keeper>, KeeperError> {
+    pub fn start(stubs: &[Stub], groups: Vec<CString>, registry: &Path) -> Result<Option<Keeper>, KeeperError> {
         if stubs.is_empty() {
             return if groups.is_empty() { Ok(None) } else { Self::beside(None, groups).map(Some) };
         }
-        own_directory(registry)?;
-        let mut list = List::open(project, registry)?;
-        list.clear_after_crash();
-        list.add(stubs)?;
-        let list = Arc::new(list);
-        // Before the first name is made, so that none is without a keeper.
+        let mut registry = Registry::open(registry)?;
+        registry.sweep(None);
+        let (needed, entries) = needed(stubs, &registry.living);
+        // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
+        let list = Arc::new(List::write(registry, &entries)?);
         let keeper = Self::beside(Some(list.clone()), groups)?;
-        for stub in stubs {
-            make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
-        }
+        let made = needed
+            .into_iter()
+            .try_for_each(|stub| make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
+        // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
         list.unlock();
-        Ok(Some(keeper))
+        made.map(|()| Some(keeper))
     }
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
     fn beside(list: Option<Arc<List>>, groups: Vec<CString>) -> Result<Keeper, KeeperError> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // Memory is made here; afterwards there are only system calls.
-        let mut buffer = vec![0; if list.is_some() { LIST_LIMIT } else { 0 }];
+        let mut memory = list.as_ref().map(|_| Memory::new());
         let keep_and_clear: Box<dyn FnMut() -> i32> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
-            let reopened = list.as_ref().and_then(|list| list.reopen());
-            let mut keep = [read.as_raw_fd(), -1, -1];
-            if let (Some(list), Some(own)) = (&list, &reopened) {
-                keep = [read.as_raw_fd(), own.as_raw_fd(), list.alive.as_raw_fd()];
-            }
-            sys::close_all_but(&keep);
+            let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
+            sys::close_all_but(&[read.as_raw_fd(), own]);
             let _ = rustix::io::read(&read, &mut [0u8; 1]);
-            if let (Some(list), Some(own)) = (&list, &reopened) {
-                let _ = rustix::fs::flock(own, FlockOperation::LockExclusive);
-                if list.nobody_else_alive() {
-                    clear(own, &mut buffer);
-                    list.unlink();
-                }
+            if let (Some(list), Some(memory)) = (&list, memory.take()) {
+                list.leave(memory);
             }
             groups.iter().for_each(|group| remove_group(group));
             0
@@ -116,90 +107,188 @@ impl Drop for Keeper {
     }
 }
 
-/// The names made for one project, shared by all boxes in it. Every change happens under the list's lock.
+/// The stubs to make, and what to list: those, and names that another living box made and this one relies on too.
+fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<&'a Stub>, Vec<u8>) {
+    let mut make = Vec::new();
+    let mut entries = Vec::new();
+    for stub in stubs {
+        let path = stub.path.as_os_str().as_bytes();
+        let listed = lists(living, path);
+        // The user's own stays the user's. One that went since planning was another box's.
+        let gone = || fs::symlink_metadata(&stub.path).is_err();
+        if !listed && !gone() {
+            continue;
+        }
+        make.push(stub);
+        // A directory, or a file of this length.
+        entries.push(if stub.kind == Kind::Dir { b'd' } else { b'0' + stub.text.len().min(9) as u8 });
+        entries.extend_from_slice(path);
+        entries.push(0);
+    }
+    (make, entries)
+}
+
+/// Whether a list has this path.
+fn lists(list: &[u8], path: &[u8]) -> bool {
+    list.split(|b| *b == 0).any(|entry| entry.get(1..) == Some(path))
+}
+
+/// Buffers for sweeping.
+struct Memory {
+    living: Vec<u8>,
+    list: Vec<u8>,
+}
+
+impl Memory {
+    fn new() -> Memory {
+        Memory { living: Vec::with_capacity(LIST_LIMIT), list: vec![0; LIST_LIMIT] }
+    }
+}
+
+/// The directory of all lists of this user, locked.
+struct Registry {
+    path: CString,
+    dir: OwnedFd,
+    lock: OwnedFd,
+    /// The lists of all living boxes, one after the other.
+    living: Vec<u8>,
+    list: Vec<u8>,
+}
+
+const LOCK: &CStr = c"lock";
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl Registry {
+    /// Makes the directory when it is not there, and locks it.
+    fn open(path: &Path) -> Result<Registry, KeeperError> {
+        let error = |e: rustix::io::Errno| KeeperError::List { path: path.to_path_buf(), source: e.into() };
+        let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| error(rustix::io::Errno::INVAL))?;
+        loop {
+            own_directory(path)?;
+            match Registry::lock(&c_path, Memory::new()) {
+                // The last box of before took it away in this moment.
+                Ok(None) | Err(rustix::io::Errno::NOENT) => {}
+                Ok(Some(registry)) => return Ok(registry),
+                Err(e) => return Err(error(e)),
+            }
+        }
+    }
+
+    /// Opens and locks it. `None` when it was taken away meanwhile. Allocates nothing.
+    fn lock(path: &CStr, Memory { living, list }: Memory) -> Result<Option<Registry>, rustix::io::Errno> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::openat(&dir, LOCK, flags, PRIVATE)?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        if rustix::fs::fstat(&lock)?.st_nlink == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Registry { path: path.to_owned(), dir, lock, living, list }))
+    }
+
+    /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them. Allocates nothing.
+    fn sweep(&mut self, own: Option<&CStr>) {
+        self.living.clear();
+        // Two rounds: what lives must be known before anything is removed.
+        for dead in [false, true] {
+            let mut space = [MaybeUninit::uninit(); 2048];
+            let Ok(dir) = rustix::fs::openat(&self.dir, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            else {
+                return;
+            };
+            let mut entries = RawDir::new(dir, &mut space);
+            while let Some(Ok(entry)) = entries.next() {
+                if entry.file_name().to_bytes().starts_with(b"box-") {
+                    self.look_at(entry.file_name(), own, dead);
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, dead: bool) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return };
+        let gone = own == Some(name) || rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        if gone != dead {
+            return;
+        }
+        let length = read_all(&file, &mut self.list);
+        if !dead {
+            // Without room to remember what lives, nothing is removed: the next start tries again.
+            let room = self.living.capacity() - self.living.len();
+            self.living.extend_from_slice(&self.list[..length.min(room)]);
+            return;
+        }
+        for entry in self.list[..length].split_inclusive_mut(|b| *b == 0).rev() {
+            let Some((kind, path)) = entry.split_first_mut() else { continue };
+            if !lists(&self.living, path.strip_suffix(b"\0").unwrap_or(path)) {
+                remove(*kind, path);
+            }
+        }
+        let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+    }
+
+    /// Takes the directory itself away when no box lives.
+    fn close(self) {
+        if self.living.is_empty() {
+            let _ = rustix::fs::unlinkat(&self.dir, LOCK, AtFlags::empty());
+            let _ = rustix::fs::rmdir(self.path.as_c_str());
+        }
+    }
+}
+
+/// What one box needs.
 struct List {
+    /// Locked while the box lives.
     file: fs::File,
-    /// Locked (shared) by every living box.
-    alive: fs::File,
-    file_path: CString,
-    alive_path: CString,
-    reopen_path: CString,
-    path: PathBuf,
+    name: CString,
+    registry_path: CString,
+    registry_lock: OwnedFd,
 }
 
 impl List {
-    /// Opens and locks the list.
-    fn open(project: &Path, registry: &Path) -> Result<List, KeeperError> {
-        let name = fold(project.as_os_str().as_bytes());
-        let path = registry.join(format!("{name:016x}.stubs"));
-        let alive_path = registry.join(format!("{name:016x}.alive"));
+    /// Writes the list of a new box.
+    fn write(registry: Registry, entries: &[u8]) -> Result<List, KeeperError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("box-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(std::ffi::OsStr::from_bytes(registry.path.as_bytes())).join(&name);
         let error = |source: io::Error| KeeperError::List { path: path.clone(), source };
-        let c = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|e| error(e.into()));
-        loop {
-            let file = open(&path).map_err(error)?;
-            rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| error(e.into()))?;
-            // The last box of before may have removed it between our opening and locking it.
-            if file.metadata().map_err(error)?.nlink() == 0 {
-                continue;
-            }
-            let alive = open(&alive_path).map_err(error)?;
-            let reopen_path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-            return Ok(List { file, alive, file_path: c(&path)?, alive_path: c(&alive_path)?, reopen_path, path });
-        }
-    }
-
-    /// Nobody alive: what is still listed was left by a crash. Then counts this box among the living.
-    fn clear_after_crash(&mut self) {
-        if self.nobody_else_alive() {
-            clear(self.file.as_fd(), &mut vec![0; LIST_LIMIT]);
-        }
-        let _ = rustix::fs::flock(&self.alive, FlockOperation::LockShared);
-    }
-
-    fn nobody_else_alive(&self) -> bool {
-        rustix::fs::flock(&self.alive, FlockOperation::NonBlockingLockExclusive).is_ok()
-    }
-
-    /// Lists names before they are made, so that a crash in between leaves nothing unlisted.
-    fn add(&mut self, stubs: &[Stub]) -> Result<(), KeeperError> {
-        let error = |source: io::Error| KeeperError::List { path: self.path.clone(), source };
-        let mut entries = Vec::new();
-        for stub in stubs {
-            // A directory, or a file of this length.
-            entries.push(if stub.kind == Kind::Dir { b'd' } else { b'0' + stub.text.len().min(9) as u8 });
-            entries.extend_from_slice(stub.path.as_os_str().as_bytes());
-            entries.push(0);
-        }
-        let length = self.file.metadata().map_err(error)?.len();
-        if length + entries.len() as u64 > LIST_LIMIT as u64 {
+        if entries.len() > LIST_LIMIT {
             return Err(error(io::ErrorKind::FileTooLarge.into()));
         }
-        io::Write::write_all(&mut self.file, &entries).map_err(error)
+        let c_name = CString::new(name.as_str()).map_err(|e| error(e.into()))?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&registry.dir, &c_name, flags, PRIVATE).map_err(|e| error(e.into()))?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| error(e.into()))?;
+        let mut file = fs::File::from(file);
+        io::Write::write_all(&mut file, entries).map_err(error)?;
+        Ok(List { file, name: c_name, registry_path: registry.path, registry_lock: registry.lock })
     }
 
-    /// A lock belongs to the open file, which a fork shares: the keeper needs one of its own.
-    fn reopen(&self) -> Option<OwnedFd> {
-        rustix::fs::open(&self.reopen_path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
-    }
-
+    /// Lets other boxes start and end.
     fn unlock(&self) {
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = rustix::fs::flock(&self.registry_lock, FlockOperation::Unlock);
     }
 
-    fn unlink(&self) {
-        let _ = rustix::fs::unlink(&self.alive_path);
-        let _ = rustix::fs::unlink(&self.file_path);
+    /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
+    fn leave(&self, memory: Memory) {
+        if let Ok(Some(mut registry)) = Registry::lock(&self.registry_path, memory) {
+            registry.sweep(Some(&self.name));
+            registry.close();
+        }
     }
 }
 
-fn open(path: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(path)
+fn read_all(file: &OwnedFd, buffer: &mut [u8]) -> usize {
+    let mut length = 0;
+    while length < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[length..], length as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => length += n,
+        }
+    }
+    length
 }
 
 fn make(stub: &Stub) -> io::Result<()> {
@@ -208,7 +297,7 @@ fn make(stub: &Stub) -> io::Result<()> {
         Kind::File => fs::OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(FILE_MODE)
+            .mode(STUB_FILE_MODE)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&stub.path)
             .and_then(|mut file| io::Write::write_all(&mut file, stub.text.as_bytes())),
@@ -220,32 +309,27 @@ fn make(stub: &Stub) -> io::Result<()> {
     }
 }
 
-/// Removes every listed name that is still exactly what we made, deepest first, and empties the list. Allocates nothing.
-fn clear(list: impl AsFd, buffer: &mut [u8]) {
-    let mut length = 0;
-    while length < buffer.len() {
-        match rustix::io::pread(&list, &mut buffer[length..], length as u64) {
-            Ok(0) | Err(_) => break,
-            Ok(n) => length += n,
-        }
+/// Removes a name that is still exactly what we made. The path ends with a NUL. Its directories are walked without following
+/// a symlink: the project may have been changed by what ran in it.
+fn remove(kind: u8, path: &mut [u8]) {
+    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return };
+    path[slash] = 0;
+    let (parent, name) = path.split_at(slash + 1);
+    let parent = if slash == 0 { c"/" } else { CStr::from_bytes_with_nul(parent).unwrap_or(c"") };
+    let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(parent) = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) else { return };
+    if kind == b'd' {
+        // Refused by the kernel unless it is an empty directory.
+        let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
+        return;
     }
-    for entry in buffer[..length].split_inclusive(|b| *b == 0).rev() {
-        let Some((kind, path)) = entry.split_first() else { continue };
-        let Ok(path) = CStr::from_bytes_with_nul(path) else { continue };
-        let Ok(data) = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let regular = data.st_mode & libc::S_IFMT == libc::S_IFREG;
-        if *kind == b'd' {
-            // Refused by the kernel unless it is an empty directory.
-            let _ = rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR);
-        } else if regular
-            && data.st_size == i64::from(kind.wrapping_sub(b'0'))
-            && data.st_mode & 0o7777 == FILE_MODE
-            && data.st_nlink == 1
-        {
-            let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
-        }
+    let Ok(data) = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+    let regular = data.st_mode & libc::S_IFMT == libc::S_IFREG;
+    let length = i64::from(kind.wrapping_sub(b'0'));
+    if regular && data.st_size == length && data.st_mode & 0o7777 == STUB_FILE_MODE && data.st_nlink == 1 {
+        let _ = rustix::fs::unlinkat(&parent, name, AtFlags::empty());
     }
-    let _ = rustix::fs::ftruncate(list, 0);
 }
 
 /// Removes a control group as soon as the last process in it is gone; process 1 dies with its owner, and the rest with it.
@@ -274,17 +358,18 @@ fn own_directory(path: &Path) -> Result<(), KeeperError> {
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }
 }
 
-/// Where this user's lists are: not visible in any box, gone at the next boot.
-pub fn registry(runtime_dir: Option<&Path>) -> PathBuf {
+/// Where this user's lists are: not visible in any box, gone at the next boot. Not asked of the environment: two boxes with
+/// different ones must still find each other.
+pub fn registry() -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
-    match runtime_dir.filter(|d| fs::symlink_metadata(d).is_ok_and(|m| m.is_dir() && m.uid() == uid)) {
-        Some(dir) => dir.join("ringfence"),
-        None if uid == 0 && Path::new("/run").is_dir() => PathBuf::from("/run/ringfence-keeper"),
-        None => PathBuf::from(format!("/tmp/ringfence-{uid}")),
+    let usable = |dir: &Path| {
+        fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == uid)
+            && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    let runtime = PathBuf::from(format!("/run/user/{uid}"));
+    match uid {
+        0 if usable(Path::new("/run")) => PathBuf::from("/run/ringfence-keeper"),
+        _ if usable(&runtime) => runtime.join("ringfence"),
+        _ => PathBuf::from(format!("/tmp/ringfence-{uid}")),
     }
-}
-
-/// FNV-1a: names a project's list; a collision merely lets two projects share one.
-fn fold(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }

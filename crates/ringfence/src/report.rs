@@ -69,7 +69,7 @@ pub(crate) fn answer(engine: Engine, plan: &Plan, ask: impl Fn(Guarantee) -> Ver
                     let cure = "leave `strict` off to accept this".to_owned();
                     return Err(EngineError::Unmet { engine, guarantee: id, reason, cure });
                 }
-                Verdict::Missing { reason, .. } if promise.optional => (State::Missing, reason),
+                Verdict::Missing { reason, .. } if promise.optional && !plan.strict => (State::Missing, reason),
                 Verdict::Missing { reason, cure } => {
                     return Err(EngineError::Unmet { engine, guarantee: id, reason, cure });
                 }

@@ -238,7 +238,8 @@ impl Watch<'_> {
     }
 
     fn at_process_limit(&self) -> bool {
-        self.limits.pids.is_some_and(|limit| self.peak.processes >= limit)
+        // The command itself may have ended before the last count.
+        self.limits.pids.is_some_and(|limit| self.peak.processes + 1 >= limit)
     }
 
     /// Ends the box at once. That it is already gone is what is wanted.

@@ -27,7 +27,7 @@ pub fn show(args: &ConfigShow) -> Result<ExitCode, Failure> {
         .into_iter()
         .map(|value| Shown {
             layer: layer_name(value.origin.layer),
-            origin: value.origin.place,
+            origin: value.origin.place.into_owned(),
             key: value.key,
             value: value.text,
         })

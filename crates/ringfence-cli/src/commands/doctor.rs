@@ -128,7 +128,7 @@ fn user_namespaces(facts: &Facts) -> Finding {
         return missing(FACT, "switched off (user.max_user_namespaces = 0)", cure);
     }
     if facts.uid != 0 && sysctl("kernel.unprivileged_userns_clone").as_deref() == Some("0") {
-        let cure = "sysctl -w kernel.unprivileged_userns_clone=1, or --engine bubblewrap with a set-user-id bwrap";
+        let cure = "sysctl -w kernel.unprivileged_userns_clone=1";
         return missing(FACT, "reserved to root (kernel.unprivileged_userns_clone = 0)", cure);
     }
     match userns::try_one() {

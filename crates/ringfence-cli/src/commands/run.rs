@@ -50,6 +50,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if let Some(captures) = captures {
         output::json(&Record::ended(&outcome, captures, engine, &policy.profile, &report))?;
     }
+    for line in denials(&outcome, &plan) {
+        output::say(&line);
+    }
     if let Some(note) = note(&outcome, &plan) {
         output::say(&note);
     }
@@ -147,6 +150,18 @@ fn exit_code(outcome: &Outcome) -> u8 {
         (_, Ended::Exited(code)) => code as u8,
         (_, Ended::Signaled(signal)) => (128 + signal) as u8,
     }
+}
+
+/// What the policy refused, a line each, when that was traced; else where to find out, for a person at a terminal whose
+/// command failed. A program that reads our stderr gets nothing that the command did not write.
+fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
+    let failed = outcome.ended != Ended::Exited(0) && outcome.reason.is_none();
+    let person = rustix::termios::isatty(rustix::stdio::stderr());
+    if !plan.trace_denials && failed && person {
+        return vec!["ringfence: if the sandbox was in the way, `--trace-denials` says where".to_owned()];
+    }
+    let line = |d: &Denial| format!("ringfence: denied: {} `{}` ({}); {} allows it", d.act, d.object, d.rule, d.allow);
+    outcome.denied.iter().map(line).collect()
 }
 
 /// One sentence when a limit ended the command.

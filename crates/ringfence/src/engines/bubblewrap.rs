@@ -400,7 +400,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     lines.push(format!("-- {}", command.join(" ")));
     let (make, clear) = stubs(&plan.stubs);
     let _ = writeln!(out, "(d=$(mktemp -d) && f=$d/filter && chmod 711 \"$d\" || exit");
-    let _ = writeln!(out, "clear() {{ rm -rf \"$d\"{clear}; }}; trap clear EXIT");
+    let _ = writeln!(out, "clear() {{ {clear}rm -rf \"$d\"; }}; trap clear EXIT");
     out += &make;
     out += &files.script();
     let _ = writeln!(out, "{as_user}env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
@@ -412,21 +412,17 @@ fn qualifies(line: &str) -> bool {
     matches!(line.rsplit(' ').nth(1), Some("--perms" | "--size"))
 }
 
-/// Shell commands that make the names of stand-ins, and that take them away.
+/// Shell commands that make the names of stand-ins, and that take away those which they made.
 fn stubs(stubs: &[Stub]) -> (String, String) {
     let (mut make, mut clear) = (String::new(), String::new());
-    for Stub { path, kind, text } in stubs {
+    for (index, Stub { path, kind, text, .. }) in stubs.iter().filter(|stub| !stub.present).enumerate() {
         let path = quote(path.as_os_str());
-        let (made, cleared) = match kind {
-            Kind::Dir => (format!("mkdir -p {path} &&\n"), format!("; rmdir {path} 2>/dev/null")),
-            Kind::File => {
-                let text = quote(OsStr::new(text));
-                let same = format!("[ \"$(cat {path})\" = \"$(printf %s {text})\" ]");
-                (format!("{{ [ -e {path} ] || printf %s {text} >{path}; }} &&\n"), format!("; {same} && rm -f {path}"))
-            }
+        let (making, clearing) = match kind {
+            Kind::Dir => (format!("mkdir {path}"), "rmdir"),
+            Kind::File => (format!("printf %s {} >{path}", quote(OsStr::new(text))), "rm -f"),
         };
-        make += &made;
-        clear.insert_str(0, &cleared);
+        let _ = writeln!(make, "{{ [ -e {path} ] || {{ {making} && : >\"$d/made{index}\"; }}; }} &&");
+        clear.insert_str(0, &format!("[ ! -e \"$d/made{index}\" ] || {clearing} {path}; "));
     }
     (make, clear)
 }
@@ -541,6 +537,9 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
         Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
         Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
+        Guarantee::NetHostSocketsClosed if plan.docker => {
+            weakened("bwrap: private /run and /tmp; the Docker socket is open, and whoever has it is root on this host")
+        }
         Guarantee::NetHostSocketsClosed if plan.network == Network::Open => weakened(
             "bwrap: private /run and /tmp, stand-ins over bound sockets; abstract sockets are open with the network",
         ),

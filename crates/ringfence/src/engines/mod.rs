@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
 use ringfence_linux::limits::{Group, Home, LimitError, Usage};
+use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -140,10 +141,9 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let runtime_dir = facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new);
     let group = needs_group(plan).then(|| make_group(plan)).transpose()?.flatten();
     let groups = group.as_ref().map(Group::paths).unwrap_or_default();
-    let keeper = Keeper::start(&plan.stubs, groups, &plan.workdir, &keeper::registry(runtime_dir))?;
+    let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?;
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
@@ -162,7 +162,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     }
     spec.rlimits.extend(rlimits(plan));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
-    let steps = spec.steps.iter().map(ToString::to_string).collect();
+    let steps = std::mem::take(&mut spec.steps);
     Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
 }
 
@@ -187,34 +187,32 @@ fn nonce() -> u64 {
 
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host.
 fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
-    let home = Home::find();
-    let group = match &home {
-        Home::V2(_) => "control group v2",
-        Home::V1 { .. } => "control group v1",
-        Home::None(_) => "",
-    };
-    match (guarantee, &home) {
-        (Guarantee::LimitFiles, _) => enforced("RLIMIT_NOFILE of each process"),
-        (Guarantee::LimitTime, _) => enforced("TERM, then KILL of process 1 from outside"),
-        (Guarantee::LimitOutput, _) => enforced("streamed; captured output keeps a bounded head and tail"),
-        (Guarantee::LimitCpu, _) if plan.limits.cpus.is_none() => enforced("RLIMIT_CPU and a watch over the tree"),
-        (_, Home::None(reason)) => weakened(match guarantee {
+    match guarantee {
+        Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),
+        Guarantee::LimitTime => return enforced("TERM, then KILL of process 1 from outside"),
+        Guarantee::LimitOutput => return enforced("streamed; captured output keeps a bounded head and tail"),
+        Guarantee::LimitCpu if plan.limits.cpus.is_none() => return enforced("RLIMIT_CPU and a watch over the tree"),
+        _ => {}
+    }
+    match Home::find() {
+        Home::V2(_) => enforced("control group v2"),
+        Home::V1 { .. } => enforced("control group v1"),
+        Home::None(reason) => weakened(match guarantee {
             Guarantee::LimitMemory => format!("RLIMIT_DATA of each process and a watch over the tree ({reason})"),
             Guarantee::LimitProcesses => format!("process count of the sandbox's own user namespace ({reason})"),
             _ => {
                 format!("affinity to as many processors as asked for, rounded up, which a program can undo ({reason})")
             }
         }),
-        _ => enforced(group),
     }
 }
 
 /// Limits of each process, which every box has.
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
-    let mut limits = vec![(libc::RLIMIT_CORE, 1)];
-    limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE, n)));
-    limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU, t.as_secs().max(1) + 1)));
+    let mut limits = vec![(libc::RLIMIT_CORE as u32, 1)];
+    limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE as u32, n)));
+    limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU as u32, t.as_secs().max(1) + 1)));
     limits
 }
 
@@ -224,9 +222,9 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     let mut limits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
     if !matches!(identity, Identity::Kept) {
-        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC, n + 1)));
+        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC as u32, n + 1)));
     }
-    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA, n)));
+    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA as u32, n)));
     limits
 }
 
@@ -234,7 +232,8 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
 #[derive(Debug)]
 pub struct Running {
     launched: Launched,
-    steps: Vec<String>,
+    /// For the message when one of them failed.
+    steps: Vec<Step>,
     program: PathBuf,
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
@@ -258,7 +257,7 @@ impl Running {
             }
             Event::Failed { stage, errno } => {
                 let what = match stage {
-                    Stage::Step(index) => self.steps.get(index).cloned().unwrap_or_else(|| stage.to_string()),
+                    Stage::Step(index) => self.steps.get(index).map_or_else(|| stage.to_string(), ToString::to_string),
                     stage => stage.to_string(),
                 };
                 Err(EngineError::Setup { stage, what, errno })

@@ -316,6 +316,9 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
 fn host_sockets(plan: &Plan) -> Verdict {
     let names = "private /run and /tmp, stand-ins over bound sockets";
     match plan.network {
+        _ if plan.docker => {
+            weakened(format!("{names}; the Docker socket is open, and whoever has it is root on this host"))
+        }
         Network::None => enforced(format!("{names}, own network namespace")),
         Network::Open if landlock::Abi::of_this_kernel().scopes() => {
             enforced(format!("{names}, Landlock scopes abstract sockets"))
@@ -367,7 +370,7 @@ pub fn available(facts: &Facts) -> Result<(), EngineError> {
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         return Err(unmet(
             "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)",
-            "sysctl -w kernel.unprivileged_userns_clone=1, or --engine bubblewrap",
+            "sysctl -w kernel.unprivileged_userns_clone=1",
         ));
     }
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")

@@ -316,6 +316,10 @@ fn description_can_be_pasted() {
     assert_eq!((out.as_ref(), err.as_ref()), ("it's a b\n.mcp.json\n1\n", ""));
     assert_eq!(output.status.code(), Some(5));
     assert!(!host.path("project/.mcp.json").exists());
+    // What is there by then is not the command's to take away.
+    fs::write(host.path("project/.mcp.json"), "").unwrap();
+    std::process::Command::new("sh").arg("-c").arg(&text).output().unwrap();
+    assert!(host.path("project/.mcp.json").exists());
 }
 
 #[test]

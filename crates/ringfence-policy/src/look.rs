@@ -1,0 +1,273 @@
+//! Looks paths up on this host, each name once: a plan asks for hundreds of paths that share a few directories.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What is known of the names that were asked for. It is as of the first question about each.
+#[derive(Debug, Default)]
+pub struct Lookup {
+    /// Directories that were read whole.
+    listed: Vec<Listing>,
+    /// Every other name that was asked for, by its path without symlinks.
+    asked: RefCell<BTreeMap<OsString, Found>>,
+}
+
+#[derive(Debug)]
+struct Listing {
+    dir: PathBuf,
+    /// Sorted by name.
+    names: Vec<(OsString, Found)>,
+}
+
+/// What a name stands for; links are not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Missing,
+    Dir,
+    File,
+    Link,
+}
+
+impl From<fs::FileType> for Found {
+    fn from(kind: fs::FileType) -> Found {
+        if kind.is_symlink() {
+            Found::Link
+        } else if kind.is_dir() {
+            Found::Dir
+        } else {
+            Found::File
+        }
+    }
+}
+
+/// Where a path leads.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The path without symlinks; what is missing at its end is as it was written.
+    pub real: PathBuf,
+    pub end: End,
+    /// The real path of every symlink on the way.
+    pub links: Vec<PathBuf>,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Dir,
+    File,
+    Missing,
+}
+
+/// As many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
+impl Lookup {
+    /// A directory with more names than this is asked path by path.
+    const MOST: usize = 512;
+
+    /// Reads these directories whole, since many names in them will be asked for.
+    pub fn listing<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Lookup {
+        let listed = dirs.into_iter().filter_map(|dir| {
+            let entries = fs::read_dir(dir).ok()?.take(Self::MOST + 1);
+            let names: Result<Vec<_>, io::Error> =
+                entries.map(|entry| entry.and_then(|e| Ok((e.file_name(), e.file_type()?.into())))).collect();
+            let mut names = names.ok().filter(|names| names.len() <= Self::MOST)?;
+            names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            Some(Listing { dir: dir.to_path_buf(), names })
+        });
+        Lookup { listed: listed.collect(), asked: RefCell::default() }
+    }
+
+    /// `false` only when the normalised path was not there when the directories were read: asks the kernel for nothing.
+    pub fn may_exist(&self, path: &Path) -> bool {
+        self.listed.iter().all(|listing| {
+            let below = path.as_os_str().as_bytes().strip_prefix(listing.dir.as_os_str().as_bytes());
+            match below.and_then(|below| below.strip_prefix(b"/")) {
+                Some(below) if !below.is_empty() => {
+                    let name = below.split(|b| *b == b'/').next().unwrap_or(below);
+                    listing.find(OsStr::from_bytes(name)) != Found::Missing
+                }
+                _ => true,
+            }
+        })
+    }
+
+    /// The path without symlinks; `None` when it leads to nothing.
+    pub fn real(&self, path: &Path) -> Option<PathBuf> {
+        if !path.is_absolute() {
+            return fs::canonicalize(path).ok();
+        }
+        self.walk(path).ok().filter(|walk| walk.end != End::Missing).map(|walk| walk.real)
+    }
+
+    /// Whether an absolute path leads to something.
+    pub fn exists(&self, path: &Path) -> bool {
+        self.walk(path).is_ok_and(|walk| walk.end != End::Missing)
+    }
+
+    /// Follows an absolute path name by name. What the caller may not look into is missing: for the box it is, too.
+    pub fn walk(&self, path: &Path) -> io::Result<Walk> {
+        match self.straight(path)? {
+            Some(end) => Ok(Walk { real: path.to_path_buf(), end, links: Vec::new() }),
+            None => self.winding(path),
+        }
+    }
+
+    /// Where a path leads that is normalised and has no symlink in it; `None` for any other.
+    fn straight(&self, path: &Path) -> io::Result<Option<End>> {
+        let bytes = path.as_os_str().as_bytes();
+        let Some(names) = bytes.strip_prefix(b"/") else { return Ok(None) };
+        if names.is_empty() {
+            return Ok(Some(End::Dir));
+        }
+        if names.split(|b| *b == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
+            return Ok(None);
+        }
+        let ends = (1..bytes.len()).filter(|i| bytes[*i] == b'/').chain([bytes.len()]);
+        for end in ends {
+            match self.find(&bytes[..end])? {
+                Found::Dir => {}
+                Found::Link => return Ok(None),
+                Found::File if end == bytes.len() => return Ok(Some(End::File)),
+                Found::File | Found::Missing => return Ok(Some(End::Missing)),
+            }
+        }
+        Ok(Some(End::Dir))
+    }
+
+    fn winding(&self, path: &Path) -> io::Result<Walk> {
+        let mut walk = Walk { real: PathBuf::from("/"), end: End::Dir, links: Vec::new() };
+        let mut rest: Vec<OsString> = names(path);
+        while let Some(name) = rest.pop() {
+            if name == ".." {
+                walk.real.pop();
+                continue;
+            }
+            walk.real.push(&name);
+            if walk.end != End::Dir {
+                walk.end = End::Missing;
+                continue;
+            }
+            match self.find(walk.real.as_os_str().as_bytes())? {
+                Found::Missing => walk.end = End::Missing,
+                Found::Dir => {}
+                Found::File => walk.end = End::File,
+                Found::Link => {
+                    if walk.links.len() == MOST_LINKS {
+                        return Err(io::Error::from_raw_os_error(40)); // ELOOP
+                    }
+                    let to = fs::read_link(&walk.real)?;
+                    walk.links.push(walk.real.clone());
+                    walk.real.pop();
+                    if to.is_absolute() {
+                        walk.real = PathBuf::from("/");
+                    }
+                    rest.extend(names(&to));
+                }
+            }
+        }
+        Ok(walk)
+    }
+
+    /// What stands at a path whose directories are no links.
+    fn find(&self, path: &[u8]) -> io::Result<Found> {
+        let name_at = path.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+        let (dir, name) = (&path[..name_at.saturating_sub(1)], OsStr::from_bytes(&path[name_at..]));
+        if let Some(listing) = self.listed.iter().find(|listing| listing.dir.as_os_str().as_bytes() == dir) {
+            return Ok(listing.find(name));
+        }
+        let path = OsStr::from_bytes(path);
+        if let Some(found) = self.asked.borrow().get(path) {
+            return Ok(*found);
+        }
+        let found = match fs::symlink_metadata(path) {
+            Ok(data) => data.file_type().into(),
+            Err(e) if is_missing(&e) => Found::Missing,
+            Err(e) => return Err(e),
+        };
+        self.asked.borrow_mut().insert(path.to_owned(), found);
+        Ok(found)
+    }
+}
+
+impl Listing {
+    fn find(&self, name: &OsStr) -> Found {
+        self.names
+            .binary_search_by(|(known, _)| known.as_os_str().cmp(name))
+            .map_or(Found::Missing, |index| self.names[index].1)
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
+}
+
+/// The names of a path, last first.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |c: Component<'_>| match c {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_listing_never_denies_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("a")).unwrap();
+        let lookup = Lookup::listing([dir.path(), Path::new("/nonexistent")]);
+        for (name, expected) in [("a", true), ("a/b", true), ("c", false), ("c/d", false), ("", true)] {
+            assert_eq!(lookup.may_exist(&dir.path().join(name)), expected, "{name}");
+        }
+        assert!(lookup.may_exist(Path::new("/elsewhere")));
+    }
+
+    #[test]
+    fn with_and_without_a_listing_paths_lead_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(base.join("d/e")).unwrap();
+        fs::write(base.join("d/f"), "").unwrap();
+        for (link, to) in [("l", "d"), ("m", "l/e"), ("up", ".."), ("gone", "nothing/x"), ("loop", "loop")] {
+            symlink(to, base.join(link)).unwrap();
+        }
+        symlink(base.join("d/f"), base.join("abs")).unwrap();
+        let table = [
+            ("d", Some(("d", End::Dir, 0))),
+            ("d/f", Some(("d/f", End::File, 0))),
+            ("d/f/x", Some(("d/f/x", End::Missing, 0))),
+            ("d/g/h", Some(("d/g/h", End::Missing, 0))),
+            ("d/../d/./f", Some(("d/f", End::File, 0))),
+            ("l/f", Some(("d/f", End::File, 1))),
+            ("m", Some(("d/e", End::Dir, 2))),
+            ("m/../f", Some(("d/f", End::File, 2))),
+            ("abs", Some(("d/f", End::File, 1))),
+            ("gone", Some(("nothing/x", End::Missing, 1))),
+            ("loop", None),
+        ];
+        let plain = Lookup::default();
+        let listing = Lookup::listing([base.as_path()]);
+        for (path, expected) in table {
+            for lookup in [&plain, &listing, &plain] {
+                let walk = lookup.walk(&base.join(path)).ok();
+                let walk = walk.as_ref().map(|w| (w.real.as_path(), w.end, w.links.len()));
+                let expected = expected.map(|(real, end, links)| (base.join(real), end, links));
+                assert_eq!(walk, expected.as_ref().map(|(real, end, links)| (real.as_path(), *end, *links)), "{path}");
+            }
+        }
+        assert_eq!(plain.real(&base.join("up")).as_deref(), base.parent());
+        assert_eq!(plain.real(Path::new("/")), Some(PathBuf::from("/")));
+        assert_eq!(plain.real(&base.join("gone")), None);
+    }
+}
