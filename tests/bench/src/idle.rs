@@ -120,7 +120,7 @@ fn affordable() -> usize {
     (now.saturating_sub(64) / DESCRIPTORS) as usize
 }
 
-/// Starts as many, looks, and ends them. When one cannot be started, those before it are measured, with the reason.
+/// Starts as many, looks, and ends them. With what it could not do: when one cannot be started, those before it count.
 fn crowd(
     name: &str,
     count: usize,
@@ -153,7 +153,15 @@ fn crowd(
     let count = sleepers.len().max(1);
     let measured = settle(&sleepers).and_then(|trees| {
         let after = Memory::now();
-        let processes: f64 = trees.iter().flatten().filter_map(|pid| proportional(*pid)).sum();
+        let shares: Vec<Option<f64>> = trees.iter().flatten().map(|pid| proportional(*pid)).collect();
+        let processes: f64 = shares.iter().flatten().sum();
+        let unread = shares.iter().filter(|share| share.is_none()).count();
+        let blind = (unread > 0).then(|| {
+            format!(
+                "{unread} of {} processes do not let this user look: the sum is too low, root sees all",
+                shares.len()
+            )
+        });
         // Where no more can be started, neither can this.
         let run_beside_all_ms = probe.filter(|_| refused.is_none()).map(typical_run).transpose()?;
         let each = |total: f64| total / count as f64;
@@ -173,7 +181,7 @@ fn crowd(
             ..Idle::default()
         };
         idle.sum_kib = idle.processes_kib + idle.owner_kib + idle.kernel_kib + idle.tmpfs_kib;
-        Ok((idle, refused))
+        Ok((idle, refused.or(blind)))
     });
     sleepers.into_iter().for_each(Sleeper::end);
     // The kernel takes namespaces down in its own time; the next one starts from a quiet machine.
