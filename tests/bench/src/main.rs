@@ -47,6 +47,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if !args.work_in.join("ringfence").is_file() {
+        say(&ArgsError::NotFromScript.to_string());
+        return ExitCode::from(2);
+    }
     match if args.pass { second_pass(&args) } else { measure_all(&args) } {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
