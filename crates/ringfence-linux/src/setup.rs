@@ -45,7 +45,7 @@ pub enum Step {
         at: CString,
         directory: bool,
     },
-    /// One device node of the host.
+    /// One device node of the host, at a name that is made for it.
     Device {
         source: CString,
         target: CString,
@@ -54,11 +54,22 @@ pub enum Step {
         target: CString,
         tmpfs: Tmpfs,
     },
-    /// The shared tmpfs that stand-ins are cloned from; attached at a target that a later step covers.
-    StandIns {
+    /// Space that several places share; attached at a target that a later step covers, where nothing sees it.
+    Room {
+        room: Room,
         target: CString,
         tmpfs: Tmpfs,
     },
+    /// A directory of a shared space.
+    Part {
+        room: Room,
+        name: CString,
+        target: CString,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+    },
+    /// Makes what stand-ins are cloned from, in the fixed space.
+    StandIns,
     /// `if_there`: nothing is done where the target is not there any more.
     StandIn {
         target: CString,
@@ -116,6 +127,15 @@ impl Tmpfs {
             exec: true,
         }
     }
+}
+
+/// What is shared: making and ending a file system costs as much as three binds, and one limit over all bounds their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// What the box writes to.
+    Writable,
+    /// What is read-only once the box is built.
+    Fixed,
 }
 
 /// Empty stand-ins for what must not be seen or must not appear.
@@ -178,7 +198,23 @@ impl fmt::Display for Step {
                 tmpfs.size.to_string_lossy(),
                 tmpfs.inodes.to_string_lossy()
             ),
-            Step::StandIns { .. } => write!(f, "prepare empty stand-ins"),
+            Step::Room { room, tmpfs, .. } => write!(
+                f,
+                "prepare {} space, {} bytes, {} inodes",
+                match room {
+                    Room::Writable => "private",
+                    Room::Fixed => "fixed",
+                },
+                tmpfs.size.to_string_lossy(),
+                tmpfs.inodes.to_string_lossy()
+            ),
+            Step::Part { room: Room::Writable, target, mode, .. } => {
+                write!(f, "mount a part of the private space at {}, mode {mode:o}", inside(target))
+            }
+            Step::Part { room: Room::Fixed, target, mode, .. } => {
+                write!(f, "mount a part of the fixed space at {}, mode {mode:o}", inside(target))
+            }
+            Step::StandIns => write!(f, "prepare empty stand-ins"),
             Step::StandIn { target, which, .. } => match which {
                 StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
                 StandIn::EmptyFile | StandIn::EmptyDir => write!(f, "keep {} empty", inside(target)),
@@ -196,13 +232,17 @@ impl fmt::Display for Step {
 
 const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
 const CALM: u64 = sys::ATTR_NOSUID | sys::ATTR_NODEV;
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 const MOVE: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
 /// A root under construction.
 #[derive(Debug)]
 pub struct Building<'a> {
     root: OwnedFd,
-    stand_ins: Option<OwnedFd>,
+    writable: Option<OwnedFd>,
+    fixed: Option<OwnedFd>,
+    /// To be restored: modes are meant as they are.
+    umask: Mode,
     /// The user namespace whose mapping id-mapped binds take.
     idmap: Option<BorrowedFd<'a>>,
 }
@@ -227,7 +267,8 @@ impl<'a> Building<'a> {
         };
         // On top of the old root: `/` still names the old one for this process, as its own root is not walked over.
         move_mount(&root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        Ok(Self { root, stand_ins: None, idmap })
+        let umask = rustix::process::umask(Mode::empty());
+        Ok(Self { root, writable: None, fixed: None, umask, idmap })
     }
 
     /// Carries one of the later steps out.
@@ -248,33 +289,42 @@ impl<'a> Building<'a> {
                 self.attach(&tree, target)
             }
             Step::Device { source, target } => {
+                let at = self.create(target, 0o444)?;
                 let tree = clone_tree(source)?;
                 let attr = MountAttr { set: sys::ATTR_NOSUID | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
-                self.attach(&tree, target)
+                move_mount(&tree, c"", at, c"", MOVE)
             }
             Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),
-            Step::StandIns { target, tmpfs } => {
+            Step::Room { room, target, tmpfs } => {
                 let space = new_tmpfs(tmpfs)?;
+                self.attach(&space, target)?;
+                match room {
+                    Room::Writable => self.writable = Some(space),
+                    Room::Fixed => self.fixed = Some(space),
+                }
+                Ok(())
+            }
+            Step::Part { room, name, target, mode, owner } => {
+                let space = self.room(*room)?;
+                make_dir(space, name, *mode, *owner)?;
+                let tree = open_tree(space, name, CLONE)?;
+                self.attach(&tree, target)
+            }
+            Step::StandIns => {
+                let space = self.room(Room::Fixed)?;
                 for which in StandIn::ALL {
-                    // mkdirat and openat apply the umask, so the mode is set by name.
                     if which.is_dir() {
-                        rustix::fs::mkdirat(&space, which.name(), which.mode())?;
-                        rustix::fs::chmodat(&space, which.name(), which.mode(), rustix::fs::AtFlags::empty())?;
+                        rustix::fs::mkdirat(space, which.name(), which.mode())?;
                     } else {
                         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
-                        let file = rustix::fs::openat(&space, which.name(), flags, which.mode())?;
-                        rustix::fs::fchmod(&file, which.mode())?;
+                        rustix::fs::openat(space, which.name(), flags, which.mode())?;
                     }
                 }
-                self.attach(&space, target)?;
-                self.stand_ins = Some(space);
                 Ok(())
             }
             Step::StandIn { target, which, if_there } => {
-                let stand_ins = self.stand_ins.as_ref().ok_or(Errno::INVAL)?;
-                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                let tree = open_tree(stand_ins, which.name(), flags)?;
+                let tree = open_tree(self.room(Room::Fixed)?, which.name(), CLONE)?;
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
                 match self.attach(&tree, target) {
@@ -299,25 +349,10 @@ impl<'a> Building<'a> {
                 let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
                 self.attach(&fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?, target)
             }
-            Step::Mkdir { target, mode, owner } => {
-                let mode = Mode::from_raw_mode(*mode);
-                match rustix::fs::mkdirat(&self.root, target, mode) {
-                    Ok(()) => rustix::fs::chmodat(&self.root, target, mode, rustix::fs::AtFlags::empty())?,
-                    Err(Errno::EXIST) => return Ok(()),
-                    Err(e) => return Err(e),
-                }
-                if let Some((uid, gid)) = owner {
-                    let (uid, gid) = (rustix::fs::Uid::from_raw(*uid), rustix::fs::Gid::from_raw(*gid));
-                    rustix::fs::chownat(
-                        &self.root,
-                        target,
-                        Some(uid),
-                        Some(gid),
-                        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
-                    )?;
-                }
-                Ok(())
-            }
+            Step::Mkdir { target, mode, owner } => match make_dir(&self.root, target, *mode, *owner) {
+                Err(Errno::EXIST) => Ok(()),
+                result => result,
+            },
             Step::Touch { target } => self.create(target, 0o444).map(drop),
             Step::Symlink { target, to } => match rustix::fs::symlinkat(to, &self.root, target) {
                 Err(Errno::EXIST) => Ok(()),
@@ -346,14 +381,21 @@ impl<'a> Building<'a> {
         rustix::process::pivot_root(c".", c".")?;
         // The old root now lies on top of the new one; the working directory is still in it.
         rustix::mount::unmount(c".", rustix::mount::UnmountFlags::DETACH)?;
+        rustix::process::umask(self.umask);
         rustix::process::chdir(c"/")
+    }
+
+    fn room(&self, room: Room) -> Result<&OwnedFd, Errno> {
+        let space = match room {
+            Room::Writable => self.writable.as_ref(),
+            Room::Fixed => self.fixed.as_ref(),
+        };
+        space.ok_or(Errno::INVAL)
     }
 
     fn create(&self, target: &CString, mode: u32) -> Result<OwnedFd, Errno> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat2(&self.root, target, flags, Mode::from_raw_mode(mode), NO_LINKS)?;
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-        Ok(file)
+        rustix::fs::openat2(&self.root, target, flags, Mode::from_raw_mode(mode), NO_LINKS)
     }
 
     fn open(&self, target: &CString) -> Result<OwnedFd, Errno> {
@@ -393,6 +435,15 @@ pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         _ => Err(Errno::INVAL),
     }
+}
+
+fn make_dir(at: &OwnedFd, name: &CString, mode: u32, owner: Option<(u32, u32)>) -> Result<(), Errno> {
+    rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode))?;
+    if let Some((uid, gid)) = owner {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        rustix::fs::chownat(at, name, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
 }
 
 /// A private copy of a host tree with all that is mounted below it.

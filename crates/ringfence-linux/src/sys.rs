@@ -464,13 +464,11 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     }
 }
 
-/// Unblocks every signal and gives each its default meaning: what a program expects at its start.
+/// Unblocks every signal and takes back what Rust's runtime ignores. What the caller ignores (`nohup`) stays ignored, and
+/// what it handles has its default meaning after exec.
 pub fn reset_signals() -> Result<(), Errno> {
-    for signal in 1..=64 {
-        // KILL and STOP cannot be set, 32 and 33 belong to the C library: failure is expected and harmless.
-        // SAFETY: SIG_DFL is a valid disposition for any signal.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     // SAFETY: an all-zero set is the empty one.
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `none` is an initialised set.

@@ -206,9 +206,9 @@ fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
-    let mut limits = vec![(libc::RLIMIT_CORE as u32, 1)];
-    limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE as u32, n)));
-    limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU as u32, t.as_secs().max(1) + 1)));
+    let mut limits = vec![(libc::RLIMIT_CORE as _, 1)];
+    limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE as _, n)));
+    limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU as _, t.as_secs().max(1) + 1)));
     limits
 }
 
@@ -219,9 +219,9 @@ fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
     let mut limits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
     if !matches!(identity, Identity::Kept) {
-        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC as u32, n + 1)));
+        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC as _, n + 1)));
     }
-    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA as u32, n)));
+    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
     limits
 }
 

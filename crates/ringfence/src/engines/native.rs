@@ -10,7 +10,7 @@ use std::path::Path;
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
-use ringfence_linux::setup::{StandIn, Step, Tmpfs};
+use ringfence_linux::setup::{Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::Stack;
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
@@ -63,7 +63,7 @@ fn stacks(facts: &Facts) -> bool {
 /// Compiles the mounts of a plan. Pure.
 pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
     let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
-    let mut steps = Vec::with_capacity(plan.mounts.len() + 24);
+    let mut steps = Steps { steps: Vec::with_capacity(plan.mounts.len() + 24), owner, writable: None, fixed: false };
     for (index, mount) in plan.mounts.iter().enumerate() {
         match mount {
             Mount::Bind { source, .. } if index == 0 => steps.push(Step::RootBind { source: c_path(source)? }),
@@ -76,75 +76,109 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 writable: *writable,
                 idmap: ids.is_some(),
             }),
-            Mount::Tmpfs { target, mode, size, inodes } => {
-                let target = inside(target)?;
-                // Stand-ins are cloned from a space that lies under the first private place, where nothing sees it.
-                if !steps.iter().any(|s| matches!(s, Step::StandIns { .. })) {
-                    let tmpfs = Tmpfs::new(0o755, 4096, 16, None);
-                    steps.push(Step::StandIns { target: target.clone(), tmpfs });
-                }
-                steps.push(Step::Tmpfs { target, tmpfs: Tmpfs::new(*mode, *size, *inodes, owner) });
-            }
+            Mount::Tmpfs { target, mode, .. } if is_sealed(plan, target) => steps.fixed(target, *mode)?,
+            Mount::Tmpfs { target, mode, size, inodes } => steps.private(target, *mode, *size, *inodes)?,
             Mount::Proc { target } => steps.push(Step::Proc { target: inside(target)? }),
-            Mount::Dev { target, shm_size, shm_inodes } => devices(&mut steps, target, *shm_size, *shm_inodes, owner)?,
+            Mount::Dev { target, shm_size, shm_inodes } => steps.devices(target, *shm_size, *shm_inodes)?,
             Mount::Dir { target, mode } => steps.push(Step::Mkdir { target: inside(target)?, mode: *mode, owner }),
             Mount::File { target } => steps.push(Step::Touch { target: inside(target)? }),
             Mount::Symlink { target, to } => {
                 steps.push(Step::Symlink { target: inside(target)?, to: c_path(to)? });
             }
-            Mount::Hide { target, kind: Kind::Dir, passable: true, .. } => {
-                steps.push(Step::Tmpfs { target: inside(target)?, tmpfs: Tmpfs::new(0o111, 1 << 20, 4096, owner) })
+            Mount::Hide { target, kind: Kind::Dir, passable: true, .. } => steps.fixed(target, 0o111)?,
+            Mount::Hide { target, kind, fleeting, .. } => {
+                let which = if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile };
+                steps.push(Step::StandIn { target: inside(target)?, which, if_there: *fleeting });
             }
-            Mount::Hide { target, kind, fleeting, .. } => steps.push(Step::StandIn {
-                target: inside(target)?,
-                if_there: *fleeting,
-                which: if *kind == Kind::Dir { StandIn::HiddenDir } else { StandIn::HiddenFile },
-            }),
-            Mount::Empty { target, kind } => steps.push(Step::StandIn {
-                target: inside(target)?,
-                if_there: false,
-                which: if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile },
-            }),
+            Mount::Empty { target, kind } => {
+                let which = if *kind == Kind::Dir { StandIn::EmptyDir } else { StandIn::EmptyFile };
+                steps.push(Step::StandIn { target: inside(target)?, which, if_there: false });
+            }
             Mount::Text { target, text, mode } => {
                 steps.push(Step::Write { target: inside(target)?, text: text.clone().into_bytes(), mode: *mode })
             }
             Mount::Seal { target } => steps.push(Step::Seal { target: inside(target)? }),
         }
     }
-    Ok(steps)
+    Ok(steps.steps)
 }
 
-/// A `/dev` with the devices that every program expects, and nothing that a box could add to.
-fn devices(
-    steps: &mut Vec<Step>,
-    dev: &Path,
-    shm_size: u64,
-    shm_inodes: u64,
+fn is_sealed(plan: &Plan, path: &Path) -> bool {
+    plan.mounts.iter().any(|m| matches!(m, Mount::Seal { target } if target == path))
+}
+
+/// Steps in the making.
+struct Steps {
+    steps: Vec<Step>,
+    /// Who owns private places, as the host sees it.
     owner: Option<(u32, u32)>,
-) -> Result<(), EngineError> {
-    let at = |name: &str| inside(&dev.join(name));
-    // Mode 755: on a sticky world-writable one, `>/dev/null` fails (protected_regular).
-    steps.push(Step::Tmpfs { target: inside(dev)?, tmpfs: Tmpfs::new(0o755, 1 << 16, 64, owner) });
-    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
-        steps.push(Step::Touch { target: at(name)? });
-        steps.push(Step::Device { source: c_path(&Path::new("/dev").join(name))?, target: at(name)? });
+    /// Size and inodes of the space that writable places share, once it is there.
+    writable: Option<(u64, u64)>,
+    fixed: bool,
+}
+
+impl Steps {
+    fn push(&mut self, step: Step) {
+        self.steps.push(step);
     }
-    for (name, to) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-        ("ptmx", "pts/ptmx"),
-    ] {
-        steps.push(Step::Symlink { target: at(name)?, to: c_path(Path::new(to))? });
+
+    /// A writable place. All of one size share one space of that size.
+    fn private(&mut self, target: &Path, mode: u32, size: u64, inodes: u64) -> Result<(), EngineError> {
+        let at = inside(target)?;
+        if *self.writable.get_or_insert((size, inodes)) != (size, inodes) {
+            self.push(Step::Tmpfs { target: at, tmpfs: Tmpfs::new(mode, size, inodes, self.owner) });
+            return Ok(());
+        }
+        if !self.steps.iter().any(|s| matches!(s, Step::Room { room: Room::Writable, .. })) {
+            let tmpfs = Tmpfs::new(0o755, size, inodes, None);
+            self.push(Step::Room { room: Room::Writable, target: at, tmpfs });
+        }
+        self.part(Room::Writable, target, mode)
     }
-    for name in ["pts", "shm", "ringfence"] {
-        steps.push(Step::Mkdir { target: at(name)?, mode: 0o755, owner });
+
+    /// A place that is filled now and read-only afterwards.
+    fn fixed(&mut self, target: &Path, mode: u32) -> Result<(), EngineError> {
+        if !self.fixed {
+            self.fixed = true;
+            let tmpfs = Tmpfs::new(0o755, 8 << 20, 1 << 16, None);
+            self.push(Step::Room { room: Room::Fixed, target: inside(target)?, tmpfs });
+            self.push(Step::StandIns);
+        }
+        self.part(Room::Fixed, target, mode)
     }
-    steps.push(Step::Devpts { target: at("pts")? });
-    steps.push(Step::Tmpfs { target: at("shm")?, tmpfs: Tmpfs::new(0o1777, shm_size, shm_inodes, owner) });
-    steps.push(Step::Seal { target: inside(dev)? });
-    Ok(())
+
+    fn part(&mut self, room: Room, target: &Path, mode: u32) -> Result<(), EngineError> {
+        let name = CString::new(self.steps.len().to_string()).unwrap_or_default();
+        self.push(Step::Part { room, name, target: inside(target)?, mode, owner: self.owner });
+        Ok(())
+    }
+
+    /// A `/dev` with the devices that every program expects, and nothing that a box could add to.
+    fn devices(&mut self, dev: &Path, shm_size: u64, shm_inodes: u64) -> Result<(), EngineError> {
+        let owner = self.owner;
+        // Mode 755: on a sticky world-writable one, `>/dev/null` fails (protected_regular).
+        self.fixed(dev, 0o755)?;
+        for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+            let source = c_path(&Path::new("/dev").join(name))?;
+            self.push(Step::Device { source, target: inside(&dev.join(name))? });
+        }
+        for (name, to) in [
+            ("fd", c"/proc/self/fd"),
+            ("stdin", c"/proc/self/fd/0"),
+            ("stdout", c"/proc/self/fd/1"),
+            ("stderr", c"/proc/self/fd/2"),
+            ("ptmx", c"pts/ptmx"),
+        ] {
+            self.push(Step::Symlink { target: inside(&dev.join(name))?, to: to.to_owned() });
+        }
+        for name in ["pts", "shm", "ringfence"] {
+            self.push(Step::Mkdir { target: inside(&dev.join(name))?, mode: 0o755, owner });
+        }
+        self.push(Step::Devpts { target: inside(&dev.join("pts"))? });
+        self.private(&dev.join("shm"), 0o1777, shm_size, shm_inodes)?;
+        self.push(Step::Seal { target: inside(dev)? });
+        Ok(())
+    }
 }
 
 /// A target as a path relative to the new root.
@@ -233,12 +267,11 @@ fn landlock_rules(plan: &Plan) -> Result<Option<landlock::Rules>, EngineError> {
 }
 
 fn writable_places(plan: &Plan) -> Result<Vec<Writable>, EngineError> {
-    let sealed = |path: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Seal { target } if target == path));
     let mut places: Vec<(&Path, bool)> = vec![(Path::new("/proc"), true), (Path::new("/dev"), true)];
     for mount in &plan.mounts {
         match mount {
             Mount::Bind { target, writable: true, kind, .. } => places.push((target, *kind == Kind::Dir)),
-            Mount::Tmpfs { target, .. } if !sealed(target) => places.push((target, true)),
+            Mount::Tmpfs { target, .. } if !is_sealed(plan, target) => places.push((target, true)),
             _ => {}
         }
     }
@@ -282,8 +315,8 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
         Guarantee::FsSecretsHidden => enforced("empty unreadable stand-ins mounted over every name, aliases included"),
         Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
-        Guarantee::FsTempPrivate => enforced("own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
-        Guarantee::FsDiskBounded => enforced("size and inode limits of each tmpfs"),
+        Guarantee::FsTempPrivate => enforced("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
+        Guarantee::FsDiskBounded => enforced("size and inode limit of the tmpfs that they share"),
         Guarantee::NetIsolated => enforced("own network namespace with loopback only"),
         Guarantee::NetHostSocketsClosed => host_sockets(plan),
         Guarantee::ProcIsolated if plan.nesting => {

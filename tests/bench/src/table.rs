@@ -1,0 +1,197 @@
+//! The figures for people.
+
+use std::fmt::Write;
+
+use crate::Results;
+use crate::measure::Times;
+use crate::pass::{AT_ONCE, BARE, CLI, Pass};
+use crate::peers::TRUE;
+
+pub fn render(results: &Results) -> String {
+    let mut out = format!("{}\n", results.machine);
+    if results.machine.is_busy() {
+        out.push_str("THE MACHINE WAS BUSY WHEN THIS BEGAN: do not rely on these figures.\n");
+    }
+    for pass in &results.passes {
+        cold(&mut out, pass);
+        crowd(&mut out, pass);
+    }
+    work(&mut out, results);
+    idle(&mut out, results);
+    skips(&mut out, results);
+    let _ = writeln!(out, "\n{:.0} s in all.", results.seconds);
+    out
+}
+
+/// The contenders of a pass by what they cost beside bare, cheapest first.
+pub fn ratios(pass: &Pass) -> Vec<(&Times, f64, f64)> {
+    let Some(bare) = pass.cold.iter().find(|t| t.name == BARE) else { return Vec::new() };
+    let ratio = |t| (t, times(t).0 / bare.median_ms, times(t).1 / bare.min_ms);
+    let mut rows: Vec<_> = pass.cold.iter().map(ratio).collect();
+    rows.sort_by(|a, b| a.1.total_cmp(&b.1));
+    rows
+}
+
+fn times(t: &Times) -> (f64, f64) {
+    (t.median_ms, t.min_ms)
+}
+
+fn cold(out: &mut String, pass: &Pass) {
+    let rows = ratios(pass);
+    if rows.is_empty() {
+        return;
+    }
+    let mut table = Table::new(["", "median ms", "min ms", "× bare, median", "× bare, min", "samples"]);
+    for (t, by_median, by_min) in rows {
+        table.row([
+            t.name.clone(),
+            format!("{:.2}", t.median_ms),
+            format!("{:.2}", t.min_ms),
+            format!("{by_median:.2}"),
+            format!("{by_min:.2}"),
+            t.samples.to_string(),
+        ]);
+    }
+    let _ = write!(out, "\nCold run of {TRUE}, as {}\n{table}", pass.user);
+}
+
+fn crowd(out: &mut String, pass: &Pass) {
+    if pass.crowd.is_empty() {
+        return;
+    }
+    let bwrap = pass.crowd.iter().find(|r| r.name == "bwrap").map(|r| r.median_per_second);
+    let mut table = Table::new(["", "a second, median", "best", "× bwrap"]);
+    let mut rows: Vec<_> = pass.crowd.iter().collect();
+    rows.sort_by(|a, b| b.median_per_second.total_cmp(&a.median_per_second));
+    for rate in rows {
+        table.row([
+            rate.name.clone(),
+            format!("{:.1}", rate.median_per_second),
+            format!("{:.1}", rate.best_per_second),
+            bwrap.map_or_else(|| "-".to_owned(), |bwrap| format!("{:.2}", rate.median_per_second / bwrap)),
+        ]);
+    }
+    let _ = write!(out, "\n{AT_ONCE} at once, as {}\n{table}", pass.user);
+}
+
+/// What the start of a box costs, where it was measured.
+fn start_ms(results: &Results) -> Option<f64> {
+    let cold = &results.passes.first()?.cold;
+    let median = |name| cold.iter().find(|t| t.name == name).map(|t| t.median_ms);
+    Some(median(CLI)? - median(BARE)?)
+}
+
+fn work(out: &mut String, results: &Results) {
+    if results.work.is_empty() {
+        return;
+    }
+    let start = start_ms(results);
+    let mut table = Table::new(["", "outside ms", "inside ms", "difference", "less the start", "by minima", "samples"]);
+    for work in &results.work {
+        table.row([
+            work.name.clone(),
+            format!("{:.0}", work.outside.median_ms),
+            format!("{:.0}", work.inside.median_ms),
+            format!("{:+.1}%", work.percent(0.0)),
+            start.map_or_else(|| "-".to_owned(), |start| format!("{:+.1}%", work.percent(start))),
+            format!("{:+.1}%", work.inside.min_ms / work.outside.min_ms * 100.0 - 100.0),
+            work.inside.samples.to_string(),
+        ]);
+    }
+    let _ = write!(out, "\nCommands inside and outside, medians\n{table}");
+    for work in &results.work {
+        if let (Some(percent), Some(traced)) = (work.trace_percent(), &work.traced) {
+            let by_min = traced.min_ms / work.inside.min_ms * 100.0 - 100.0;
+            let _ = writeln!(
+                out,
+                "  --trace-denials on {}: {percent:+.1}% of inside without it ({:.0} ms; by minima {by_min:+.1}%)",
+                work.name, traced.median_ms
+            );
+        }
+    }
+}
+
+fn idle(out: &mut String, results: &Results) {
+    if results.idle.is_empty() {
+        return;
+    }
+    let mut table =
+        Table::new(["KiB each", "count", "processes", "owner", "kernel", "tmpfs", "sum", "(less available)"]);
+    for idle in &results.idle {
+        let figures = [idle.processes_kib, idle.owner_kib, idle.kernel_kib, idle.tmpfs_kib, idle.sum_kib];
+        let figures = figures.into_iter().chain([idle.available_kib]).map(|kib| format!("{kib:.0}"));
+        table.row([idle.name.clone(), idle.count.to_string()].into_iter().chain(figures));
+    }
+    let _ = write!(out, "\nIdle at once\n{table}");
+    for idle in &results.idle {
+        let Some((none, all)) = idle.run_beside_none_ms.zip(idle.run_beside_all_ms) else { continue };
+        let _ = writeln!(
+            out,
+            "  {}: a whole run takes {none:.2} ms beside none, {all:.2} ms beside {} ({:.2}×); starting alone, first and \
+             last tenth: {:.2} ms, {:.2} ms",
+            idle.name,
+            idle.count,
+            all / none,
+            idle.first_starts_ms,
+            idle.last_starts_ms
+        );
+    }
+}
+
+fn skips(out: &mut String, results: &Results) {
+    let passes = results.passes.iter().flat_map(|pass| pass.skips.iter().map(move |skip| (skip, Some(&pass.user))));
+    let mut lines: Vec<String> = Vec::new();
+    for (skip, user) in passes.chain(results.skips.iter().map(|skip| (skip, None))) {
+        let who = user.filter(|_| skip.reason != "not installed").map(|u| format!(" (as {u})")).unwrap_or_default();
+        let line = format!("  {}{who}: {}\n", skip.name, skip.reason);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    if !lines.is_empty() {
+        let _ = write!(out, "\nSKIP\n{}", lines.concat());
+    }
+}
+
+/// Columns: the first to the left, figures to the right.
+struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new<const N: usize>(head: [&str; N]) -> Table {
+        Table { rows: vec![head.map(str::to_owned).to_vec()] }
+    }
+
+    fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let wide = |row: &Vec<String>, i: usize| row.get(i).map_or(0, |cell| cell.chars().count());
+        let widths: Vec<usize> =
+            (0..columns).map(|i| self.rows.iter().map(|row| wide(row, i)).max().unwrap_or_default()).collect();
+        for row in &self.rows {
+            for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                if i == 0 { write!(f, "  {cell:<width$}")? } else { write!(f, "  {cell:>width$}")? }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["", "× bare"]);
+        table.row(["longer".to_owned(), "1".to_owned()]);
+        assert_eq!(table.to_string(), "          × bare\n  longer       1\n");
+    }
+}
