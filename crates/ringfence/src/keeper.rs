@@ -395,7 +395,11 @@ fn own_directory(path: &Path) -> Result<(), KeeperError> {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(error(e)),
         _ => {}
     }
-    let data = fs::symlink_metadata(path).map_err(error)?;
+    let data = match fs::symlink_metadata(path) {
+        // The last box of before took it away in this moment.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return own_directory(path),
+        data => data.map_err(error)?,
+    };
     let ours =
         data.is_dir() && data.uid() == rustix::process::getuid().as_raw() && data.permissions().mode() & 0o077 == 0;
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }
