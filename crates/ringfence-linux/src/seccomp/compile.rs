@@ -145,7 +145,8 @@ pub fn calls(arch: Arch) -> impl Iterator<Item = Call> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Answer(Answer),
-    Check(&'static Check),
+    /// What is let through is answered like this.
+    Check(&'static Check, Answer),
 }
 
 /// The rule of a call under these options.
@@ -153,14 +154,14 @@ pub fn decision(call: &Call, options: &Options) -> Decision {
     if options.allow.contains(&call.name) {
         return Decision::Answer(Answer::Allow);
     }
+    let allow = if options.notify_opens && OPENS.contains(&call.name) { Answer::Notify } else { Answer::Allow };
     match call.rule {
-        Rule::Allow if options.notify_opens && OPENS.contains(&call.name) => Decision::Answer(Answer::Notify),
-        Rule::Allow => Decision::Answer(Answer::Allow),
+        Rule::Allow => Decision::Answer(allow),
         Rule::Deny => Decision::Answer(EPERM),
         Rule::Absent => Decision::Answer(ENOSYS),
         Rule::Nesting(_) if options.nesting => Decision::Answer(Answer::Allow),
-        Rule::When(check) | Rule::Nesting(check) => Decision::Check(check),
-        Rule::Sockets(by_reach) => Decision::Check(by_reach[options.sockets as usize]),
+        Rule::When(check) | Rule::Nesting(check) => Decision::Check(check, allow),
+        Rule::Sockets(by_reach) => Decision::Check(by_reach[options.sockets as usize], allow),
     }
 }
 
@@ -202,20 +203,21 @@ impl Code {
     fn decision(&mut self, decision: Decision) -> Target {
         match decision {
             Decision::Answer(answer) => Target::Answer(answer),
-            Decision::Check(check) => self.check(check),
+            Decision::Check(check, allow) => self.check(check, allow),
         }
     }
 
-    fn check(&mut self, check: &'static Check) -> Target {
+    fn check(&mut self, check: &'static Check, allow: Answer) -> Target {
         match check {
+            Check::Then(Answer::Allow) => Target::Answer(allow),
             Check::Then(answer) => Target::Answer(*answer),
             Check::Match { word, mask, cases, otherwise } => {
-                let otherwise = self.check(otherwise);
+                let otherwise = self.check(otherwise, allow);
                 let cases: Vec<_> = cases
                     .iter()
                     .map(|case| match case {
-                        Case::Is(values, check) => (Case::Is(values, check), self.check(check)),
-                        Case::UpTo(last, check) => (Case::UpTo(*last, check), self.check(check)),
+                        Case::Is(values, check) => (Case::Is(values, check), self.check(check, allow)),
+                        Case::UpTo(last, check) => (Case::UpTo(*last, check), self.check(check, allow)),
                     })
                     .collect();
                 let ranges = starts(cases.iter().map(|(case, _)| case))

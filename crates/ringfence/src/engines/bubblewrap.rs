@@ -24,7 +24,7 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
-use super::native::HostIds;
+use super::identity::{HostIds, by_root};
 use super::{Engine, EngineError, StdioSpec, c_path, c_string, limit, pointers, stdio_parts};
 use crate::report::{Report, answer, enforced, missing, weakened};
 
@@ -278,7 +278,7 @@ impl Staged {
 pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec, OwnedFd), EngineError> {
     let bwrap = find()?;
     let failed = |source: Errno| EngineError::Arguments { program: bwrap.clone(), source };
-    let staged = if facts.uid == 0 { Staged::new(plan) } else { Staged::default() };
+    let staged = if by_root(facts) { Staged::new(plan) } else { Staged::default() };
     let mut files: Vec<OwnedFd> = Vec::new();
     let mut words: Vec<u8> = Vec::new();
     // A NUL in a word would make two of it: refused.
@@ -311,7 +311,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         }
     }
     files.insert(0, starter::sealed_file(c"ringfence", &words).map_err(failed)?);
-    let from_root = (facts.uid == 0).then(|| from_root(plan, facts)).transpose()?;
+    let from_root = by_root(facts).then(|| from_root(plan, facts)).transpose()?;
     let steps = if from_root.is_some() { staged.steps()? } else { Vec::new() };
     let (reader, messages) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
@@ -359,7 +359,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     let bwrap = find()?;
     let mut out = String::new();
     let mut as_user = String::new();
-    if facts.uid == 0 {
+    if by_root(facts) {
         let ids = HostIds::for_this_process();
         let (uid, gid) = (ids.host(plan.uid), ids.host(plan.gid));
         let _ = writeln!(
@@ -526,7 +526,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         let reason = "bwrap keeps the listener that would report denied opens".to_owned();
         return Err(unmet(Guarantee::KernelFiltered, reason, "leave tracing off, or use the native engine"));
     }
-    let by_root = facts.uid == 0;
+    let by_root = by_root(facts);
     answer(Engine::Bubblewrap, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
         Guarantee::FsWritesConfined => enforced("bwrap: own mount namespace, no device or set-user-id files"),

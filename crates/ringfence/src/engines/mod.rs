@@ -3,6 +3,7 @@
 //! No engine decides policy and none knows another; which one is taken is decided here.
 
 pub mod bubblewrap;
+mod identity;
 pub mod native;
 
 use std::ffi::{CString, OsStr, OsString};

@@ -19,41 +19,9 @@ use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 
+use super::identity::{HostIds, by_root};
 use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, limit, pointers, stdio_parts};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
-
-/// How many ids a box has when root starts it.
-const ID_COUNT: u32 = 0x1_0000;
-
-/// The ids of a box as the host sees them, when root starts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HostIds {
-    pub base: u32,
-}
-
-impl HostIds {
-    /// A range of its own for this process, far from accounts, containers and `subuid` ranges.
-    pub fn for_this_process() -> Self {
-        let slot = std::process::id() % 0x3000;
-        Self { base: 0x4000_0000 + slot * ID_COUNT }
-    }
-
-    pub fn host(self, inside: u32) -> u32 {
-        self.base + inside.min(ID_COUNT - 1)
-    }
-
-    pub fn range(self) -> userns::Range {
-        userns::Range { inside: 0, outside: self.base, count: ID_COUNT }
-    }
-
-    /// The mapping of id-mapped mounts: files of the caller are the box user's, and the other way round.
-    pub fn mount_ranges(self, caller: u32, inside: u32) -> Vec<userns::Range> {
-        if caller == inside {
-            return vec![self.range()];
-        }
-        vec![userns::Range { inside: caller, outside: self.host(inside), count: 1 }]
-    }
-}
 
 /// Whether this is a run inside a box that may not make namespaces.
 fn stacks(facts: &Facts) -> bool {
@@ -191,7 +159,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
     if stacks(facts) {
         return stacked::spec(plan, stdio);
     }
-    let ids = (facts.uid == 0).then(HostIds::for_this_process);
+    let ids = by_root(facts).then(HostIds::for_this_process);
     let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if plan.network == Network::None {
         namespaces |= libc::CLONE_NEWNET;
@@ -285,7 +253,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     if stacks(facts) {
         return Ok("stack Landlock and the system-call filter on what the outer sandbox enforces\n".to_owned());
     }
-    let ids = (facts.uid == 0).then(HostIds::for_this_process);
+    let ids = by_root(facts).then(HostIds::for_this_process);
     let mut lines = Vec::new();
     lines.extend(plan.stubs.iter().map(|s| format!("keep the name `{}` until the end", s.path.display())));
     let network = if plan.network == Network::None { ", network" } else { "" };
@@ -309,7 +277,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         return stacked::promise(plan, facts);
     }
     available(facts)?;
-    let by_root = facts.uid == 0;
+    let by_root = by_root(facts);
     answer(Engine::Native, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
         Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
@@ -400,8 +368,17 @@ pub fn available(facts: &Facts) -> Result<(), EngineError> {
             "inside a sandbox: start the outer one with --nesting; else: sysctl -w user.max_user_namespaces=15000",
         ));
     }
-    if facts.uid == 0 {
+    if by_root(facts) {
         return Ok(());
+    }
+    // A box of one id would be host root; and in a box, Linux lets nobody map id 0 who has no capability.
+    if facts.uid == 0 {
+        return Err(EngineError::Unmet {
+            engine: Engine::Native,
+            guarantee: Guarantee::ProcUnprivileged,
+            reason: "root without CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID cannot become somebody else".to_owned(),
+            cure: "run as an ordinary user, or with these capabilities".to_owned(),
+        });
     }
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         return Err(unmet(
