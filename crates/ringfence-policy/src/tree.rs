@@ -30,7 +30,7 @@ pub enum TreeError {
     Synthetic { path: PathBuf, access: Access, origin: Origin },
     #[error("the working directory `{}` lies inside the excluded `{}` ({origin})", workdir.display(), excluded.display())]
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
-    #[error("the working directory `{}` holds the home directory: all of it would be writable", .0.display())]
+    #[error("the working directory `{}` is part of the system, or holds the home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
 
@@ -64,6 +64,25 @@ pub struct Tree {
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
 pub const PRIVATE: [&str; 5] = ["/tmp", "/var/tmp", "/run", "/dev", "/proc"];
+
+/// Directories that are nobody's project, with all below them.
+const SYSTEM: [&str; 13] = [
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/sbin",
+    "/sys",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/sbin",
+    "/usr/share",
+];
+/// Directories that are nobody's project, but may hold one.
+const SYSTEM_TOPS: [&str; 7] = ["/", "/home", "/opt", "/srv", "/usr", "/usr/local", "/var"];
 
 impl Tree {
     /// Resolves the rules of a policy on this host.
@@ -100,6 +119,7 @@ impl Tree {
         tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
         tree.drop_idle(policy.root);
+        tree.settle_unwritable();
         tree.check(policy, facts)?;
         Ok(tree)
     }
@@ -191,6 +211,37 @@ impl Tree {
         }
     }
 
+    /// Where the caller cannot make a name, neither can the box, until it changes the directory's permissions, which it may
+    /// when it owns it. So such a directory is read-only, and needs no stand-ins; nothing is made in it either.
+    fn settle_unwritable(&mut self) {
+        let mut writable: BTreeMap<PathBuf, bool> = BTreeMap::new();
+        let absent: Vec<(PathBuf, Node)> = self
+            .nodes()
+            .filter(|(_, n)| matches!(n.state, State::Absent(_)))
+            .map(|(path, node)| (path.to_path_buf(), node.clone()))
+            .collect();
+        for (path, node) in absent {
+            let Some(dir) = path.ancestors().skip(1).find(|dir| dir.exists()) else { continue };
+            let can = *writable
+                .entry(dir.to_path_buf())
+                .or_insert_with(|| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok());
+            if can {
+                continue;
+            }
+            self.nodes.remove(path.as_os_str());
+            if node.access == Access::Rw {
+                continue;
+            }
+            match self.nodes.get_mut(dir.as_os_str()) {
+                Some(own) => own.access = own.access.max(Access::Ro),
+                None => {
+                    let read_only = Node { access: Access::Ro, kind: Kind::Dir, state: State::Present, ..node };
+                    self.nodes.insert(dir.as_os_str().to_owned(), read_only);
+                }
+            }
+        }
+    }
+
     fn check(&self, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
         for (path, node) in self.nodes() {
             if path.starts_with("/proc") || path.starts_with("/dev") {
@@ -225,7 +276,9 @@ impl Tree {
             });
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
-        if writable && (workdir == Path::new("/") || (facts.home.starts_with(workdir) && facts.home != *workdir)) {
+        let system =
+            SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
+        if writable && (system || (facts.home.starts_with(workdir) && facts.home != *workdir)) {
             return Err(TreeError::WorkdirTooWide(workdir.clone()));
         }
         Ok(())

@@ -155,7 +155,8 @@ fn exit_code(outcome: &Outcome) -> u8 {
 /// What the policy refused, a line each, when that was traced; else where to find out, for a person at a terminal whose
 /// command failed. A program that reads our stderr gets nothing that the command did not write.
 fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
-    let failed = outcome.ended != Ended::Exited(0) && outcome.reason.is_none();
+    // A signal was not the sandbox, and from 126 on the one who ended it has said why.
+    let failed = matches!(outcome.ended, Ended::Exited(1..126)) && outcome.reason.is_none();
     let person = rustix::termios::isatty(rustix::stdio::stderr());
     if !plan.trace_denials && failed && person {
         return vec!["ringfence: if the sandbox was in the way, `--trace-denials` says where".to_owned()];
