@@ -244,7 +244,7 @@ fn remove(path: &Path) -> io::Result<()> {
     loop {
         match fs::remove_dir(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < 200 => {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < 5000 => {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -566,6 +566,8 @@ impl<'a> View<'a> {
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
                 self.mount_point(socket, Kind::File);
                 self.spaces.insert(socket.clone().into(), Space::Host);
+                // Hidden as a host socket already: once more, and last, is enough (and twice is more than bwrap can do).
+                self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if target == socket));
                 let target = socket.clone();
                 self.mounts.push(Mount::Hide { target, kind: Kind::File, passable: false, fleeting: true });
             }

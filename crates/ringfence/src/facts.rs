@@ -18,6 +18,7 @@ pub enum FactsError {
 
 /// Facts of this host and of the calling process.
 pub fn gather() -> Result<Facts, FactsError> {
+    crate::keeper::sweep(&crate::keeper::registry());
     let read = |path: &'static str| read(path).map_err(|source| FactsError::Read { path, source });
     let env: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);

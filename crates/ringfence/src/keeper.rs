@@ -63,7 +63,11 @@ impl Keeper {
         }
         let mut registry = Registry::open(registry)?;
         registry.sweep(None);
-        let (needed, entries) = needed(stubs, &registry.living);
+        let (needed, mut entries) = needed(stubs, &registry.living);
+        groups.iter().for_each(|group| {
+            entries.push(GROUP);
+            entries.extend_from_slice(group.as_bytes_with_nul());
+        });
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
         let list = Arc::new(List::write(registry, &entries)?);
         let keeper = Self::beside(Some(list.clone()), groups)?;
@@ -128,9 +132,41 @@ fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<&'a Stub>, Vec<u8>) {
     (make, entries)
 }
 
+/// In a list: a control group, for when the keeper is killed too.
+const GROUP: u8 = b'g';
+
 /// Whether a list has this path.
 fn lists(list: &[u8], path: &[u8]) -> bool {
     list.split(|b| *b == 0).any(|entry| entry.get(1..) == Some(path))
+}
+
+/// Whether a list has something below this path.
+fn lists_below(list: &[u8], path: &[u8]) -> bool {
+    list.split(|b| *b == 0).any(|entry| {
+        entry.get(1..).and_then(|other| other.strip_prefix(path)).is_some_and(|rest| rest.first() == Some(&b'/'))
+    })
+}
+
+/// What a sweep does with a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// Remembers the names of a living box.
+    Living,
+    /// Removes those of one that is gone.
+    Remove,
+    /// The same once more, and the list.
+    Forget,
+}
+
+/// Removes what boxes left that were killed together with their keepers. Called before anything of the host is looked at,
+/// so that no plan takes a stand-in for the user's own.
+pub fn sweep(registry: &Path) {
+    if registry.is_dir()
+        && let Ok(mut registry) = Registry::open(registry)
+    {
+        registry.sweep(None);
+        registry.close();
+    }
 }
 
 /// Buffers for sweeping.
@@ -190,8 +226,8 @@ impl Registry {
     /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them. Allocates nothing.
     fn sweep(&mut self, own: Option<&CStr>) {
         self.living.clear();
-        // Two rounds: what lives must be known before anything is removed.
-        for dead in [false, true] {
+        // What lives must be known before anything is removed; and a directory of one box may have another's names in it.
+        for round in [Round::Living, Round::Remove, Round::Forget] {
             let mut space = [MaybeUninit::uninit(); 2048];
             let Ok(dir) = rustix::fs::openat(&self.dir, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             else {
@@ -200,33 +236,39 @@ impl Registry {
             let mut entries = RawDir::new(dir, &mut space);
             while let Some(Ok(entry)) = entries.next() {
                 if entry.file_name().to_bytes().starts_with(b"box-") {
-                    self.look_at(entry.file_name(), own, dead);
+                    self.look_at(entry.file_name(), own, round);
                 }
             }
         }
     }
 
-    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, dead: bool) {
+    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return };
         let gone = own == Some(name) || rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-        if gone != dead {
+        if gone == (round == Round::Living) {
             return;
         }
         let length = read_all(&file, &mut self.list);
-        if !dead {
+        if round == Round::Living {
             // Without room to remember what lives, nothing is removed: the next start tries again.
             let room = self.living.capacity() - self.living.len();
             self.living.extend_from_slice(&self.list[..length.min(room)]);
             return;
         }
+        let mut in_use = false;
         for entry in self.list[..length].split_inclusive_mut(|b| *b == 0).rev() {
             let Some((kind, path)) = entry.split_first_mut() else { continue };
-            if !lists(&self.living, path.strip_suffix(b"\0").unwrap_or(path)) {
+            let name = path.strip_suffix(b"\0").unwrap_or(path);
+            if !lists(&self.living, name) {
+                in_use |= lists_below(&self.living, name);
                 remove(*kind, path);
             }
         }
-        let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+        // A directory that a living box has names in is removed when that one has ended.
+        if round == Round::Forget && !in_use {
+            let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+        }
     }
 
     /// Takes the directory itself away when no box lives.
@@ -319,7 +361,7 @@ fn remove(kind: u8, path: &mut [u8]) {
     let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(parent) = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) else { return };
-    if kind == b'd' {
+    if kind == b'd' || kind == GROUP {
         // Refused by the kernel unless it is an empty directory.
         let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
         return;
@@ -335,7 +377,8 @@ fn remove(kind: u8, path: &mut [u8]) {
 /// Removes a control group as soon as the last process in it is gone; process 1 dies with its owner, and the rest with it.
 fn remove_group(path: &CStr) {
     let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-    for _ in 0..1000 {
+    // A minute: on a busy host the last process takes its time.
+    for _ in 0..12_000 {
         match rustix::fs::rmdir(path) {
             Err(rustix::io::Errno::BUSY) => {
                 let _ = rustix::thread::nanosleep(&pause);
@@ -352,7 +395,11 @@ fn own_directory(path: &Path) -> Result<(), KeeperError> {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(error(e)),
         _ => {}
     }
-    let data = fs::symlink_metadata(path).map_err(error)?;
+    let data = match fs::symlink_metadata(path) {
+        // The last box of before took it away in this moment.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return own_directory(path),
+        data => data.map_err(error)?,
+    };
     let ours =
         data.is_dir() && data.uid() == rustix::process::getuid().as_raw() && data.permissions().mode() & 0o077 == 0;
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }

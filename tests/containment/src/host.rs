@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub fn is_root() -> bool {
@@ -101,6 +102,14 @@ pub fn left_since(then: &State, within: Duration) -> String {
     left
 }
 
+/// Launchers that this suite started.
+static LAUNCHED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+/// Remembers a launcher, whose boxes are then looked for.
+pub fn launched(pid: i32) {
+    LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+}
+
 fn cgroups() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut pending = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -114,14 +123,13 @@ fn cgroups() -> BTreeSet<PathBuf> {
             }
         }
     }
-    // `ringfence-PID-…`: of a living process that is not ours, it is somebody else's.
-    let foreign = |path: &PathBuf| {
+    // `ringfence-PID-…`, by whoever made it: others may run boxes here too.
+    let ours = LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    found.retain(|path| {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let pid: Option<i32> = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
-        // `ringfence-owner` is made once for the owner of a delegated group, and its own affair.
-        pid.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists() && !matches!(ancestor(pid), Ancestor::Us))
-    };
-    found.retain(|path| !foreign(path));
+        pid.is_some_and(|pid| pid as u32 == std::process::id() || ours.contains(&pid))
+    });
     found
 }
 

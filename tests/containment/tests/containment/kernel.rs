@@ -153,7 +153,7 @@ fn second_wall_reported(stage: &Stage) -> Result<(), String> {
 fn second_wall_holds(stage: &Stage) -> Result<(), String> {
     let scene = stage.scene(Place::Home);
     let home = scene.home.display().to_string();
-    let tag = scene.words["tag"].clone();
+    let (tag, probe) = (scene.words["tag"].clone(), scene.probe.display().to_string());
     let script = format!(
         "while [ ! -e go ]; do sleep 0.05; done; {p} write {home}/notes + create {home}/new + write {pr}/file; : {tag}",
         p = scene.probe.display(),
@@ -169,15 +169,13 @@ fn second_wall_holds(stage: &Stage) -> Result<(), String> {
             found.iter().any(|pid| in_own_mounts(*pid))
         });
         let opened = found.iter().find(|pid| in_own_mounts(**pid)).map(|pid| {
-            Command::new("nsenter")
-                .args(["-t", &pid.to_string(), "-m", "mount", "-o", "remount,bind,rw", &home])
-                .output()
+            Command::new("nsenter").args(["-t", &pid.to_string(), "-m", &probe, "remount-writable", &home]).output()
         });
         std::fs::write(scene.project.join("go"), "").map_err(|e| e.to_string())?;
         let ran = box_.join().map_err(|_| "the box panicked".to_owned())??;
         ensure(there, || "the box did not start".to_owned())?;
         match opened {
-            Some(Ok(output)) if output.status.success() => {}
+            Some(Ok(output)) if output.stdout == b"ok\n" => {}
             other => return Err(format!("the mount could not be opened from outside: {other:?}")),
         }
         same("answers", ran.lines(), ["EACCES", "EACCES", "ok"])
