@@ -204,7 +204,6 @@ mod tests {
     #[test]
     fn sizes() {
         let table = [
-            ("0", 0),
             ("1234", 1234),
             ("512m", 512 * MIB),
             ("1g", GIB),
@@ -238,7 +237,6 @@ mod tests {
             ("0.5", 500),
             ("1.5s", 1500),
             ("1d", 86_400_000),
-            ("0", 0),
         ];
         for (text, millis) in table {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
-use ringfence_linux::setup::Step;
+use ringfence_linux::setup::{Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter, userns};
 use ringfence_policy::Guarantee;
@@ -265,7 +265,8 @@ impl Staged {
     }
 
     fn steps(&self) -> Result<Vec<Step>, EngineError> {
-        let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))? }];
+        let tmpfs = Tmpfs::new(0o711, 1 << 20, 4096, None);
+        let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))?, tmpfs }];
         for (source, kind) in &self.0 {
             let (at, directory) = (c_path(&self.place(source))?, *kind == Kind::Dir);
             steps.push(Step::Stage { source: c_path(source)?, at, directory });

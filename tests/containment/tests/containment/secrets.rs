@@ -76,17 +76,21 @@ pub const CASES: &[Case] = &[
     ),
     // Another mount of the same files.
     hidden("by an alias of home", "read {elsewhere}/alias/.netrc")
-        .needs(Needs::Root).alone()
+        .needs(Needs::Root)
+        .alone()
         .given(|s| s.alias(&s.home.clone(), &s.elsewhere.join("alias"))),
     hidden("by an alias of the secret", "read {elsewhere}/alias/id_rsa")
-        .needs(Needs::Root).alone()
+        .needs(Needs::Root)
+        .alone()
         .given(|s| s.alias(&s.home.join(".ssh"), &s.elsewhere.join("alias"))),
     hidden("by an alias in the project", "read {project}/alias/.netrc")
         .at(Place::Apart)
-        .needs(Needs::Root).alone()
+        .needs(Needs::Root)
+        .alone()
         .given(|s| s.alias(&s.home.clone(), &s.project.join("alias"))),
     hidden("by an alias below the secret", "read {elsewhere}/alias/logins.json")
-        .needs(Needs::Root).alone()
+        .needs(Needs::Root)
+        .alone()
         .given(|s| s.alias(&s.home.join(".mozilla/firefox/profile"), &s.elsewhere.join("alias"))),
     // Rules of one's own, and what would expose it again.
     hidden("a rule", "read {project}/dir/inner").given(|s| s.policy.exclude("dir")),
