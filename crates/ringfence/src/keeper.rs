@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -353,16 +353,19 @@ fn read_all(file: &OwnedFd, buffer: &mut [u8]) -> usize {
     length
 }
 
+/// Makes a name. No symlink is followed on the way: a box may have put one there since the plan was made.
 fn make(stub: &Stub) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(()) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let made = match stub.kind {
-        Kind::Dir => fs::DirBuilder::new().mode(DIR_MODE).create(&stub.path),
-        Kind::File => fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(STUB_FILE_MODE)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&stub.path)
-            .and_then(|mut file| io::Write::write_all(&mut file, stub.text.as_bytes())),
+        Kind::Dir => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE)).map_err(io::Error::from),
+        Kind::File => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
+                .map_err(io::Error::from)
+                .and_then(|file| io::Write::write_all(&mut fs::File::from(file), stub.text.as_bytes()))
+        }
     };
     match made {
         // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -45,8 +45,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(&format!("ringfence: profile {}, engine {engine}", policy.profile));
     }
-    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
+    // Before anything starts: what cannot be written must not end a command that did well.
     write_report(args, &report)?;
+    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
     if let Some(captures) = captures {
         output::json(&Record::ended(&outcome, captures, engine, &policy.profile, &report))?;
     }
@@ -137,7 +138,13 @@ fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
             output::say(text(false).trim_end());
             Ok(())
         }
-        Some(Some(path)) => std::fs::File::create(path)
+        // Where it lies, an earlier box may have put a link or a pipe.
+        Some(Some(path)) => std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)
             .and_then(|mut file| file.write_all(text(args.json).as_bytes()))
             .map_err(|error| Failure::new(Kind::Output, format!("cannot write `{}`: {error}", path.display()))),
     }
