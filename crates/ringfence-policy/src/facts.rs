@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Facts of this host and of the caller.
@@ -93,6 +94,12 @@ impl Facts {
     pub fn read_only(&self, path: &Path) -> bool {
         let nearest = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len());
         nearest.is_some_and(|m| m.read_only)
+    }
+
+    /// Whether an empty, unreadable, read-only file is mounted at the path already.
+    pub fn hides(&self, path: &Path) -> bool {
+        self.mounts.iter().rfind(|m| m.at == path).is_some_and(|m| m.read_only)
+            && std::fs::symlink_metadata(path).is_ok_and(|m| m.len() == 0 && m.permissions().mode() & 0o777 == 0)
     }
 
     /// Every other path under which the same file can be seen through another mount of its file system.

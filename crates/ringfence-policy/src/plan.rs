@@ -476,6 +476,8 @@ impl<'a> View<'a> {
                     self.bind(path, &target, false, node.kind);
                 }
             }
+            // In a sandbox in a sandbox: hidden by the outer one, for good.
+            Access::Exclude if node.kind == Kind::File && self.facts.hides(path) => {}
             Access::Exclude => {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);

@@ -295,15 +295,11 @@ impl Tree {
                 });
             }
             if node.access == Access::Exclude
-                && node.kind == Kind::File
                 && node.state == State::Present
                 && !policy.optional.contains(&Guarantee::FsSecretsHidden)
-                && let Ok(data) = fs::symlink_metadata(path)
-                && data.is_file()
-                && data.nlink() > 1
+                && let Some((path, links)) = hard_linked(path)
             {
-                let origin = node.origin.clone();
-                return Err(TreeError::HardLinked { path: path.to_path_buf(), origin, links: data.nlink() });
+                return Err(TreeError::HardLinked { path, origin: node.origin.clone(), links });
             }
         }
         let workdir = &policy.workdir;
@@ -335,6 +331,29 @@ pub(crate) fn above(path: &[u8]) -> Option<&[u8]> {
         0 => Some(b"/"),
         at => Some(&path[..at]),
     }
+}
+
+/// How many names of a hidden directory are looked at for hard links: directories of keys are small, and a browser's profile
+/// is not worth the time at every start.
+const LOOKED_AT: usize = 64;
+
+/// A file at or below the path that has another name as well, and how many it has.
+fn hard_linked(path: &Path) -> Option<(PathBuf, u64)> {
+    let mut open = vec![path.to_path_buf()];
+    let mut budget = LOOKED_AT;
+    while let Some(path) = open.pop() {
+        let Ok(data) = fs::symlink_metadata(&path) else { continue };
+        if data.is_file() && data.nlink() > 1 {
+            return Some((path, data.nlink()));
+        }
+        if data.is_dir() {
+            let names = fs::read_dir(&path).into_iter().flatten().flatten().take(budget).map(|entry| entry.path());
+            let before = open.len();
+            open.extend(names);
+            budget -= open.len() - before;
+        }
+    }
+    None
 }
 
 /// Which of two rules that name the same path decides: the greater.
