@@ -519,6 +519,9 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
+/// `bwrap` takes names and follows them.
+const SWAP: &str = "a second sandbox in the same project could swap a directory for a link while it mounts";
+
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
     available()?;
@@ -530,10 +533,12 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
     let by_root = by_root(facts);
     answer(Engine::Bubblewrap, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
-        Guarantee::FsWritesConfined => enforced("bwrap: own mount namespace, no device or set-user-id files"),
+        Guarantee::FsWritesConfined => {
+            weakened(format!("bwrap: own mount namespace, no device or set-user-id files; {SWAP}"))
+        }
         Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
         Guarantee::FsProtectedPaths => {
-            enforced("bwrap: read-only binds, pinned ancestors, stand-ins for missing names")
+            weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
         }
         Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
         Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
