@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use ringfence::policy::Guarantee;
 use ringfence::policy::layer::{FlagError, Layer};
 use ringfence::policy::profiles::EngineChoice;
@@ -23,11 +23,29 @@ impl Cli {
         let mut args = std::env::args_os().skip(1);
         if args.next().is_some_and(|name| name == "run")
             && let Some(run) = Run::read_plain(args)
+            && separated(std::env::args_os().skip(1)).is_none()
         {
             return Ok(Cli { command: Command::Run(run) });
         }
-        Cli::try_parse()
+        let cli = Cli::try_parse()?;
+        if let Some((flag, value)) = separated(std::env::args_os().skip(1)) {
+            let message = format!(
+                "`{flag} {value}` would switch it on and run `{value}`: write `{flag}={value}`, or `--` before the command"
+            );
+            return Err(Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message));
+        }
+        Ok(cli)
     }
+}
+
+/// A switch that takes its value by `=` alone, followed by what looks like one: the box would start the other way round.
+fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
+    const SWITCHES: [&str; 5] = ["--network", "--docker", "--nesting", "--strict", "--trace-denials"];
+    const VALUES: [&str; 6] = ["true", "false", "yes", "no", "on", "off"];
+    let args: Vec<String> = args.map_while(|arg| arg.into_string().ok()).take_while(|arg| arg != "--").collect();
+    let pair =
+        args.windows(2).find(|pair| SWITCHES.contains(&pair[0].as_str()) && VALUES.contains(&pair[1].as_str()))?;
+    Some((pair[0].clone(), pair[1].clone()))
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,9 +22,18 @@ pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
 
 /// Says something on stderr. There is nobody to tell that it failed.
 pub fn say(text: &str) {
-    let mut line = text.to_owned();
+    let mut line = printable(text);
     line.push('\n');
     let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Names of files and keys may come from a project: their control characters must not reach the terminal.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if c.is_control() && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
 }
 
 /// As [`say`], without the end of the line.

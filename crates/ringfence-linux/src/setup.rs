@@ -38,6 +38,7 @@ pub enum Step {
     /// For a builder, first: space to put mapped trees into, on this directory of the host as process 1 sees it.
     Staging {
         at: CString,
+        tmpfs: Tmpfs,
     },
     /// For a builder: a host tree with all below it, ids mapped, put where it can be taken from.
     Stage {
@@ -187,7 +188,7 @@ impl fmt::Display for Step {
                 write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
                 if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
             }
-            Step::Staging { at } => write!(f, "prepare {} for mapped files", outside(at)),
+            Step::Staging { at, .. } => write!(f, "prepare {} for mapped files", outside(at)),
             Step::Stage { source, .. } => write!(f, "map the ids of {}", outside(source)),
             Step::Device { target, .. } => write!(f, "bind device {}", inside(target)),
             Step::Tmpfs { target, tmpfs } => write!(
@@ -416,8 +417,8 @@ pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
         rustix::fs::openat2(CWD, path, flags, Mode::empty(), NO_LINKS)
     };
     match step {
-        Step::Staging { at } => {
-            let space = new_tmpfs(&Tmpfs::new(0o711, 1 << 20, 4096, None))?;
+        Step::Staging { at, tmpfs } => {
+            let space = new_tmpfs(tmpfs)?;
             move_mount(&space, c"", open(at)?, c"", MOVE)
         }
         Step::Stage { source, at, directory } => {

@@ -333,7 +333,7 @@ impl Reader<'_> {
         };
         let failed = |source| self.error(&value.span(), ConfigErrorKind::Limit { key: full.clone(), source });
         match name {
-            "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_size).map_err(failed)?, value)),
+            "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_memory).map_err(failed)?, value)),
             "cpus" => out.cpus = Some(self.at(unlimited(&text, limits::parse_cpus).map_err(failed)?, value)),
             "pids" => out.pids = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
             "files" => out.files = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
@@ -344,7 +344,7 @@ impl Reader<'_> {
             "cpu_time" => {
                 out.cpu_time = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
             }
-            "tmp_size" => out.tmp_size = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
+            "tmp_size" => out.tmp_size = Some(self.at(limits::parse_space(&text).map_err(failed)?, value)),
             "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_count(&text).map_err(failed)?, value)),
             "output" => out.output = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
             _ => return Err(self.unknown("limits.", key, LIMITS.iter().copied())),

@@ -16,6 +16,8 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 use std::rc::Rc;
 
 use crate::rules::{Access, Kind, Missing, normalise};
@@ -168,8 +170,11 @@ fn look(dir: &Path) -> Look {
         return Look::Refused(dot_git.clone(), Suspicion::Link(dot_git));
     }
     if meta.is_dir() && !is_bare(&dot_git) {
-        // Another box's stand-in, or half a repository: git does not take it for one either.
-        return Look::Nothing;
+        // Another box's stand-in. Half a repository, which a box may have made of a whole one, is not left for one above.
+        return match fs::read_dir(&dot_git).is_ok_and(|mut entries| entries.next().is_none()) {
+            true => Look::Nothing,
+            false => Look::Refused(dot_git.clone(), Suspicion::BadPointer(dot_git)),
+        };
     }
     if meta.is_dir() {
         // A `commondir` in a main repository was planted, or makes it a worktree of another: do not follow it.
@@ -386,15 +391,17 @@ fn directories(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The text of a small ordinary file.
+/// The text of a small ordinary file. It lies where a box may write: neither a link is followed nor a pipe waited for.
 fn read(path: &Path) -> Option<String> {
-    let meta = fs::metadata(path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
+    let meta = file.metadata().ok()?;
     if !meta.is_file() || meta.len() > LARGEST {
         return None;
     }
     // Room for one more byte, so that the end is seen by the first call.
     let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).ok()? + 64);
-    fs::File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 

@@ -220,7 +220,7 @@ impl Layer {
     }
 
     pub fn memory(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.memory = Some(At::new(unlimited(text, limits::parse_size)?, "--memory"));
+        self.settings.limits.memory = Some(At::new(unlimited(text, limits::parse_memory)?, "--memory"));
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl Layer {
     }
 
     pub fn tmp_size(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_size = Some(At::new(limits::parse_size(text)?, "--tmp-size"));
+        self.settings.limits.tmp_size = Some(At::new(limits::parse_space(text)?, "--tmp-size"));
         Ok(())
     }
 

@@ -813,7 +813,7 @@ impl Stack {
         }
     }
 
-    /// A default gives way to the ceiling; what was asked for above it is an error.
+    /// A configured limit gives way to the ceiling; one that is asked for above it on the command line is an error.
     fn check_timeout(&mut self) -> Result<(), LayerError> {
         let Some(ceiling) = self.limits.timeout_ceiling else { return Ok(()) };
         if self.limits.timeout.is_some_and(|timeout| timeout <= ceiling) {
@@ -821,7 +821,7 @@ impl Stack {
         }
         let ceiling_origin = self.origins.get("limits.timeout_ceiling").cloned().unwrap_or(self.profile_origin());
         match self.origins.get("limits.timeout") {
-            Some(origin) if origin.layer >= ceiling_origin.layer => Err(LayerError::TimeoutAboveCeiling {
+            Some(origin) if origin.layer == LayerKind::Flags => Err(LayerError::TimeoutAboveCeiling {
                 place: origin.place.to_string(),
                 timeout: optional_text(self.limits.timeout, format_duration),
                 ceiling: format_duration(ceiling),

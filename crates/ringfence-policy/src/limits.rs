@@ -59,10 +59,14 @@ const TIB: u64 = 1 << 40;
 pub enum LimitError {
     #[error("`{0}` is not a size (such as `512m`, `1.5GiB` or a number of bytes)")]
     Size(String),
+    #[error("size `{0}` is too small: at least {least}", least = format_size(*.1))]
+    SizeTooSmall(String, u64),
     #[error("size `{0}` is too large")]
     SizeRange(String),
     #[error("`{0}` is not a duration (such as `500ms`, `30s`, `1h30m` or a number of seconds)")]
     Duration(String),
+    #[error("a limit of no time at all is none")]
+    NoTime,
     #[error("duration `{0}` is too long")]
     DurationRange(String),
     #[error("`{0}` is not a number of CPUs above 0 (such as `0.5` or `2`)")]
@@ -138,7 +142,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, LimitError> {
     if total > Duration::from_secs(100 * 365 * 86_400) {
         return Err(out_of_range());
     }
-    Ok(total)
+    if total.is_zero() { Err(LimitError::NoTime) } else { Ok(total) }
+}
+
+/// Reads a size of memory: less than a program needs to start would end it without a word.
+pub fn parse_memory(text: &str) -> Result<u64, LimitError> {
+    at_least(text, MIB)
+}
+
+/// Reads a size of private space. To the kernel, none would mean without limit.
+pub fn parse_space(text: &str) -> Result<u64, LimitError> {
+    at_least(text, 4 * KIB)
+}
+
+fn at_least(text: &str, least: u64) -> Result<u64, LimitError> {
+    parse_size(text).and_then(|n| if n < least { Err(LimitError::SizeTooSmall(text.to_owned(), least)) } else { Ok(n) })
 }
 
 /// Reads a number of CPUs: finite and above 0.
@@ -186,7 +204,6 @@ mod tests {
     #[test]
     fn sizes() {
         let table = [
-            ("0", 0),
             ("1234", 1234),
             ("512m", 512 * MIB),
             ("1g", GIB),
@@ -220,7 +237,6 @@ mod tests {
             ("0.5", 500),
             ("1.5s", 1500),
             ("1d", 86_400_000),
-            ("0", 0),
         ];
         for (text, millis) in table {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");

@@ -28,9 +28,11 @@ pub enum TreeError {
     HardLinked { path: PathBuf, origin: Origin, links: u64 },
     #[error("`{}` (rule {access} of {origin}) lies in a place that every sandbox has of its own", path.display())]
     Synthetic { path: PathBuf, access: Access, origin: Origin },
+    #[error("`{}` (rule rw of {origin}) is a symlink in a writable place, and leads to `{}`", path.display(), real.display())]
+    LinkInWritable { path: PathBuf, real: PathBuf, origin: Origin },
     #[error("the working directory `{}` lies inside the excluded `{}` ({origin})", workdir.display(), excluded.display())]
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
-    #[error("the working directory `{}` holds the home directory: all of it would be writable", .0.display())]
+    #[error("the working directory `{}` is part of the system, or holds the home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
 
@@ -65,6 +67,25 @@ pub struct Tree {
 /// Places that every box has of its own, whatever the rules say about what lies above them.
 pub const PRIVATE: [&str; 5] = ["/tmp", "/var/tmp", "/run", "/dev", "/proc"];
 
+/// Directories that are nobody's project, with all below them.
+const SYSTEM: [&str; 13] = [
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/sbin",
+    "/sys",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/sbin",
+    "/usr/share",
+];
+/// Directories that are nobody's project, but may hold one.
+const SYSTEM_TOPS: [&str; 7] = ["/", "/home", "/opt", "/srv", "/usr", "/usr/local", "/var"];
+
 impl Tree {
     /// Resolves the rules of a policy on this host.
     pub fn new(policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
@@ -79,6 +100,7 @@ impl Tree {
     /// As [`Tree::new`], with what was looked up already.
     pub fn with(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
         let mut candidates: BTreeMap<OsString, Vec<(usize, Node)>> = BTreeMap::new();
+        let mut followed: Vec<(usize, Followed)> = Vec::new();
         for (index, rule) in policy.rules.iter().enumerate() {
             // Presets name hundreds of paths of which a host has a dozen.
             if let (Pattern::Exact(path), Missing::Ignore) = (&rule.pattern, rule.missing)
@@ -86,22 +108,63 @@ impl Tree {
             {
                 continue;
             }
-            for (path, node) in resolve(lookup, rule)? {
+            let named = resolve(lookup, rule)?;
+            for (path, node) in named.nodes {
                 candidates.entry(path.into()).or_default().push((index, node));
             }
+            followed.extend(named.followed.into_iter().map(|found| (index, found)));
         }
-        let mut tree = Tree::default();
-        for (path, found) in candidates {
-            let best = found.into_iter().max_by_key(|(index, _)| rank(&policy.rules[*index], *index));
-            if let Some((_, node)) = best {
-                tree.nodes.insert(path, node);
+        if !followed.is_empty() {
+            // What a link leads to is judged by what holds there without it.
+            let without = Tree::best(policy, candidates.clone());
+            for (index, found) in followed {
+                if without.may_follow(&policy.rules[index], &found, facts)? {
+                    candidates.entry(found.real.into()).or_default().push((index, found.node));
+                }
             }
         }
+        let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
         tree.drop_idle(policy.root);
+        tree.settle_unwritable();
         tree.check(policy, facts)?;
         Ok(tree)
+    }
+
+    /// For each path the rule that decides.
+    fn best(policy: &Policy, candidates: BTreeMap<OsString, Vec<(usize, Node)>>) -> Tree {
+        let decide = |found: Vec<(usize, Node)>| {
+            found.into_iter().max_by_key(|(index, _)| rank(&policy.rules[*index], *index)).map(|(_, node)| node)
+        };
+        Tree { nodes: candidates.into_iter().filter_map(|(path, found)| Some((path, decide(found)?))).collect() }
+    }
+
+    /// Whether a rule also speaks for what a symlink on its path leads to. A link may have been planted by an earlier box,
+    /// or come with the project, to have something shown or written that it points at.
+    fn may_follow(&self, rule: &FileRule, found: &Followed, facts: &Facts) -> Result<bool, TreeError> {
+        let there = self.decide(&found.real).map(|(_, node)| node.access);
+        let planted =
+            || found.links.iter().any(|link| self.above(link).is_some_and(|(_, node)| node.access == Access::Rw));
+        let named = matches!(rule.pattern, Pattern::Exact(_))
+            && matches!(rule.origin.layer, LayerKind::Flags | LayerKind::Global);
+        match rule.access {
+            Access::Exclude => Ok(true),
+            // Protects what could be written. It shows nothing, unless the user named it, by a link that no box can set.
+            Access::Ro => Ok(there == Some(Access::Rw) || (named && !planted())),
+            Access::Rw if there == Some(Access::Rw) => Ok(false),
+            Access::Rw if planted() && named => Err(TreeError::LinkInWritable {
+                path: found.links.first().cloned().unwrap_or_default(),
+                real: found.real.clone(),
+                origin: rule.origin.clone(),
+            }),
+            Access::Rw if planted() => Ok(false),
+            Access::Rw if named => Ok(true),
+            // A cache on another disk; never something else of the user's home, nor anything for root.
+            Access::Rw => Ok(facts.uid != 0
+                && !found.real.starts_with(&facts.home)
+                && fs::metadata(&found.real).is_ok_and(|data| data.uid() == facts.uid)),
+        }
     }
 
     /// Every node, parents before children.
@@ -191,6 +254,37 @@ impl Tree {
         }
     }
 
+    /// Where the caller cannot make a name, neither can the box, until it changes the directory's permissions, which it may
+    /// when it owns it. So such a directory is read-only, and needs no stand-ins; nothing is made in it either.
+    fn settle_unwritable(&mut self) {
+        let mut writable: BTreeMap<PathBuf, bool> = BTreeMap::new();
+        let absent: Vec<(PathBuf, Node)> = self
+            .nodes()
+            .filter(|(_, n)| matches!(n.state, State::Absent(_)))
+            .map(|(path, node)| (path.to_path_buf(), node.clone()))
+            .collect();
+        for (path, node) in absent {
+            let Some(dir) = path.ancestors().skip(1).find(|dir| dir.exists()) else { continue };
+            let can = *writable
+                .entry(dir.to_path_buf())
+                .or_insert_with(|| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok());
+            if can {
+                continue;
+            }
+            self.nodes.remove(path.as_os_str());
+            if node.access == Access::Rw {
+                continue;
+            }
+            match self.nodes.get_mut(dir.as_os_str()) {
+                Some(own) => own.access = own.access.max(Access::Ro),
+                None => {
+                    let read_only = Node { access: Access::Ro, kind: Kind::Dir, state: State::Present, ..node };
+                    self.nodes.insert(dir.as_os_str().to_owned(), read_only);
+                }
+            }
+        }
+    }
+
     fn check(&self, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
         for (path, node) in self.nodes() {
             if path.starts_with("/proc") || path.starts_with("/dev") {
@@ -221,7 +315,9 @@ impl Tree {
             });
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
-        if writable && (workdir == Path::new("/") || (facts.home.starts_with(workdir) && facts.home != *workdir)) {
+        let system =
+            SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
+        if writable && (system || (facts.home.starts_with(workdir) && facts.home != *workdir)) {
             return Err(TreeError::WorkdirTooWide(workdir.clone()));
         }
         Ok(())
@@ -270,34 +366,51 @@ fn rank(rule: &FileRule, index: usize) -> (bool, usize, LayerKind, Access, usize
 }
 
 /// The real paths that one rule names.
-fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Vec<(PathBuf, Node)>, TreeError> {
-    let node = |kind, state, exact| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
+#[derive(Default)]
+struct Named {
+    nodes: Vec<(PathBuf, Node)>,
+    /// Those that a symlink leads to.
+    followed: Vec<Followed>,
+}
+
+struct Followed {
+    real: PathBuf,
+    node: Node,
+    links: Vec<PathBuf>,
+}
+
+fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
+    let mut named = Named::default();
     match &rule.pattern {
         Pattern::Glob(glob) => {
-            let mut found = Vec::new();
             for path in glob.expand() {
-                found.extend(present(lookup, rule, &path, false)?);
+                present(lookup, rule, &path, false, &mut named)?;
             }
-            Ok(found)
         }
         Pattern::Exact(path) => {
-            let found = present(lookup, rule, path, true)?;
-            if !found.is_empty() {
-                return Ok(found);
+            if present(lookup, rule, path, true, &mut named)? {
+                return Ok(named);
             }
+            let node = |kind, text| Node {
+                access: rule.access,
+                kind,
+                origin: rule.origin.clone(),
+                state: State::Absent(text),
+                exact: true,
+            };
             match rule.missing {
-                Missing::Ignore => Ok(Vec::new()),
-                Missing::Make => Ok(vec![(real(lookup, path), node(Kind::Dir, State::Absent(""), true))]),
-                Missing::Protect(kind) => Ok(vec![(real(lookup, path), node(kind, State::Absent(""), true))]),
-                Missing::ProtectText(text) => {
-                    Ok(vec![(real(lookup, path), node(Kind::File, State::Absent(text), true))])
-                }
+                Missing::Ignore => {}
+                Missing::Make => named.nodes.push((real(lookup, path), node(Kind::Dir, ""))),
+                Missing::Protect(kind) => named.nodes.push((real(lookup, path), node(kind, ""))),
+                Missing::ProtectText(text) => named.nodes.push((real(lookup, path), node(Kind::File, text))),
                 Missing::Fail => {
-                    Err(TreeError::Missing { path: path.clone(), access: rule.access, origin: rule.origin.clone() })
+                    let (path, access, origin) = (path.clone(), rule.access, rule.origin.clone());
+                    return Err(TreeError::Missing { path, access, origin });
                 }
             }
         }
     }
+    Ok(named)
 }
 
 /// The path without symlinks, as far as it exists.
@@ -305,8 +418,8 @@ pub(crate) fn real(lookup: &Lookup, path: &Path) -> PathBuf {
     lookup.walk(path).map_or_else(|_| path.to_path_buf(), |walk| walk.real)
 }
 
-/// The nodes of a path that is there: what it leads to, and every symlink on the way.
-fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool) -> Result<Vec<(PathBuf, Node)>, TreeError> {
+/// Adds the nodes of a path that is there: what it leads to, and every symlink on the way. Whether it is there.
+fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool, named: &mut Named) -> Result<bool, TreeError> {
     let node = |kind, state| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
     let walk = lookup.walk(path).map_err(|source| TreeError::Lookup {
         path: path.to_path_buf(),
@@ -315,16 +428,22 @@ fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool) -> Result
         source,
     })?;
     let end = match walk.end {
-        End::Dir => Some(node(Kind::Dir, State::Present)),
-        End::File => Some(node(Kind::File, State::Present)),
+        End::Dir => node(Kind::Dir, State::Present),
+        End::File => node(Kind::File, State::Present),
         // A link to nothing: what it names must not appear either, or it would appear under both names.
-        End::Missing if !walk.links.is_empty() && rule.access != Access::Rw => Some(node(Kind::Dir, State::Absent(""))),
-        End::Missing => None,
+        End::Missing if !walk.links.is_empty() && rule.access != Access::Rw => node(Kind::Dir, State::Absent("")),
+        End::Missing => return Ok(false),
     };
     // Replacing a link that leads to it would replace a protected path as well.
-    let links = walk.links.into_iter().filter(|_| end.is_some() && rule.access != Access::Rw);
-    let links: Vec<_> = links.map(|link| (link, node(Kind::File, State::Link))).collect();
-    Ok(end.map(|node| (walk.real, node)).into_iter().chain(links).collect())
+    if rule.access != Access::Rw {
+        named.nodes.extend(walk.links.iter().map(|link| (link.clone(), node(Kind::File, State::Link))));
+    }
+    if walk.links.is_empty() {
+        named.nodes.push((walk.real, end));
+    } else {
+        named.followed.push(Followed { real: walk.real, node: end, links: walk.links });
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -375,6 +494,30 @@ mod tests {
         assert_eq!(found, ["ro link a", "ro link b", "ro present real/sub"]);
         let (_dir, project) = place(&["a -> nothing"]);
         assert_eq!(decisions(&project, |f| f.exclude("a")).unwrap(), ["exclude link a", "exclude absent nothing"]);
+    }
+
+    #[test]
+    fn a_link_neither_shows_what_is_hidden_nor_opens_what_is_not_writable() {
+        let (dir, project) = place(&["vault", ".vscode -> vault", ".idea -> ../key", "out -> ../key"]);
+        let home = dir.path().canonicalize().unwrap();
+        fs::write(home.join("key"), "").unwrap();
+        let access = |flags: &dyn Fn(&mut Layer), path: &Path| {
+            let mut layer = Layer::flags();
+            flags(&mut layer);
+            let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+            let tree = Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() })?;
+            Ok::<_, TreeError>(tree.decide(path).map(|(_, node)| node.access))
+        };
+        let hide = |f: &mut Layer| {
+            f.exclude("vault");
+            f.exclude("~/key");
+        };
+        assert_eq!(access(&hide, &project.join("vault")).unwrap(), Some(Access::Exclude));
+        assert_eq!(access(&hide, &home.join("key")).unwrap(), Some(Access::Exclude));
+        // What it leads to can be named itself.
+        assert_eq!(access(&|f| f.rw("~/key"), &home.join("key")).unwrap(), Some(Access::Rw));
+        assert_eq!(access(&|f| f.rw("ou*"), &home.join("key")).unwrap(), Some(Access::Ro));
+        assert!(matches!(access(&|f| f.rw("out"), &home.join("key")), Err(TreeError::LinkInWritable { .. })));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ringfence_linux::notify::{self, Act, Call};
 use ringfence_policy::policy::{Network, Policy, Root};
 use ringfence_policy::rules::{Access, normalise};
-use ringfence_policy::tree::{PRIVATE, Tree};
+use ringfence_policy::tree::{PRIVATE, State, Tree};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -115,7 +115,14 @@ impl Tracer {
             Act::Execute => "execute",
         };
         let object = printable(&real);
-        let allow = format!("{flag} {object}");
+        let preset = node.and_then(|(_, n)| n.origin.place.strip_prefix("preset "));
+        // A flag cannot name what is not there; a stand-in is there while the box runs.
+        let stand_in = node.is_some_and(|(path, n)| path == real && matches!(n.state, State::Absent(_)));
+        let allow = match preset {
+            Some(preset) if stand_in => format!("--preset '!{preset}'"),
+            _ if real.exists() => format!("{flag} {object}"),
+            _ => format!("{flag} {}", printable(there)),
+        };
         Some(Denial { object, act, rule, allow })
     }
 

@@ -30,8 +30,7 @@ pub fn gather() -> Result<Facts, FactsError> {
         home,
         env,
         mounts: MountPoint::parse(&read("/proc/self/mountinfo")?),
-        // Absent in a network namespace without procfs; then no host socket is listed and none is hidden by name.
-        sockets: self::read("/proc/net/unix").map(|text| bound_sockets(&text)).unwrap_or_default(),
+        sockets: bound_sockets(&read("/proc/net/unix")?),
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
     })
 }
@@ -39,7 +38,7 @@ pub fn gather() -> Result<Facts, FactsError> {
 /// Reads a file of procfs, whose size nobody knows, in large pieces.
 fn read(path: &str) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16 << 10);
-    std::fs::File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    std::fs::File::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,8 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, ResolveFlag
 const DIR_MODE: u32 = 0o755;
 /// A list cannot be longer than this; a box that would need more is refused.
 const LIST_LIMIT: usize = 64 * 1024;
+/// Nor can those of all living boxes together: one more is refused.
+const LIVING_LIMIT: usize = 4 << 20;
 
 /// Why the keeper could not prepare a box.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +63,14 @@ impl Keeper {
         if stubs.is_empty() {
             return if groups.is_empty() { Ok(None) } else { Self::beside(None, groups).map(Some) };
         }
-        let mut registry = Registry::open(registry)?;
+        let (path, mut memory) = (c_path(registry)?, Memory::new());
+        let mut registry = Registry::open(&path, &mut memory)?;
         registry.sweep(None);
-        let (needed, mut entries) = needed(stubs, &registry.living);
+        if registry.memory.full {
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()));
+            return Err(KeeperError::List { path, source: io::ErrorKind::StorageFull.into() });
+        }
+        let (needed, mut entries) = needed(stubs, &registry.memory.living);
         groups.iter().for_each(|group| {
             entries.push(GROUP);
             entries.extend_from_slice(group.as_bytes_with_nul());
@@ -90,7 +97,7 @@ impl Keeper {
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
             sys::close_all_but(&[read.as_raw_fd(), own]);
             let _ = rustix::io::read(&read, &mut [0u8; 1]);
-            if let (Some(list), Some(memory)) = (&list, memory.take()) {
+            if let (Some(list), Some(memory)) = (&list, &mut memory) {
                 list.leave(memory);
             }
             groups.iter().for_each(|group| remove_group(group));
@@ -161,71 +168,77 @@ enum Round {
 /// Removes what boxes left that were killed together with their keepers. Called before anything of the host is looked at,
 /// so that no plan takes a stand-in for the user's own.
 pub fn sweep(registry: &Path) {
+    let mut memory = Memory::new();
     if registry.is_dir()
-        && let Ok(mut registry) = Registry::open(registry)
+        && let Ok(path) = c_path(registry)
+        && let Ok(mut registry) = Registry::open(&path, &mut memory)
     {
         registry.sweep(None);
         registry.close();
     }
 }
 
-/// Buffers for sweeping.
+fn c_path(path: &Path) -> Result<CString, KeeperError> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|e| KeeperError::List { path: path.to_path_buf(), source: e.into() })
+}
+
+/// Buffers for sweeping, made where memory can be had: the keeper, which shares its owner's, must neither take nor free any.
 struct Memory {
+    /// The lists of all living boxes, one after the other.
     living: Vec<u8>,
     list: Vec<u8>,
+    /// What lives did not fit, so that nothing can be said to be unused.
+    full: bool,
 }
 
 impl Memory {
     fn new() -> Memory {
-        Memory { living: Vec::with_capacity(LIST_LIMIT), list: vec![0; LIST_LIMIT] }
+        // Untouched pages cost nothing.
+        Memory { living: Vec::with_capacity(LIVING_LIMIT), list: vec![0; LIST_LIMIT], full: false }
     }
 }
 
 /// The directory of all lists of this user, locked.
-struct Registry {
-    path: CString,
+struct Registry<'a> {
+    path: &'a CStr,
     dir: OwnedFd,
     lock: OwnedFd,
-    /// The lists of all living boxes, one after the other.
-    living: Vec<u8>,
-    list: Vec<u8>,
+    memory: &'a mut Memory,
 }
 
 const LOCK: &CStr = c"lock";
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-impl Registry {
+impl<'a> Registry<'a> {
     /// Makes the directory when it is not there, and locks it.
-    fn open(path: &Path) -> Result<Registry, KeeperError> {
-        let error = |e: rustix::io::Errno| KeeperError::List { path: path.to_path_buf(), source: e.into() };
-        let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| error(rustix::io::Errno::INVAL))?;
+    fn open(path: &'a CStr, memory: &'a mut Memory) -> Result<Registry<'a>, KeeperError> {
+        let name = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
         loop {
-            own_directory(path)?;
-            match Registry::lock(&c_path, Memory::new()) {
+            own_directory(name)?;
+            match Self::lock(path) {
                 // The last box of before took it away in this moment.
                 Ok(None) | Err(rustix::io::Errno::NOENT) => {}
-                Ok(Some(registry)) => return Ok(registry),
-                Err(e) => return Err(error(e)),
+                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory }),
+                Err(e) => return Err(KeeperError::List { path: name.to_path_buf(), source: e.into() }),
             }
         }
     }
 
     /// Opens and locks it. `None` when it was taken away meanwhile. Allocates nothing.
-    fn lock(path: &CStr, Memory { living, list }: Memory) -> Result<Option<Registry>, rustix::io::Errno> {
+    fn lock(path: &CStr) -> Result<Option<(OwnedFd, OwnedFd)>, rustix::io::Errno> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = rustix::fs::openat(&dir, LOCK, flags, PRIVATE)?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
-        if rustix::fs::fstat(&lock)?.st_nlink == 0 {
-            return Ok(None);
-        }
-        Ok(Some(Registry { path: path.to_owned(), dir, lock, living, list }))
+        Ok((rustix::fs::fstat(&lock)?.st_nlink > 0).then_some((dir, lock)))
     }
 
     /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them. Allocates nothing.
     fn sweep(&mut self, own: Option<&CStr>) {
-        self.living.clear();
+        self.memory.living.clear();
+        self.memory.full = false;
         // What lives must be known before anything is removed; and a directory of one box may have another's names in it.
         for round in [Round::Living, Round::Remove, Round::Forget] {
             let mut space = [MaybeUninit::uninit(); 2048];
@@ -249,19 +262,25 @@ impl Registry {
         if gone == (round == Round::Living) {
             return;
         }
-        let length = read_all(&file, &mut self.list);
+        let Memory { living, list, full } = &mut *self.memory;
+        let length = read_all(&file, list);
         if round == Round::Living {
-            // Without room to remember what lives, nothing is removed: the next start tries again.
-            let room = self.living.capacity() - self.living.len();
-            self.living.extend_from_slice(&self.list[..length.min(room)]);
+            // Never beyond the capacity: it would be memory taken.
+            *full |= living.capacity() - living.len() < length;
+            if !*full {
+                living.extend_from_slice(&list[..length]);
+            }
+            return;
+        }
+        if *full {
             return;
         }
         let mut in_use = false;
-        for entry in self.list[..length].split_inclusive_mut(|b| *b == 0).rev() {
+        for entry in list[..length].split_inclusive_mut(|b| *b == 0).rev() {
             let Some((kind, path)) = entry.split_first_mut() else { continue };
             let name = path.strip_suffix(b"\0").unwrap_or(path);
-            if !lists(&self.living, name) {
-                in_use |= lists_below(&self.living, name);
+            if !lists(living, name) {
+                in_use |= lists_below(living, name);
                 remove(*kind, path);
             }
         }
@@ -273,9 +292,9 @@ impl Registry {
 
     /// Takes the directory itself away when no box lives.
     fn close(self) {
-        if self.living.is_empty() {
+        if self.memory.living.is_empty() && !self.memory.full {
             let _ = rustix::fs::unlinkat(&self.dir, LOCK, AtFlags::empty());
-            let _ = rustix::fs::rmdir(self.path.as_c_str());
+            let _ = rustix::fs::rmdir(self.path);
         }
     }
 }
@@ -291,10 +310,10 @@ struct List {
 
 impl List {
     /// Writes the list of a new box.
-    fn write(registry: Registry, entries: &[u8]) -> Result<List, KeeperError> {
+    fn write(registry: Registry<'_>, entries: &[u8]) -> Result<List, KeeperError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("box-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = Path::new(std::ffi::OsStr::from_bytes(registry.path.as_bytes())).join(&name);
+        let path = Path::new(std::ffi::OsStr::from_bytes(registry.path.to_bytes())).join(&name);
         let error = |source: io::Error| KeeperError::List { path: path.clone(), source };
         if entries.len() > LIST_LIMIT {
             return Err(error(io::ErrorKind::FileTooLarge.into()));
@@ -305,7 +324,7 @@ impl List {
         rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| error(e.into()))?;
         let mut file = fs::File::from(file);
         io::Write::write_all(&mut file, entries).map_err(error)?;
-        Ok(List { file, name: c_name, registry_path: registry.path, registry_lock: registry.lock })
+        Ok(List { file, name: c_name, registry_path: registry.path.to_owned(), registry_lock: registry.lock })
     }
 
     /// Lets other boxes start and end.
@@ -314,8 +333,9 @@ impl List {
     }
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
-    fn leave(&self, memory: Memory) {
-        if let Ok(Some(mut registry)) = Registry::lock(&self.registry_path, memory) {
+    fn leave(&self, memory: &mut Memory) {
+        if let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) {
+            let mut registry = Registry { path: &self.registry_path, dir, lock, memory };
             registry.sweep(Some(&self.name));
             registry.close();
         }
@@ -333,16 +353,19 @@ fn read_all(file: &OwnedFd, buffer: &mut [u8]) -> usize {
     length
 }
 
+/// Makes a name. No symlink is followed on the way: a box may have put one there since the plan was made.
 fn make(stub: &Stub) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(()) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let made = match stub.kind {
-        Kind::Dir => fs::DirBuilder::new().mode(DIR_MODE).create(&stub.path),
-        Kind::File => fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(STUB_FILE_MODE)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&stub.path)
-            .and_then(|mut file| io::Write::write_all(&mut file, stub.text.as_bytes())),
+        Kind::Dir => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE)).map_err(io::Error::from),
+        Kind::File => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
+                .map_err(io::Error::from)
+                .and_then(|file| io::Write::write_all(&mut fs::File::from(file), stub.text.as_bytes()))
+        }
     };
     match made {
         // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.

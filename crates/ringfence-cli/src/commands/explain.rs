@@ -63,7 +63,9 @@ fn path(what: &OsStr, situation: &Situation) -> Result<Option<PathBuf>, Failure>
     let is_path = looks_like_path
         || what.as_bytes().starts_with(b"~")
         || what.as_bytes().starts_with(b".")
-        || workdir.join(what).symlink_metadata().is_ok();
+        || workdir.join(what).symlink_metadata().is_ok()
+        // A name without a dot or a colon is a file that is not there yet, not a host.
+        || (what != "localhost" && !what.as_bytes().iter().any(|b| matches!(b, b'.' | b':')));
     if !is_path {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -45,8 +45,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(&format!("ringfence: profile {}, engine {engine}", policy.profile));
     }
-    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
+    // Before anything starts: what cannot be written must not end a command that did well.
     write_report(args, &report)?;
+    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
     if let Some(captures) = captures {
         output::json(&Record::ended(&outcome, captures, engine, &policy.profile, &report))?;
     }
@@ -137,7 +138,13 @@ fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
             output::say(text(false).trim_end());
             Ok(())
         }
-        Some(Some(path)) => std::fs::File::create(path)
+        // Where it lies, an earlier box may have put a link or a pipe.
+        Some(Some(path)) => std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)
             .and_then(|mut file| file.write_all(text(args.json).as_bytes()))
             .map_err(|error| Failure::new(Kind::Output, format!("cannot write `{}`: {error}", path.display()))),
     }
@@ -155,7 +162,8 @@ fn exit_code(outcome: &Outcome) -> u8 {
 /// What the policy refused, a line each, when that was traced; else where to find out, for a person at a terminal whose
 /// command failed. A program that reads our stderr gets nothing that the command did not write.
 fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
-    let failed = outcome.ended != Ended::Exited(0) && outcome.reason.is_none();
+    // A signal was not the sandbox, and from 126 on the one who ended it has said why.
+    let failed = matches!(outcome.ended, Ended::Exited(1..126)) && outcome.reason.is_none();
     let person = rustix::termios::isatty(rustix::stdio::stderr());
     if !plan.trace_denials && failed && person {
         return vec!["ringfence: if the sandbox was in the way, `--trace-denials` says where".to_owned()];

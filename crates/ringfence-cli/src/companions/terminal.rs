@@ -116,7 +116,7 @@ impl Relay {
                 if let Some(master) = &self.master
                     && let Some(interrupt) = interrupt_key(master)
                     && self.typed.bytes().contains(&interrupt)
-                    && self.interrupts.typed(Instant::now())
+                    && self.interrupts.typed(Instant::now(), edits_no_line(master))
                 {
                     self.signals.give_up();
                 }
@@ -282,20 +282,33 @@ fn interrupt_key(master: &OwnedFd) -> Option<u8> {
     (settings.local_modes.contains(LocalModes::ISIG) && key != 0).then_some(key)
 }
 
+/// Whether the program leaves lines to the terminal: a shell's or interpreter's own line editor does not.
+fn edits_no_line(master: &OwnedFd) -> bool {
+    tcgetattr(master).is_ok_and(|settings| settings.local_modes.contains(LocalModes::ICANON))
+}
+
 /// Tells a command that hangs from one that answers: typed twice, and nothing but the echo came in between.
+/// Whoever types it four times in two seconds means it, whatever the command answers; a line editor, which answers each
+/// with a new prompt, is not taken at its word (`insistent`).
 #[derive(Debug, Default)]
 struct Interrupts {
     first: Option<Instant>,
+    last: [Option<Instant>; 4],
 }
 
 impl Interrupts {
     /// A command gets so much time to answer before the second one counts.
     const ANSWER: Duration = Duration::from_millis(200);
 
+    const INSISTENT: Duration = Duration::from_secs(2);
+
     /// An interrupt was typed; whether to end the box by force.
-    fn typed(&mut self, now: Instant) -> bool {
+    fn typed(&mut self, now: Instant, insistent: bool) -> bool {
+        self.last.rotate_left(1);
+        self.last[3] = Some(now);
+        let insists = insistent && self.last[0].is_some_and(|at| now.duration_since(at) <= Self::INSISTENT);
         let first = *self.first.get_or_insert(now);
-        now.duration_since(first) >= Self::ANSWER
+        insists || now.duration_since(first) >= Self::ANSWER
     }
 
     /// The box shows something.
@@ -449,18 +462,18 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
         let mut interrupts = Interrupts::default();
-        assert!(!interrupts.typed(start));
+        assert!(!interrupts.typed(start, true));
         interrupts.shown(b"^C\r\n");
-        assert!(interrupts.typed(later));
+        assert!(interrupts.typed(later, true));
 
         let mut interrupts = Interrupts::default();
-        assert!(!interrupts.typed(start));
+        assert!(!interrupts.typed(start, true));
         interrupts.shown(b"^C\r\n$ ");
-        assert!(!interrupts.typed(later));
+        assert!(!interrupts.typed(later, true));
 
         // Two at once, before anything could answer.
         let mut interrupts = Interrupts::default();
-        assert!(!interrupts.typed(start));
-        assert!(!interrupts.typed(start + Duration::from_millis(50)));
+        assert!(!interrupts.typed(start, true));
+        assert!(!interrupts.typed(start + Duration::from_millis(50), true));
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
-use ringfence_linux::setup::Step;
+use ringfence_linux::setup::{Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter, userns};
 use ringfence_policy::Guarantee;
@@ -265,7 +265,8 @@ impl Staged {
     }
 
     fn steps(&self) -> Result<Vec<Step>, EngineError> {
-        let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))? }];
+        let tmpfs = Tmpfs::new(0o711, 1 << 20, 4096, None);
+        let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))?, tmpfs }];
         for (source, kind) in &self.0 {
             let (at, directory) = (c_path(&self.place(source))?, *kind == Kind::Dir);
             steps.push(Step::Stage { source: c_path(source)?, at, directory });
@@ -518,6 +519,9 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
+/// `bwrap` takes names and follows them.
+const SWAP: &str = "a second sandbox in the same project could swap a directory for a link while it mounts";
+
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
     available()?;
@@ -529,10 +533,12 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
     let by_root = by_root(facts);
     answer(Engine::Bubblewrap, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
-        Guarantee::FsWritesConfined => enforced("bwrap: own mount namespace, no device or set-user-id files"),
+        Guarantee::FsWritesConfined => {
+            weakened(format!("bwrap: own mount namespace, no device or set-user-id files; {SWAP}"))
+        }
         Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
         Guarantee::FsProtectedPaths => {
-            enforced("bwrap: read-only binds, pinned ancestors, stand-ins for missing names")
+            weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
         }
         Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
         Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),

@@ -18,6 +18,7 @@ use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::{format_duration, format_size};
 use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
@@ -187,7 +188,11 @@ fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
         Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),
         Guarantee::LimitTime => return enforced("TERM, then KILL of process 1 from outside"),
         Guarantee::LimitOutput => return enforced("streamed; captured output keeps a bounded head and tail"),
-        Guarantee::LimitCpu if plan.limits.cpus.is_none() => return enforced("RLIMIT_CPU and a watch over the tree"),
+        Guarantee::LimitCpu if plan.limits.cpus.is_none() => {
+            return weakened(
+                "RLIMIT_CPU of each process and a watch over the tree, which misses what ends between two looks",
+            );
+        }
         _ => {}
     }
     match Home::find() {
@@ -201,6 +206,19 @@ fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
             }
         }),
     }
+}
+
+/// The limits of a plan in words.
+fn limit_steps(plan: &Plan) -> Vec<String> {
+    let limits = &plan.limits;
+    let mut lines = Vec::new();
+    lines.extend(limits.memory.map(|n| format!("limit memory to {}", format_size(n))));
+    lines.extend(limits.cpus.map(|n| format!("limit processors to {n}")));
+    lines.extend(limits.pids.map(|n| format!("limit processes to {n}")));
+    lines.extend(limits.files.map(|n| format!("limit open files to {n}")));
+    lines.extend(limits.cpu_time.map(|t| format!("limit processor time to {}", format_duration(t))));
+    lines.extend(limits.timeout.map(|t| format!("end everything after {}", format_duration(t))));
+    lines
 }
 
 /// Limits of each process, which every box has.
@@ -286,8 +304,9 @@ impl Running {
         let _ = self.launched.signal(libc::SIGKILL);
         let waited = self.launched.reap().map_err(EngineError::Wait)?;
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
         if let Some(group) = self.group {
-            group.remove()?;
+            let _ = group.remove();
         }
         Ok((waited, usage))
     }

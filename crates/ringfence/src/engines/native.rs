@@ -264,6 +264,12 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
         lines.push("close user namespaces".to_owned());
     }
     lines.push(format!("become {}:{} without any capability or new privileges", plan.uid, plan.gid));
+    lines.extend(super::limit_steps(plan));
+    let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
+    if landlock_rules(plan)?.is_some() {
+        lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
+    }
+    lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
     lines.push(format!("enter `{}`", plan.workdir.display()));
     let args: Vec<String> =
         plan.command.args.iter().map(|a| String::from_utf8_lossy(a.as_bytes()).into_owned()).collect();

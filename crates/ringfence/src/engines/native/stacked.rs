@@ -79,10 +79,15 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
     answer(Engine::Native, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly | Guarantee::FsWritesConfined | Guarantee::KernelSecondWall => match abi {
             0 | 1 => missing("this kernel's Landlock cannot confine writes", CURE),
-            abi => enforced(format!("Landlock ABI {abi} confines writes, inside the outer sandbox")),
+            abi => weakened(format!(
+                "Landlock ABI {abi} confines writes, not permissions and times; the outer sandbox holds"
+            )),
         },
         Guarantee::NetIsolated => no_network(abi),
-        Guarantee::NetHostSocketsClosed | Guarantee::ProcIsolated => outer(),
+        Guarantee::NetHostSocketsClosed => outer(),
+        Guarantee::ProcIsolated => weakened("the outer sandbox; what else runs in it is seen"),
+        Guarantee::FsTempPrivate => weakened("the outer sandbox's own, shared with what else runs in it"),
+        Guarantee::FsDiskBounded => weakened("the outer sandbox's limits, not this run's"),
         Guarantee::KernelFiltered => enforced("system-call filter, stacked on the outer sandbox's"),
         Guarantee::LifeNoSurvivors => {
             weakened("every descendant is killed at the end, and ends with the outer sandbox at last")
