@@ -206,7 +206,8 @@ fn files() -> BTreeSet<PathBuf> {
             let own = entry.metadata().is_ok_and(|m| m.uid() == uid);
             let name = entry.file_name().to_string_lossy().into_owned();
             let telling = ["ringfence", "bwrap", "probe"].iter().any(|word| name.contains(word));
-            let of_the_suite = ["ringfence-case-", "ringfence-suite-", "ringfence-programs-"];
+            let of_the_suite =
+                ["ringfence-case-", "ringfence-suite-", "ringfence-programs-", "ringfence-test-", "ringfence-kernel-"];
             // The directory of a keeper goes with its last box, which may be somebody else's.
             let keeper = keepers.iter().any(|k| Path::new(k) == entry.path()) || name == "lock";
             let living = name.strip_prefix("box-").and_then(|rest| rest.split('-').next()?.parse().ok());
