@@ -482,7 +482,8 @@ impl<'a> View<'a> {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
-                let fleeting = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                // Gone since it was looked up is as fleeting as a socket.
+                let fleeting = fs::symlink_metadata(path).map_or(true, |m| m.file_type().is_socket());
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
             }
         }

