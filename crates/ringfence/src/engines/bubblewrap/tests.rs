@@ -19,8 +19,10 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        // Not in /tmp, which every box has of its own.
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        // Not in /tmp, which every box has of its own, and where a clone may lie.
+        let home = std::env::var("HOME").unwrap_or_default();
+        let bases = ["/var/lib", home.as_str(), env!("CARGO_MANIFEST_DIR")];
+        let dir = bases.iter().find_map(|base| tempfile::tempdir_in(base).ok()).unwrap();
         let home = fs::canonicalize(dir.path()).unwrap();
         let workdir = home.join("project");
         fs::create_dir(&workdir).unwrap();
