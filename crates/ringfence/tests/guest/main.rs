@@ -4,6 +4,8 @@
 mod commands;
 mod files;
 mod host;
+mod life;
+mod load;
 
 use host::{Host, Place};
 
