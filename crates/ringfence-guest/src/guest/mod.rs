@@ -146,6 +146,8 @@ trait Task: fmt::Debug {
 pub fn run() -> Result<(), Fault> {
     let at = |what| move |errno| Fault::System { what, errno };
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(at("hide"))?;
+    // Else it is called by what it was executed from.
+    rustix::thread::set_name(c"guest").map_err(at("take a name"))?;
     sys::close_range(3, u32::MAX, false).map_err(at("close descriptors"))?;
     // None of them means anything here but that a child ended, and that is asked for.
     let _blocked = sys::SignalsBlocked::new().map_err(at("block signals"))?;

@@ -6,6 +6,7 @@ mod files;
 mod host;
 mod life;
 mod load;
+mod walls;
 
 use host::{Host, Place};
 
