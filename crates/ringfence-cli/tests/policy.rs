@@ -134,8 +134,8 @@ fn a_box_cannot_trust_for_the_user() {
         "--rw",
         &format!("{home}/.local"),
         "--ro",
-        support::PROGRAM,
-        support::PROGRAM,
+        support::program(),
+        support::program(),
         "trust",
         "--yes",
     ]);
@@ -169,4 +169,9 @@ fn help_completions_and_manual_come_from_one_source() {
             assert!(place.ringfence(&["completions", shell]).out.contains(name), "{shell} {flag}");
         }
     }
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }
