@@ -126,6 +126,9 @@ impl Tree {
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
+        if facts.stranger && policy.root == Root::Host {
+            tree.close_barred();
+        }
         tree.drop_idle(policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
@@ -229,6 +232,34 @@ impl Tree {
                     self.nodes.insert(alias.into(), Node { exact: false, kind, ..node.clone() });
                 }
             }
+        }
+    }
+
+    /// Directories that a stranger to the host's files cannot enter are hidden as a whole, and passable where a rule shows
+    /// something in them: what root names in such a directory can then be reached.
+    fn close_barred(&mut self) {
+        let shows = |node: &Node| node.access != Access::Exclude && node.exact && node.state == State::Present;
+        let mut passable: BTreeMap<PathBuf, bool> = BTreeMap::new();
+        let mut barred = Vec::new();
+        for (path, _) in self.nodes() {
+            let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+            above.reverse();
+            // From where a rule shows a directory, ids are mapped, and it is no stranger there.
+            let strange = above.into_iter().take_while(|dir| !self.nodes.get(dir.as_os_str()).is_some_and(shows));
+            for dir in strange.filter(|dir| !PRIVATE.iter().any(|place| dir.starts_with(place))) {
+                let open = *passable.entry(dir.to_path_buf()).or_insert_with(|| {
+                    fs::symlink_metadata(dir).map_or(true, |data| !data.is_dir() || data.mode() & 0o001 != 0)
+                });
+                if !open {
+                    barred.push(dir.to_path_buf());
+                    break;
+                }
+            }
+        }
+        for dir in barred {
+            let origin = Origin { layer: LayerKind::Profile, place: "nobody else may enter it".into() };
+            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state: State::Present, exact: false };
+            self.nodes.insert(dir.into(), node);
         }
     }
 
@@ -518,6 +549,32 @@ mod tests {
         assert_eq!(access(&|f| f.rw("~/key"), &home.join("key")).unwrap(), Some(Access::Rw));
         assert_eq!(access(&|f| f.rw("ou*"), &home.join("key")).unwrap(), Some(Access::Ro));
         assert!(matches!(access(&|f| f.rw("out"), &home.join("key")), Err(TreeError::LinkInWritable { .. })));
+    }
+
+    #[test]
+    fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = std::env::current_dir().unwrap();
+        let dir = tempfile::tempdir_in(&base).unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (home, workdir, barred) = (top.join("home"), top.join("p"), top.join("barred"));
+        for dir in [&home, &workdir, &barred, &barred.join("shown")] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&barred, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut layer = Layer::flags();
+        layer.ro(barred.join("shown").to_str().unwrap());
+        let policy = resolve(Inputs::new(workdir, home.clone(), layer)).unwrap().policy;
+        let access = |stranger, path: &Path| {
+            let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
+            Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
+        };
+        let shown = barred.join("shown");
+        assert_eq!(access(true, &barred.join("other")), Some((barred.clone(), Access::Exclude)));
+        assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));
+        assert_eq!(access(false, &shown.join("x")), Some((shown, Access::Ro)));
+        assert!(access(false, &barred.join("other")).is_none_or(|(at, _)| at != barred));
     }
 
     #[test]

@@ -25,6 +25,8 @@ use rustix::io::Errno;
 use crate::keeper::{self, Keeper, KeeperError};
 use crate::report::{Report, Verdict, enforced, weakened};
 
+pub(crate) use identity::has_roots_rights;
+
 pub use ringfence_linux::launch::Event;
 
 /// The engines.
