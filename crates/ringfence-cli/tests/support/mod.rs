@@ -46,15 +46,20 @@ pub fn engines() -> Vec<&'static str> {
     engines
 }
 
+/// Ids and home of the ordinary user.
+pub fn user() -> Option<(u32, u32, String)> {
+    let accounts = std::fs::read_to_string("/etc/passwd").unwrap();
+    let account = accounts.lines().map(|l| l.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == USER)?;
+    Some((account[2].parse().unwrap(), account[3].parse().unwrap(), account[5].to_owned()))
+}
+
 /// Runs every other test of this file once more, as an ordinary user; to be called by a test named
 /// `as_an_ordinary_user`.
 pub fn as_an_ordinary_user() {
     if !is_root() {
         return;
     }
-    let accounts = std::fs::read_to_string("/etc/passwd").unwrap();
-    let Some(account) = accounts.lines().map(|l| l.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == USER)
-    else {
+    let Some((uid, gid, home)) = user() else {
         return skip("everything as an ordinary user", "there is no user `ringfence-test` (`./test` makes it)");
     };
     let own = tempfile::Builder::new().prefix("ringfence-suite-").tempdir().unwrap();
@@ -66,8 +71,7 @@ pub fn as_an_ordinary_user() {
     // The mount is seen by these tests alone.
     let become_user = format!(
         "[ -z \"$SYSROOT\" ] || mount --bind \"$SYSROOT\" {TOOLCHAIN}
-         exec setpriv --reuid={} --regid={} --init-groups \"$@\"",
-        account[2], account[3]
+         exec setpriv --reuid={uid} --regid={gid} --init-groups \"$@\""
     );
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--", "sh", "-c", &become_user, "sh"])
@@ -75,7 +79,7 @@ pub fn as_an_ordinary_user() {
         .args(["--skip", "as_an_ordinary_user", "--test-threads", "2"])
         .env("SYSROOT", sysroot().unwrap_or_default())
         .env(PROGRAM, &copy)
-        .env("HOME", account[5])
+        .env("HOME", home)
         .env("USER", USER)
         .env_remove("XDG_RUNTIME_DIR")
         .current_dir("/")
