@@ -32,6 +32,8 @@ pub enum TreeError {
     LinkInWritable { path: PathBuf, real: PathBuf, origin: Origin },
     #[error("the working directory `{}` lies inside the excluded `{}` ({origin})", workdir.display(), excluded.display())]
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
+    #[error("the working directory `{}` would not be there: no rule shows it", .0.display())]
+    WorkdirNotShown(PathBuf),
     #[error("the working directory `{}` is part of the system, or holds the home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
@@ -345,6 +347,12 @@ impl Tree {
                 origin: node.origin.clone(),
             });
         }
+        // What a box has of its own has nothing of the host's in it, save what a rule shows.
+        let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
+        let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
+        if own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
+            return Err(TreeError::WorkdirNotShown(workdir.clone()));
+        }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
         let system =
             SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
@@ -645,5 +653,15 @@ mod tests {
         assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
         assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
         assert!(at(&project, &|_| {}).unwrap().is_ok());
+        // In `/tmp`, which every box has of its own.
+        let base_taken_away = |f: &mut Layer| f.preset("!@base").unwrap();
+        let shown = |f: &mut Layer| {
+            base_taken_away(f);
+            f.ro(".");
+        };
+        if project.starts_with("/tmp") {
+            assert!(matches!(at(&project, &base_taken_away).unwrap(), Err(TreeError::WorkdirNotShown(_))));
+        }
+        assert!(at(&project, &shown).unwrap().is_ok());
     }
 }
