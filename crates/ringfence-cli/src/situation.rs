@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::look::Lookup;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
 use ringfence::{Choice, Engine};
@@ -20,6 +21,8 @@ use crate::trust::TrustStore;
 pub struct Situation {
     pub facts: Facts,
     pub resolved: Resolved,
+    /// What was looked up to judge the project's file, and what the plan is made with.
+    pub lookup: Lookup,
 }
 
 impl Situation {
@@ -32,8 +35,9 @@ impl Situation {
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         inputs.own_dirs = vec![places.config, places.state];
-        let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved })
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let resolved = layers::resolve_with(&lookup, inputs)?;
+        Ok(Situation { facts, resolved, lookup })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {

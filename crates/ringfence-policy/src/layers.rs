@@ -15,11 +15,13 @@ use sha2::{Digest, Sha256};
 use crate::env;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
+use crate::look::Lookup;
 use crate::policy::{CommandRule, EnvPolicy, Guard, Network, Policy, Root, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
 use crate::suggest::Suggestion;
+use crate::tree;
 
 /// What a policy is made of.
 #[derive(Debug, Clone)]
@@ -208,6 +210,11 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
+    resolve_with(&Lookup::default(), inputs)
+}
+
+/// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
+pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
     let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
     let mut loosened = Vec::new();
 
@@ -228,7 +235,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
             let what = format!("defines profile `{}`", definition.name.value);
             loosened.push(Loosening { place: definition.name.place.clone(), what });
         }
-        stack.loosenings(&project.settings, &mut loosened)?;
+        stack.loosenings(lookup, &project.settings, &mut loosened)?;
         if !project_trusted && !loosened.is_empty() {
             return Err(LayerError::Untrusted { file: project.name.clone(), loosenings: loosened });
         }
@@ -612,7 +619,7 @@ impl Stack {
     }
 
     /// What these settings allow that is not allowed so far.
-    fn loosenings(&mut self, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
+    fn loosenings(&mut self, lookup: &Lookup, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
         let Settings {
             engine,
             network,
@@ -696,11 +703,12 @@ impl Stack {
             }
         }
         out.extend(larger_limits(limits, &self.limits));
-        self.file_loosenings(presets, files, out)
+        self.file_loosenings(lookup, presets, files, out)
     }
 
     fn file_loosenings(
         &mut self,
+        lookup: &Lookup,
         presets: &[At<Selection>],
         files: &[At<FileEntry>],
         out: &mut Vec<Loosening>,
@@ -717,7 +725,7 @@ impl Stack {
             let added: Vec<Preset> = value.presets.iter().copied().filter(|preset| !active(preset)).collect();
             let exposes = added.into_iter().find_map(|preset| {
                 let rules = self.look_up(preset).0.clone();
-                rules.iter().find_map(|rule| self.exposes(&before, rule))
+                rules.iter().find_map(|rule| self.exposes(lookup, &before, rule))
             });
             if let Some(what) = exposes {
                 out.push(Loosening {
@@ -728,7 +736,7 @@ impl Stack {
         }
         for entry in files {
             let rule = self.file_rule(entry, LayerKind::Project)?;
-            if let Some(what) = self.exposes(&before, &rule) {
+            if let Some(what) = self.exposes(lookup, &before, &rule) {
                 out.push(Loosening { place: entry.place.clone(), what });
             }
         }
@@ -736,16 +744,16 @@ impl Stack {
     }
 
     /// What a rule shows or opens that the rules so far do not. A path counts by its name and by what is behind its links.
-    fn exposes(&self, before: &[FileRule], rule: &FileRule) -> Option<String> {
+    fn exposes(&self, lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String> {
         let paths = match (&rule.pattern, rule.access) {
             (_, Access::Exclude) => return None,
             (Pattern::Exact(path), _) => vec![path.clone()],
             // Where all that it matches is writable already it says nothing, and what it will match is not known.
             (Pattern::Glob(glob), Access::Rw) => return Some(format!("makes `{}` writable", glob.as_str())),
-            (Pattern::Glob(glob), Access::Ro) => glob.expand(),
+            (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
         };
         for path in paths {
-            for name in [real(&path), path] {
+            for name in [tree::real(lookup, &path), path] {
                 let access = decide(before, &name).map(|rule| rule.access);
                 let hidden = match access {
                     Some(Access::Exclude) => true,
@@ -895,19 +903,6 @@ fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
     always!(tmp_inodes);
     always!(output);
     out
-}
-
-/// The path with the links of its existing part resolved.
-fn real(path: &Path) -> PathBuf {
-    for dir in path.ancestors() {
-        if let Ok(found) = dir.canonicalize() {
-            return match path.strip_prefix(dir) {
-                Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
-                _ => found,
-            };
-        }
-    }
-    path.to_path_buf()
 }
 
 #[cfg(test)]

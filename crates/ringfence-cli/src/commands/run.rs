@@ -37,7 +37,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     let situation = Situation::gather(&args.policy)?;
     situation.warn(args.verbose);
     let policy = &situation.resolved.policy;
-    let plan = plan::plan(policy, &situation.facts, &command(args, &situation))?;
+    let plan = plan::plan_with(&situation.lookup, policy, &situation.facts, &command(args, &situation))?;
     let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
     if args.dry_run {
         return dry_run(args, engine, &report, &plan, &situation);
