@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::look::Lookup;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
+use ringfence::policy::{config, git};
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -35,6 +35,7 @@ impl Situation {
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         inputs.own_dirs = vec![places.config, places.state];
+        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
         let resolved = layers::resolve_with(&lookup, inputs)?;
         Ok(Situation { facts, resolved, lookup })

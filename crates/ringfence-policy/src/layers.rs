@@ -13,6 +13,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::env;
+use crate::git;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
 use crate::look::Lookup;
@@ -39,11 +40,14 @@ pub struct Inputs {
     pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: Vec<PathBuf>,
 }
 
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
+        let git_configs = git::outer_configs(&home, &BTreeMap::new());
         Inputs {
             global: None,
             project: None,
@@ -53,6 +57,7 @@ impl Inputs {
             home,
             account_home: None,
             own_dirs: Vec::new(),
+            git_configs,
         }
     }
 }
@@ -215,7 +220,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
 /// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
 pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
+    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs, git_configs } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -224,6 +229,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
+    stack.git_configs = git_configs;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -339,6 +345,7 @@ struct Stack {
     home: PathBuf,
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
+    git_configs: Vec<PathBuf>,
     profile: &'static Profile,
     name: String,
     engine: EngineChoice,
@@ -368,6 +375,7 @@ impl Stack {
             home,
             account_home: None,
             own_dirs,
+            git_configs: Vec::new(),
             profile,
             name,
             engine: profile.engine,
@@ -434,7 +442,7 @@ impl Stack {
     }
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home };
+        let places = Places { workdir: &self.workdir, home: &self.home, git_configs: &self.git_configs };
         let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);
