@@ -8,6 +8,7 @@ pub mod denials;
 pub mod engines;
 pub mod facts;
 mod keeper;
+pub mod records;
 pub mod report;
 pub mod supervise;
 
