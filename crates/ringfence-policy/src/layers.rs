@@ -14,12 +14,13 @@ use sha2::{Digest, Sha256};
 
 use crate::env;
 use crate::git;
-use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
+use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
 use crate::look::Lookup;
 use crate::policy::{CommandRule, EnvPolicy, Guard, Network, Policy, Root, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
+use crate::records::Records;
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
 use crate::suggest::Suggestion;
 use crate::tree;
@@ -42,6 +43,8 @@ pub struct Inputs {
     pub own_dirs: Vec<PathBuf>,
     /// Configuration of git besides the repository's ([`git::outer_configs`]).
     pub git_configs: Vec<PathBuf>,
+    /// Where records are kept, which no box may see.
+    pub records_dir: Option<PathBuf>,
 }
 
 impl Inputs {
@@ -58,6 +61,7 @@ impl Inputs {
             account_home: None,
             own_dirs: Vec::new(),
             git_configs,
+            records_dir: None,
         }
     }
 }
@@ -138,6 +142,17 @@ impl Resolved {
         add("limits.tmp_size".into(), format_size(*tmp_size));
         add("limits.tmp_inodes".into(), tmp_inodes.to_string());
         add("limits.output".into(), format_size(*output));
+        let Records { output, secrets, keep, max_size, database } = &policy.records;
+        add("records.output".into(), output.to_string());
+        add("records.keep".into(), time(keep));
+        add("records.max_size".into(), optional_text(*max_size, format_size));
+        if database.is_some() {
+            // A password may be part of it.
+            add("records.database".into(), "set".into());
+        }
+        for name in secrets {
+            add(format!("records.secrets.{name}"), "true".into());
+        }
         for (name, rule) in &policy.commands {
             let text = match rule {
                 CommandRule::Block => "false".into(),
@@ -220,7 +235,18 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
 /// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
 pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs, git_configs } = inputs;
+    let Inputs {
+        global,
+        project,
+        project_trusted,
+        flags,
+        workdir,
+        home,
+        account_home,
+        own_dirs,
+        git_configs,
+        records_dir,
+    } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -230,6 +256,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
     stack.git_configs = git_configs;
+    stack.records_dir = records_dir;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -346,6 +373,7 @@ struct Stack {
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
     git_configs: Vec<PathBuf>,
+    records_dir: Option<PathBuf>,
     profile: &'static Profile,
     name: String,
     engine: EngineChoice,
@@ -356,6 +384,7 @@ struct Stack {
     trace_denials: bool,
     env: EnvPolicy,
     limits: Limits,
+    records: Records,
     commands: BTreeMap<String, CommandRule>,
     allow_syscalls: Vec<String>,
     optional: BTreeSet<crate::Guarantee>,
@@ -376,6 +405,7 @@ impl Stack {
             account_home: None,
             own_dirs,
             git_configs: Vec::new(),
+            records_dir: None,
             profile,
             name,
             engine: profile.engine,
@@ -386,6 +416,7 @@ impl Stack {
             trace_denials: false,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
+            records: Records::default(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
             optional: BTreeSet::from(profiles::OPTIONAL),
@@ -491,12 +522,15 @@ impl Stack {
             None => self.profile.root == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
+        let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
+        let records = self.records_dir.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
         let protected: Vec<FileRule> = own
-            .filter(|path| seen(path))
-            .map(|path| FileRule {
-                access: Access::Ro,
+            .chain(records)
+            .filter(|(_, _, path)| seen(path))
+            .map(|(access, missing, path)| FileRule {
+                access,
                 pattern: Pattern::Exact(path),
-                missing: Missing::Protect(Kind::Dir),
+                missing,
                 origin: Origin { layer: LayerKind::Profile, place: "built-in".into() },
             })
             .collect();
@@ -529,6 +563,7 @@ impl Stack {
             env_drop,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -568,6 +603,23 @@ impl Stack {
         take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
         take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
         take!("limits.output", output => self.limits.output);
+
+        self.records.apply(records);
+        let RecordSettings { output, secrets, keep, max_size, database } = records;
+        let places = [
+            ("records.output", output.as_ref().map(|at| &at.place)),
+            ("records.keep", keep.as_ref().map(|at| &at.place)),
+            ("records.max_size", max_size.as_ref().map(|at| &at.place)),
+            ("records.database", database.as_ref().map(|at| &at.place)),
+        ];
+        for (key, place) in places {
+            if let Some(place) = place {
+                self.origin(key, layer, place);
+            }
+        }
+        for At { value, place } in secrets {
+            self.origin(format!("records.secrets.{value}"), layer, place);
+        }
 
         for At { value, place } in optional {
             self.optional.insert(*value);
@@ -644,6 +696,7 @@ impl Stack {
             env_drop: _,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -704,6 +757,14 @@ impl Stack {
             if let Some(verb) = loosens {
                 refuse(place, format!("{verb} command `{name}`"));
             }
+        }
+        // What is recorded is the user's to decide. To call more variables secret takes away; the rest of the table
+        // cannot stand in a project's file.
+        let RecordSettings { output, secrets: _, keep: _, max_size: _, database: _ } = records;
+        if let Some(At { value, place }) = output
+            && *value != self.records.output
+        {
+            refuse(place, format!("changes `records.output` to `{value}`"));
         }
         for At { value, place } in allow_syscalls {
             if !self.allow_syscalls.contains(value) {
@@ -796,6 +857,7 @@ impl Stack {
             env: self.env,
             user: self.profile.user,
             limits: self.limits,
+            records: self.records,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
             optional: self.optional,
@@ -1001,6 +1063,7 @@ mod tests {
             "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
             "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
             "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
+            "[records]\noutput = false\nsecrets = [\"DEPLOY_*\"]",
         ] {
             assert_eq!(host.refused("", project), Vec::<String>::new(), "{project}");
         }
@@ -1053,6 +1116,8 @@ mod tests {
             ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
             ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
             ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
+            ("", "[records]\noutput = true", "changes `records.output` to `true`"),
+            ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
             ("", "[commands]\ngit = true", "removes the rule for command `git`"),
             ("[commands]\nrm = false", "[commands]\nrm = \"@git\"", "replaces the rule for command `rm`"),
             ("", "[commands]\nls = \"./x\"", "puts a wrapper of its own in front of command `ls`"),

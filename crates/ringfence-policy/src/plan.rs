@@ -39,6 +39,9 @@ pub struct Plan {
     pub env: Vec<(OsString, OsString)>,
     /// Program (a path inside) and arguments.
     pub command: Command,
+    /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
+    /// the commands which it will be asked for.
+    pub guest: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,
     pub trace_denials: bool,
@@ -162,6 +165,16 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
 
 /// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
 pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
+}
+
+/// The same for a box that stays, with a guest in it.
+pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
+}
+
+/// `None`: the guest.
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
     let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
@@ -183,7 +196,11 @@ pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsS
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let command = resolve_command(command, &environment, policy, &workdir)?;
+    let guest = command.is_none();
+    let command = match command {
+        Some(command) => resolve_command(command, &environment, policy, &workdir)?,
+        None => Command { program: PathBuf::from("guest"), args: vec!["guest".into()] },
+    };
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
@@ -195,6 +212,7 @@ pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsS
         workdir,
         env: environment,
         command,
+        guest,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
         trace_denials: policy.trace_denials,

@@ -7,7 +7,9 @@ pub mod capture;
 pub mod denials;
 pub mod engines;
 pub mod facts;
+pub mod guest;
 mod keeper;
+pub mod records;
 pub mod report;
 pub mod supervise;
 
