@@ -342,3 +342,38 @@ fn guards_stand_in_front_of_programs() {
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }
+
+/// Where the list of living boxes is, a box sees nothing and changes nothing, whatever is opened.
+#[test]
+fn the_list_of_living_boxes_is_closed() {
+    let place = Place::new();
+    let own = rustix::process::getuid().as_raw();
+    for engine in support::engines() {
+        for registry in [format!("/tmp/ringfence-{own}"), "/run/ringfence-keeper".to_owned()] {
+            let above = std::path::Path::new(&registry).parent().unwrap().to_str().unwrap();
+            if !support::is_root() && above == "/run" {
+                continue;
+            }
+            let text = format!(
+                "ls -A {above} >/dev/null && ! ls {registry} && ! touch {registry}/x && ! mv {registry} {registry}.x"
+            );
+            let done = place.run(&["--engine", engine, "--rw", above], &format!("{text} 2>/dev/null"));
+            assert_eq!(done.code, 0, "{engine} {registry}: {}", done.err);
+        }
+    }
+    assert_eq!(place.names(), [""; 0]);
+}
+
+/// What the command does to its directory is as it is without Ringfence; no stand-in is left in it.
+#[test]
+fn a_directory_without_permissions_keeps_no_stand_in() {
+    for (engine, mode) in support::engines().into_iter().flat_map(|engine| [(engine, 0o555), (engine, 0o000)]) {
+        let place = Place::new();
+        let done = place.run(&["--engine", engine], &format!("mkdir sub; chmod {mode:o} ."));
+        assert_eq!(done.code, 0, "{engine}: {}", done.err);
+        let data = std::fs::metadata(&place.project).unwrap();
+        assert_eq!(data.permissions().mode() & 0o7777, mode, "{engine}");
+        std::fs::set_permissions(&place.project, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(place.names(), ["sub"], "{engine} {mode:o}");
+    }
+}

@@ -19,6 +19,8 @@ pub struct Facts {
     pub mounts: Vec<MountPoint>,
     /// Paths that host sockets are bound to (`/proc/net/unix`).
     pub sockets: Vec<PathBuf>,
+    /// Where Ringfence lists its living boxes, which none of them may see.
+    pub registry: PathBuf,
     /// The ringfence program itself, for guards inside the box.
     pub program: PathBuf,
 }

@@ -39,8 +39,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     let situation = Situation::gather(&args.policy)?;
     situation.warn(args.verbose);
     let policy = &situation.resolved.policy;
+    let choice = situation.choice()?;
     let plan = plan::plan_with(&situation.lookup, policy, &situation.facts, &command(args, &situation))?;
-    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    let (engine, report) = engines::select(choice, &plan, &situation.facts)?;
     if args.dry_run {
         return dry_run(args, engine, &report, &plan, &situation);
     }
