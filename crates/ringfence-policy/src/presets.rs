@@ -270,7 +270,10 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 }
             }
             if at_home {
-                rules.all(Access::Ro, home, AUTOSTART);
+                for name in AUTOSTART {
+                    rules.add(Access::Ro, home.join(name), Missing::Protect(Kind::Dir));
+                }
+                rules.all(Access::Ro, home, EXECUTED);
             }
         }
     }
@@ -594,9 +597,12 @@ const CONFIGURATION: &[&str] = &[
     ".lldbinit",
 ];
 
-/// What is started with the session, below home; only when home is the working directory.
+/// Directories of what is started with the session, or found in `PATH`, below home; only when home is the working directory.
+/// Protected also when missing: an empty directory starts nothing.
 const AUTOSTART: &[&str] = &[
     ".config/autostart",
+    ".config/autostart-scripts",
+    ".config/plasma-workspace",
     ".config/systemd",
     ".config/environment.d",
     ".config/fish",
@@ -604,12 +610,25 @@ const AUTOSTART: &[&str] = &[
     ".config/nvim",
     ".local/bin",
     ".local/share/applications",
+    ".local/share/dbus-1",
+    ".local/share/systemd",
+    ".kde",
     "bin",
+];
+
+/// The same, kept as it is when it is there: nothing runs it unless something else that is protected names it.
+const EXECUTED: &[&str] = &[
     ".cargo/bin",
     ".cargo/config.toml",
     ".cargo/env",
     ".rustup/toolchains",
     ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".oh-my-zsh",
+    ".tmux.conf",
+    ".screenrc",
+    ".emacs",
 ];
 
 const LINT_TS: &[&str] = &[
