@@ -386,11 +386,7 @@ fn home_as_working_directory() {
             assert!(done.code != 0 && done.code != 125, "{engine}: {text}: {}", done.err);
         }
         let left = support::names(&place.home);
-        assert_eq!(
-            left,
-            [".bashrc", ".config", ".local", ".ssh", "made", "project"].map(str::to_owned),
-            "{engine}"
-        );
+        assert_eq!(left, [".bashrc", ".config", ".local", ".ssh", "made", "project"].map(str::to_owned), "{engine}");
         assert_eq!(support::names(&place.home.join(".local/share")), ["app"], "{engine}");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::env;
@@ -33,6 +33,8 @@ pub struct Plan {
     /// Ids of the command inside.
     pub uid: u32,
     pub gid: u32,
+    /// Somebody else owns the working directory, and root works in it: what the box makes there is the owner's.
+    pub owner: Option<Owner>,
     /// Where the command starts, inside.
     pub workdir: PathBuf,
     /// The whole environment of the command.
@@ -47,6 +49,23 @@ pub struct Plan {
     pub trace_denials: bool,
     pub strict: bool,
     pub promises: Vec<Promise>,
+}
+
+/// Who owns a tree of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    pub at: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Owner {
+    /// The owner of the working directory, where a box that is nobody on the host is to act for them.
+    fn other_than_caller(workdir: &Path, facts: &Facts) -> Option<Owner> {
+        let data = fs::metadata(workdir).ok().filter(|_| facts.stranger)?;
+        let owner = Owner { at: workdir.to_path_buf(), uid: data.uid(), gid: data.gid() };
+        (owner.uid != facts.uid).then_some(owner)
+    }
 }
 
 /// What is executed inside.
@@ -209,6 +228,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
         nesting: policy.nesting,
         uid,
         gid,
+        owner: Owner::other_than_caller(&policy.workdir, facts),
         workdir,
         env: environment,
         command,

@@ -129,12 +129,13 @@ impl Tree {
         tree.add_sockets(lookup, facts);
         tree.add_registry(facts);
         tree.add_aliases(facts);
-        if facts.stranger && policy.root == Root::Host {
-            tree.close_barred();
-        }
         tree.drop_idle(policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
+        if facts.stranger && policy.root == Root::Host {
+            tree.close_barred();
+            tree.drop_idle(policy.root);
+        }
         Ok(tree)
     }
 
