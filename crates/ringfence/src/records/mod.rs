@@ -258,16 +258,21 @@ fn stream(seen: Seen<'_>, redactor: &Redactor) -> Stream {
         Seen::Nothing => Stream::default(),
         Seen::Bytes(bytes) => Stream { bytes: Some(bytes), head: None, tail: None },
         Seen::Output(capture) => {
+            const WINDOW: usize = KEPT + redact::SLACK;
             let (head, tail) = capture.parts();
             let bytes = Some(capture.total());
             if capture.dropped() == 0 && capture.total() <= 2 * KEPT as u64 {
                 let whole = [head, &tail].concat();
                 return Stream { bytes, head: Some(redactor.head(&whole, whole.len())), tail: None };
             }
-            // The halves meet where nothing was dropped, and what lies between is looked at as well.
+            // Where nothing was dropped between them, both can be looked at beyond their middle.
             let whole = if capture.dropped() == 0 { [head, &tail].concat() } else { Vec::new() };
             let (head, tail) = if whole.is_empty() { (head, &tail[..]) } else { (&whole[..], &whole[..]) };
-            Stream { bytes, head: Some(redactor.head(head, KEPT)), tail: Some(redactor.tail(tail, KEPT)) }
+            let (head, tail) = (&head[..head.len().min(WINDOW)], &tail[tail.len().saturating_sub(WINDOW)..]);
+            // Of a shorter one the edge itself is not kept: a secret may be cut off there.
+            let keep = |part: &[u8]| KEPT.min(part.len().saturating_sub(redact::SLACK));
+            let (kept_head, kept_tail) = (keep(head), keep(tail));
+            Stream { bytes, head: Some(redactor.head(head, kept_head)), tail: Some(redactor.tail(tail, kept_tail)) }
         }
     }
 }
@@ -291,6 +296,12 @@ impl Report {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The time of a record; one that cannot be written as a date is the last that can.
+pub fn time(millis: i64) -> SystemTime {
+    const LAST: u64 = 253_402_300_799_999;
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0).min(LAST))
 }
 
 /// An id that sorts by time.

@@ -124,12 +124,17 @@ impl Redactor {
     /// The secrets of an environment: variables whose names say so, and those that the policy names.
     pub fn new<'a>(env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) -> Redactor {
         let mut redactor = Redactor::default();
+        redactor.add_all(env, named);
+        redactor
+    }
+
+    /// The secrets of one more environment.
+    pub fn add_all<'a>(&mut self, env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) {
         for (name, value) in env {
             if is_secret_variable(name) || named.iter().any(|pattern| name_matches(pattern, name)) {
-                redactor.add(value);
+                self.add(value);
             }
         }
-        redactor
     }
 
     /// One more value that must not be seen.
