@@ -14,7 +14,7 @@ mod store;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringfence_policy::Guarantee;
@@ -304,12 +304,16 @@ pub fn time(millis: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0).min(LAST))
 }
 
-/// An id that sorts by time.
+/// An id that sorts by time, and those of one process in the order in which they were made.
 fn new_id() -> String {
+    static LAST: Mutex<u128> = Mutex::new(0);
     let mut random = [0; 16];
     // It has the time in it as well, and so nothing is lost where the kernel has no randomness yet.
     let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::NONBLOCK);
-    ulid::Ulid::from_parts(u64::try_from(now()).unwrap_or_default(), u128::from_le_bytes(random)).to_string()
+    let new = ulid::Ulid::from_parts(u64::try_from(now()).unwrap_or_default(), u128::from_le_bytes(random));
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = u128::from(new).max(last.wrapping_add(1));
+    ulid::Ulid::from(*last).to_string()
 }
 
 #[cfg(test)]
