@@ -319,14 +319,7 @@ fn output_that_is_kept() {
     let text = std::fs::read_to_string(place.home.join("both")).unwrap();
     assert_eq!(text.len(), 6, "{text}");
 
-    // A pipe ends when the command closes it, and a reader that leaves ends the writer.
-    let mut child =
-        place.command(["run", "sh", "-c", "echo hi; exec >&-; sleep 30"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(text, "hi\n");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    // A reader that leaves ends the writer.
     let mut child = place.command(["run", "yes"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = child.stdout.take().unwrap();
     out.read_exact(&mut [0; 4]).unwrap();
@@ -344,6 +337,15 @@ fn output_that_is_kept() {
     let mut out = child.stdout.take().unwrap();
     std::io::copy(&mut out, &mut std::io::sink()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(124));
+
+    // A pipe ends when the command closes it. Last, since it is killed, and its keeper may still be busy.
+    let mut child =
+        place.command(["run", "sh", "-c", "echo hi; exec >&-; sleep 30"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hi\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

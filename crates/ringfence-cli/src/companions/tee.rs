@@ -133,7 +133,12 @@ impl Companion for Tee {
         let Some(place) = index.checked_sub(1) else { return through::handle(&mut self.signals, running) };
         let index = self.asked.borrow()[place];
         let stream = &mut self.streams[index];
-        if stream.buffer.is_empty() { stream.read().map(drop) } else { Ok(stream.write()) }
+        if stream.buffer.is_empty() {
+            stream.read()?;
+        } else {
+            stream.write();
+        }
+        Ok(())
     }
 
     fn terminal(&mut self, _: OwnedFd) {}

@@ -151,19 +151,16 @@ fn what_is_no_secret_stays() {
 #[test]
 fn private_keys_also_when_cut() {
     let (begin, end) = ("-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----");
+    let certificate = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----";
     let table = [
-        (format!("a {begin}\nMIIE\n{end} b"), "a [redacted] b".to_owned()),
-        (format!("a {begin}\nMIIE\nabc"), "a [redacted]".to_owned()),
-        (format!("MIIE\n{end}\nb"), "[redacted]\nb".to_owned()),
-        ("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----".to_owned(), String::new()),
+        (format!("a {begin}\nMIIE\n{end}\nb"), "a [redacted]\nb"),
+        (format!("a {begin}\nMIIE\n{end}\nb {begin}\nMIIE\n{end}\nc"), "a [redacted]\nb [redacted]\nc"),
+        (format!("a {begin}\nMIIE\nabc"), "a [redacted]"),
+        (format!("MIIE\n{end}\nb"), "[redacted]\nb"),
+        (certificate.to_owned(), certificate),
     ];
     for (raw, expected) in table {
-        let expected = if expected.is_empty() { raw.clone() } else { expected };
-        let found = redactor().head(raw.as_bytes(), raw.len());
-        assert!(!found.contains("MIIE"), "{found}");
-        if !raw.contains("END RSA PRIVATE KEY----- b") {
-            assert_eq!(found, expected);
-        }
+        assert_eq!(redactor().head(raw.as_bytes(), raw.len()), expected, "{raw}");
     }
 }
 
@@ -237,7 +234,7 @@ fn hostile_bytes() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let pick = (seed >> 33) as usize;
             raw.extend_from_slice(pieces[pick % pieces.len()].as_bytes());
-            if pick % 5 == 0 {
+            if pick.is_multiple_of(5) {
                 raw.push((seed >> 20) as u8);
             }
         }
