@@ -40,7 +40,7 @@ impl Situation {
             let _ = Journal::new(&records).make();
         }
         inputs.records_dir = Some(records.clone());
-        inputs.own_dirs = vec![places.config, places.state];
+        inputs.own_dirs = vec![places.config, places.state, places.sessions];
         let resolved = layers::resolve(inputs)?;
         Ok(Situation { facts, resolved, records })
     }
