@@ -263,6 +263,30 @@ fn submodules() {
     .prove();
 }
 
+/// Ordinary work says nothing, also in a submodule; a repository in the place of one does.
+#[test]
+fn a_planted_repository_is_named_at_the_end() {
+    if !git() {
+        return;
+    }
+    let plant = "git init -q nested; git -C nested commit -q --allow-empty -m x; git add nested";
+    for engine in engines() {
+        let place = Place::new();
+        let given = format!(
+            "{REPOSITORY} git init -q -b main ../lib; cd ../lib; echo 1 > b; git add b; git commit -qm lib; cd ../project
+             git submodule -q add ../lib sub; git commit -qm 'with a submodule'"
+        );
+        assert_eq!(outside(&place, &given).code, 0);
+        let flags = ["--engine", engine];
+        let done = inside(&place, &flags, "cd sub; echo 2 > b; git commit -qam x; cd ..; git commit -qam moved");
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "{engine}");
+        let done = inside(&place, &flags, plant);
+        let warnings = done.err.matches("ringfence: warning: ").count();
+        assert!(warnings == 1 && done.err.contains("/nested/.git` was made"), "{engine}: {}", done.err);
+        assert_eq!(inside(&place, &flags, "echo 3 > a").err, "", "{engine}");
+    }
+}
+
 #[test]
 fn worktrees() {
     if !git() {

@@ -217,23 +217,27 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, Some(command))
+    plan_with(&Tree::lookup(policy, facts), policy, facts, command)
+}
+
+/// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
+pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
 }
 
 /// The same for a box that stays, with a guest in it.
 pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, None)
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
 }
 
 /// `None`: the guest.
-fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
-    let lookup = Tree::lookup(policy, facts);
-    let tree = Tree::with(&lookup, policy, facts)?;
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+    let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(&lookup, facts);
+    let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -241,7 +245,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts, &lookup);
+    let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
     view.resolver();

@@ -96,7 +96,7 @@ impl Tree {
 
     /// What is worth to be read at once.
     pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
-        Lookup::listing([facts.home.as_path(), policy.workdir.as_path()])
+        Lookup::of_places(&facts.home, &policy.workdir)
     }
 
     /// As [`Tree::new`], with what was looked up already.
@@ -422,7 +422,7 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
     let mut named = Named::default();
     match &rule.pattern {
         Pattern::Glob(glob) => {
-            for path in glob.expand() {
+            for path in lookup.matches(glob) {
                 present(lookup, rule, &path, false, &mut named)?;
             }
         }
