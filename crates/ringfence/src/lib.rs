@@ -11,6 +11,7 @@ pub mod guest;
 mod keeper;
 pub mod records;
 pub mod report;
+pub mod session;
 pub mod supervise;
 
 pub use capture::Capture;

@@ -124,12 +124,17 @@ impl Redactor {
     /// The secrets of an environment: variables whose names say so, and those that the policy names.
     pub fn new<'a>(env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) -> Redactor {
         let mut redactor = Redactor::default();
+        redactor.add_all(env, named);
+        redactor
+    }
+
+    /// The secrets of one more environment.
+    pub fn add_all<'a>(&mut self, env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) {
         for (name, value) in env {
             if is_secret_variable(name) || named.iter().any(|pattern| name_matches(pattern, name)) {
-                redactor.add(value);
+                self.add(value);
             }
         }
-        redactor
     }
 
     /// One more value that must not be seen.
@@ -201,10 +206,12 @@ impl Redactor {
         private_keys(raw, &mut found);
         let mut at = 0;
         while at < raw.len() {
+            let known = found.len();
             if at == 0 || !is_word(raw[at - 1]) {
                 at_boundary(raw, at, &mut found);
             }
-            at += 1;
+            // What is in a secret is none of its own.
+            at = found[known..].iter().map(|range| range.end).fold(at + 1, usize::max);
         }
         found.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
@@ -295,7 +302,12 @@ fn is_token(byte: u8) -> bool {
 
 /// How many bytes from `at` on are like this.
 fn run(raw: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
-    raw[at.min(raw.len())..].iter().take_while(|b| is(**b)).count()
+    run_up_to(raw, at, usize::MAX, is)
+}
+
+/// As [`run`], where it is asked at every word: without a bound the time would grow with the square of the text.
+fn run_up_to(raw: &[u8], at: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
+    raw[at.min(raw.len())..].iter().take(most).take_while(|b| is(**b)).count()
 }
 
 fn position(raw: &[u8], wanted: &[u8]) -> Option<usize> {
@@ -307,7 +319,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
     let rest = &raw[at..];
     for (prefix, least) in TOKENS {
         if rest.starts_with(prefix.as_bytes()) {
-            let length = run(raw, at, is_token);
+            let length = run_up_to(raw, at, 4096, is_token);
             let body = &rest[prefix.len()..length.max(prefix.len())];
             if body.len() >= *least && body.iter().any(u8::is_ascii_digit) {
                 found.push(at..at + length);
@@ -315,7 +327,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         }
     }
     if rest.starts_with(b"eyJ") {
-        let length = run(raw, at, |b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'='));
+        let length = run_up_to(raw, at, 8192, |b| is_token(b) && b != b'+');
         if length >= 24 && rest[..length].iter().filter(|b| **b == b'.').count() >= 1 {
             found.push(at..at + length);
         }
@@ -337,7 +349,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
 
 /// `password=x`, `"token": "x"`, `--secret x`, `Authorization: Basic x`, `-u name:x`.
 fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    let length = run(raw, at, |b| is_word(b) || matches!(b, b'-' | b'.'));
+    let length = run_up_to(raw, at, 129, |b| is_word(b) || matches!(b, b'-' | b'.'));
     let name = &raw[at..at + length];
     let end = at + length;
     let after_dash = at > 0 && raw[at - 1] == b'-';
@@ -405,7 +417,7 @@ fn value(raw: &[u8], at: usize) -> (usize, &[u8]) {
 
 /// `scheme://user:password@host`, `scheme://token@host`
 fn url(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    let scheme = run(raw, at, |b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let scheme = run_up_to(raw, at, 32, |b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
     let start = at + scheme + 3;
     if scheme == 0 || !raw[at + scheme..].starts_with(b"://") {
         return;
@@ -423,11 +435,13 @@ fn url(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
 
 /// Long, of capital and small letters and digits, and without a pattern. Hashes are written in hexadecimal and stay.
 fn random(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    if at > 0 && matches!(raw[at - 1], b'+' | b'=' | b'-') {
+    // In the middle of one it was looked at before; after the dash of a flag it was not.
+    let follows = |b: u8| matches!(b, b'+' | b'-');
+    if !is_word(raw[at]) || at > 1 && follows(raw[at - 1]) && is_word(raw[at - 2]) {
         return;
     }
-    let length = run(raw, at, |b| is_word(b) || matches!(b, b'+' | b'=' | b'-'));
-    if !(32..=4096).contains(&length) {
+    let length = run_up_to(raw, at, 4096, |b| is_word(b) || matches!(b, b'+' | b'=' | b'-'));
+    if length < 32 {
         return;
     }
     let word = &raw[at..at + length];

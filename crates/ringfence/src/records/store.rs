@@ -50,8 +50,10 @@ pub enum StoreError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Record {
     pub id: String,
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970; as a date in JSON.
+    #[serde(serialize_with = "date")]
     pub began: i64,
+    #[serde(serialize_with = "date_or_none")]
     pub ended: Option<i64>,
     pub status: Status,
     pub profile: Option<String>,
@@ -64,12 +66,29 @@ pub struct Record {
     pub signal: Option<i64>,
     pub reason: Option<String>,
     pub error: Option<String>,
+    #[serde(rename = "duration_ms", serialize_with = "millis")]
     pub duration_us: Option<i64>,
+    #[serde(rename = "cpu_ms", serialize_with = "millis")]
     pub cpu_us: Option<i64>,
     pub peak_memory: Option<i64>,
     pub stdout: Stream,
     pub stderr: Stream,
     pub report: Option<serde_json::Value>,
+}
+
+fn date<S: serde::Serializer>(millis: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_rfc3339_millis(super::time(*millis)))
+}
+
+fn date_or_none<S: serde::Serializer>(millis: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match millis {
+        Some(millis) => date(millis, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn millis<S: serde::Serializer>(micros: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    micros.map(|micros| micros / 1000).serialize(serializer)
 }
 
 /// Which records.
