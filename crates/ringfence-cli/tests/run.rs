@@ -123,6 +123,29 @@ fn dry_run_starts_nothing() {
     assert!(!json["steps"].as_array().unwrap().is_empty());
 }
 
+/// What bubblewrap's dry run prints is one command for a shell that does the same, for root too.
+#[test]
+fn a_dry_run_of_bubblewrap_can_be_pasted() {
+    if !support::engines().contains(&"bubblewrap") {
+        return;
+    }
+    let place = Place::new();
+    place.write(".ssh/id", "key");
+    let text = "echo made > here; cat here; cat ~/.ssh/id 2>/dev/null || echo hidden; touch .mcp.json 2>/dev/null || echo held; exit 3";
+    let flags = ["--engine", "bubblewrap", "--env", "A=b c"];
+    let printed = place.run(&[flags.as_slice(), &["--dry-run"]].concat(), text);
+    assert_eq!(printed.code, 0, "{}", printed.err);
+    assert_eq!(place.names(), [""; 0]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &printed.out]).current_dir(&place.project).stdin(Stdio::null());
+    place.environment(&mut shell);
+    let pasted = Done::new(shell.output().unwrap());
+    assert_eq!((pasted.code, pasted.out.as_str()), (3, "made\nhidden\nheld\n"), "{}", pasted.err);
+    assert_eq!(place.names(), ["here"]);
+    let done = place.run(&flags, text);
+    assert_eq!((done.code, done.out), (pasted.code, pasted.out));
+}
+
 #[test]
 fn streams_are_the_commands_own() {
     let place = Place::new();

@@ -374,15 +374,11 @@ fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
 pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
     let bwrap = find()?;
     let mut out = String::new();
-    let mut as_user = String::new();
     if by_root(facts) {
-        let ids = HostIds::for_this_process();
-        let (uid, gid) = (ids.host(plan.uid), ids.host(plan.gid));
-        let _ = writeln!(
-            out,
-            "# Ringfence also maps the ids of bound files to {uid}:{gid}; this command sees them as a stranger does."
-        );
-        as_user = format!("setpriv --reuid={uid} --regid={gid} --clear-groups ");
+        // There is no argument of bwrap for it, and as a stranger the box could not see what root alone may.
+        let lines = "# Pasted by root, the command has root's id on the host, without any capability. Ringfence gives it an\n\
+                     # id of its own there, and maps the ids of bound files, which bwrap cannot do.\n";
+        out.push_str(lines);
     }
     let mut files = Files::default();
     let mut lines: Vec<String> = Vec::new();
@@ -419,7 +415,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     let _ = writeln!(out, "clear() {{ {clear}rm -rf \"$d\"; }}; trap clear EXIT");
     out += &make;
     out += &files.script();
-    let _ = writeln!(out, "{as_user}env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
+    let _ = writeln!(out, "env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
     Ok(out)
 }
 
