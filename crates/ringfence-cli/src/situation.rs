@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::look::Lookup;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
+use ringfence::policy::{config, git};
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -22,6 +23,8 @@ pub struct Situation {
     pub resolved: Resolved,
     /// Where records are kept.
     pub records: PathBuf,
+    /// What was looked up to judge the project's file, and what the plan is made with.
+    pub lookup: Lookup,
 }
 
 impl Situation {
@@ -35,9 +38,11 @@ impl Situation {
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
         inputs.records_dir = Some(records.clone());
-        inputs.own_dirs = vec![places.config, places.state];
-        let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved, records })
+        inputs.own_dirs = vec![places.config, places.state, places.sessions];
+        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let resolved = layers::resolve_with(&lookup, inputs)?;
+        Ok(Situation { facts, resolved, lookup, records })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {

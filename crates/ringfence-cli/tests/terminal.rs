@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, Winsize};
-use support::{PROGRAM, Place};
+use support::{Place, program};
 
 struct Terminal {
     master: OwnedFd,
@@ -35,7 +35,7 @@ impl Terminal {
         command.args(["-c", "-w", "bash", "--norc", "--noediting", "-i"]);
         command.current_dir(&place.project).stdin(stdio()).stdout(stdio()).stderr(stdio());
         place.environment(&mut command);
-        command.env("PS1", "outer> ").env("R", PROGRAM);
+        command.env("PS1", "outer> ").env("R", program());
         let child = command.spawn().unwrap();
         let mut terminal = Terminal { master, child, seen: String::new() };
         terminal.until("outer> ");
@@ -260,4 +260,9 @@ fn what_is_shown_is_recorded_where_asked_for() {
     // The terminal makes two characters of a line break; one of them moves the cursor.
     assert_eq!((&stream(0)["head"], &stream(0)["bytes"]), (&"shown\\r\n".into(), &7.into()));
     assert_eq!((&stream(1)["head"], &stream(1)["bytes"]), (&serde_json::Value::Null, &7.into()));
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

@@ -10,17 +10,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
+use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
+use crate::wire;
 
 /// What an engine enforces, ready to be compiled.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What the box sees, in the order in which it is mounted.
     pub mounts: Vec<Mount>,
@@ -34,11 +37,15 @@ pub struct Plan {
     pub uid: u32,
     pub gid: u32,
     /// Where the command starts, inside.
+    #[serde(with = "wire::path")]
     pub workdir: PathBuf,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
     /// Program (a path inside) and arguments.
     pub command: Command,
+    /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
+    /// the commands which it will be asked for.
+    pub guest: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,
     pub trace_denials: bool,
@@ -47,16 +54,17 @@ pub struct Plan {
 }
 
 /// What is executed inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Absolute path of the program inside the box.
+    #[serde(with = "wire::path")]
     pub program: PathBuf,
     /// `argv`, the first as the user wrote it.
     pub args: Vec<OsString>,
 }
 
 /// One promise of the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     pub guarantee: Guarantee,
     /// The policy lets the box start without it.
@@ -64,36 +72,88 @@ pub struct Promise {
 }
 
 /// One step that shapes what the box sees. Every path is absolute and free of symlinks; targets are paths inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mount {
     /// A host file or tree with all that is mounted below it; never set-user-id, never a device.
-    Bind { source: PathBuf, target: PathBuf, writable: bool, kind: Kind },
+    Bind {
+        #[serde(with = "wire::path")]
+        source: PathBuf,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        writable: bool,
+        kind: Kind,
+    },
     /// Private writable space.
-    Tmpfs { target: PathBuf, mode: u32, size: u64, inodes: u64 },
+    Tmpfs {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+        size: u64,
+        inodes: u64,
+    },
     /// A fresh procfs of the box's own PID namespace.
-    Proc { target: PathBuf },
+    Proc {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// Minimal devices: null, zero, full, random, urandom, tty, own pts, shm of the given size; the rest read-only.
-    Dev { target: PathBuf, shm_size: u64, shm_inodes: u64 },
+    Dev {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        shm_size: u64,
+        shm_inodes: u64,
+    },
     /// A directory in private space (parents included).
-    Dir { target: PathBuf, mode: u32 },
+    Dir {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+    },
     /// An empty file in private space, to mount on.
-    File { target: PathBuf },
+    File {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// A symbolic link in private space.
-    Symlink { target: PathBuf, to: PathBuf },
+    Symlink {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        #[serde(with = "wire::path")]
+        to: PathBuf,
+    },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
     /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
-    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
+    Hide {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+        passable: bool,
+        fleeting: bool,
+    },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
-    Empty { target: PathBuf, kind: Kind },
+    Empty {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+    },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
-    Text { target: PathBuf, text: String, mode: u32 },
+    Text {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        text: String,
+        mode: u32,
+    },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
-    Seal { target: PathBuf },
+    Seal {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
 }
 
 /// A name made on the host before the box starts and taken away when it ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stub {
+    #[serde(with = "wire::path")]
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
@@ -157,13 +217,27 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    let lookup = Tree::lookup(policy, facts);
-    let tree = Tree::with(&lookup, policy, facts)?;
+    plan_with(&Tree::lookup(policy, facts), policy, facts, command)
+}
+
+/// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
+pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
+}
+
+/// The same for a box that stays, with a guest in it.
+pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
+}
+
+/// `None`: the guest.
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+    let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(&lookup, facts);
+    let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -171,7 +245,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts, &lookup);
+    let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
     view.resolver();
@@ -179,7 +253,11 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let command = resolve_command(command, &environment, policy, &workdir)?;
+    let guest = command.is_none();
+    let command = match command {
+        Some(command) => resolve_command(command, &environment, policy, &workdir)?,
+        None => Command { program: PathBuf::from("guest"), args: vec!["guest".into()] },
+    };
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
@@ -191,6 +269,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         workdir,
         env: environment,
         command,
+        guest,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
         trace_denials: policy.trace_denials,
@@ -411,11 +490,20 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Some(real) = self.lookup.real(conf) else { return };
-        match self.policy.root {
-            Root::Programs => self.bind(&real, conf, false, Kind::File),
-            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
-            Root::Host => {}
+        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        if self.policy.root == Root::Programs {
+            return self.bind(&real, conf, false, Kind::File);
+        }
+        if self.space_of(&real) != Space::Host {
+            self.bind(&real, &real, false, Kind::File);
+        }
+        // One link may lead to another, which is in `/run` too.
+        for link in links {
+            if let (true, Ok(to)) = (self.space_of(&link) != Space::Host, fs::read_link(&link)) {
+                self.parents(&link);
+                self.made.insert(link.clone().into());
+                self.mounts.push(Mount::Symlink { target: link, to });
+            }
         }
     }
 
@@ -560,10 +648,12 @@ impl<'a> View<'a> {
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
+        // What `/var/run/docker.sock` is inside: `/var/run` is a link to `/run` on most hosts.
+        let run = self.lookup.real(Path::new("/var/run")).filter(|_| host_root);
+        let standard = run.unwrap_or_else(|| PathBuf::from("/run")).join("docker.sock");
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
-            let standard = Path::new("/run/docker.sock");
-            if self.policy.docker && socket == standard {
+            if self.policy.docker && *socket == standard {
                 continue;
             }
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
@@ -578,8 +668,8 @@ impl<'a> View<'a> {
         if self.policy.docker
             && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
         {
-            let standard = Path::new("/run/docker.sock");
-            self.bind(real, standard, true, Kind::File);
+            self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if *target == standard));
+            self.bind(real, &standard, true, Kind::File);
         }
     }
 

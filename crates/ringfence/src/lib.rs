@@ -7,9 +7,11 @@ pub mod capture;
 pub mod denials;
 pub mod engines;
 pub mod facts;
+pub mod guest;
 mod keeper;
 pub mod records;
 pub mod report;
+pub mod session;
 pub mod supervise;
 
 pub use capture::Capture;

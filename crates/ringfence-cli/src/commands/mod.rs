@@ -7,6 +7,7 @@ pub mod explain;
 pub mod generate;
 pub mod history;
 pub mod run;
+pub mod session;
 pub mod trust;
 
 use std::process::ExitCode;

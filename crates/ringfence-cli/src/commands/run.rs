@@ -3,12 +3,15 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use ringfence::denials::Denial;
+use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
-use ringfence::policy::plan::{self, Plan};
+use ringfence::policy::plan::{self, Mount, Plan};
+use ringfence::session::Output;
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -67,6 +70,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     }
     let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
+    let started = SystemTime::now();
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {
         Ok(executed) => executed,
@@ -87,12 +91,15 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if let Some(note) = note(outcome, &plan) {
         output::say(&note);
     }
+    for line in repositories(&plan, &situation, started) {
+        output::say(&line);
+    }
     Ok(ExitCode::from(exit_code(outcome)))
 }
 
 /// The plan, and the engine that will keep it.
 fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
-    let plan = plan::plan(&situation.resolved.policy, &situation.facts, command)?;
+    let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)?;
     let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
     Ok((plan, engine, report))
 }
@@ -214,8 +221,9 @@ fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
 }
 
 /// The exit code of the program: the command's own, or why it was ended.
-fn exit_code(outcome: &Outcome) -> u8 {
+pub fn exit_code(outcome: &Outcome) -> u8 {
     match (outcome.reason, outcome.ended) {
+        (Some(Reason::Lost), _) => 125,
         (Some(Reason::Time | Reason::CpuTime), _) => 124,
         (_, Ended::Exited(code)) => code as u8,
         (_, Ended::Signaled(signal)) => (128 + signal) as u8,
@@ -233,6 +241,27 @@ fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
     }
     let line = |d: &Denial| format!("ringfence: denied: {} `{}` ({}); {} allows it", d.act, d.object, d.rule, d.allow);
     outcome.denied.iter().map(line).collect()
+}
+
+/// Repositories below this one that the command made or changed, and that git goes into by itself: a `git status` outside,
+/// or a prompt, would do what their configuration says.
+fn repositories(plan: &Plan, situation: &Situation, started: SystemTime) -> Vec<String> {
+    let policy = &situation.resolved.policy;
+    // The clock of file systems is coarse.
+    let since = started.checked_sub(Duration::from_millis(20)).unwrap_or(started);
+    let changed = git::changed_since(&policy.workdir, &situation.facts.home, since);
+    // What was protected is as it was.
+    let protected =
+        |dir: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(dir)));
+    let line = |dir: &PathBuf| {
+        let place = dir.join(".git");
+        format!(
+            "ringfence: warning: `{}` was made or changed, and git goes into it by itself: read its configuration and \
+             hooks before you use git outside",
+            place.display()
+        )
+    };
+    changed.iter().filter(|dir| !protected(&dir.join(".git"))).map(line).collect()
 }
 
 /// One sentence when a limit ended the command.
@@ -259,6 +288,7 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
         }
         Reason::Output => "ended for too much output (limit.output); --output-limit allows more".to_owned(),
         Reason::Cancelled => "ended by force".to_owned(),
+        Reason::Lost => "lost: its sandbox ended under it".to_owned(),
     };
     Some(format!("ringfence: {text}"))
 }
@@ -268,11 +298,12 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
 pub struct Summary {
     /// The id of the record.
     record: Option<String>,
-    /// `exited`, `signaled`, or `failed` when Ringfence itself did.
+    /// `exited`, `signaled`, `lost` when its sandbox ended under it, or `failed` when Ringfence itself did.
     status: &'static str,
     exit_code: Option<i32>,
     signal: Option<i32>,
     reason: Option<Reason>,
+    timed_out: bool,
     stdout: String,
     stderr: String,
     stdout_dropped: u64,
@@ -282,12 +313,62 @@ pub struct Summary {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// Its id in the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution: Option<String>,
     report: Option<Report>,
     denied: Vec<Denial>,
     error: Option<Described>,
 }
 
 impl Summary {
+    /// An execution in a session.
+    pub fn of_session(output: Output, session: &str, execution: &str) -> Summary {
+        let outcome = &output.outcome;
+        Summary {
+            stdout: readable(output.stdout),
+            stderr: readable(output.stderr),
+            stdout_dropped: output.stdout_dropped,
+            stderr_dropped: output.stderr_dropped,
+            session: Some(session.to_owned()),
+            execution: Some(execution.to_owned()),
+            ..Summary::of_outcome(outcome)
+        }
+    }
+
+    fn of_outcome(outcome: &Outcome) -> Summary {
+        let (status, exit_code, signal) = match outcome.ended {
+            _ if outcome.reason == Some(Reason::Lost) => ("lost", None, None),
+            Ended::Exited(code) => ("exited", Some(code), None),
+            Ended::Signaled(signal) => ("signaled", None, Some(signal)),
+        };
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Summary {
+            record: None,
+            status,
+            exit_code,
+            signal,
+            reason: outcome.reason,
+            timed_out: matches!(outcome.reason, Some(Reason::Time | Reason::CpuTime)),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
+            duration_ms: millis(outcome.duration),
+            cpu_ms: millis(outcome.cpu),
+            peak_memory: outcome.peak_memory,
+            engine: None,
+            profile: None,
+            session: None,
+            execution: None,
+            report: None,
+            denied: outcome.denied.clone(),
+            error: None,
+        }
+    }
+
     pub fn failed(error: Described) -> Summary {
         Summary {
             record: None,
@@ -295,6 +376,7 @@ impl Summary {
             exit_code: None,
             signal: None,
             reason: None,
+            timed_out: false,
             stdout: String::new(),
             stderr: String::new(),
             stdout_dropped: 0,
@@ -304,6 +386,8 @@ impl Summary {
             peak_memory: 0,
             engine: None,
             profile: None,
+            session: None,
+            execution: None,
             report: None,
             denied: Vec::new(),
             error: Some(error),
@@ -318,36 +402,26 @@ impl Summary {
         report: &Report,
         record: Option<String>,
     ) -> Summary {
-        let (status, exit_code, signal) = match outcome.ended {
-            Ended::Exited(code) => ("exited", Some(code), None),
-            Ended::Signaled(signal) => ("signaled", None, Some(signal)),
-        };
         let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
         let [stdout, stderr] = captures.map(text);
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Summary {
             record,
-            status,
-            exit_code,
-            signal,
-            reason: outcome.reason,
             stdout,
             stderr,
             stdout_dropped,
             stderr_dropped,
-            duration_ms: millis(outcome.duration),
-            cpu_ms: millis(outcome.cpu),
-            peak_memory: outcome.peak_memory,
             engine: Some(engine.name()),
             profile: Some(profile.to_owned()),
             report: Some(report.clone()),
-            denied: outcome.denied.clone(),
-            error: None,
+            ..Summary::of_outcome(outcome)
         }
     }
 }
 
 fn text(capture: Capture) -> String {
-    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
+    readable(capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")))
+}
+
+fn readable(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
