@@ -9,7 +9,6 @@ use ringfence::policy::plan::PlanError;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
 use ringfence::policy::{config, git};
-use ringfence::records::Journal;
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -39,10 +38,6 @@ impl Situation {
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
-        // There before the plan is made, which hides it. Where it cannot be made there is nothing to hide.
-        if !records.is_dir() {
-            let _ = Journal::new(&records).make();
-        }
         inputs.records_dir = Some(records.clone());
         inputs.own_dirs = vec![places.config, places.state, places.sessions];
         inputs.git_configs = git::outer_configs(&facts.home, &facts.env);

@@ -50,6 +50,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     };
     situation.warn(args.verbose);
     let command = command(args, &situation);
+    if !args.dry_run {
+        record::prepare(&situation);
+    }
     let (plan, engine, mut report) = match planned(&situation, &command) {
         Ok(planned) => planned,
         Err(failure) => {
