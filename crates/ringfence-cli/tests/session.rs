@@ -381,3 +381,8 @@ async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
     .await;
     all.into_iter().filter_map(|(_, output)| output).collect()
 }
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

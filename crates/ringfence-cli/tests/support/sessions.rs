@@ -8,7 +8,7 @@ use ringfence::policy::facts::Facts;
 use ringfence::policy::{Inputs, Layer, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, Session, Sessions};
 
-use crate::support::{PROGRAM, Place};
+use crate::support::{Place, program};
 
 /// A place with sessions in it. All of them end with it.
 pub struct Home {
@@ -21,7 +21,7 @@ impl Home {
     pub fn new() -> Home {
         let place = Place::new();
         let dir = place.home.join("run/sessions");
-        let sessions = Sessions::new(dir, PROGRAM);
+        let sessions = Sessions::new(dir, program());
         let facts = Facts { home: place.home.clone(), ..ringfence::facts::gather().unwrap() };
         Home { place, sessions, facts }
     }
