@@ -269,7 +269,7 @@ impl Sessions {
         let until = std::time::Instant::now() + MAKING;
         loop {
             match Link::connect(id, &path) {
-                Ok(link) => return Ok(Session { link }),
+                Ok(link) => return Ok(Session { link, place }),
                 Err(error) if absent(&error) => {}
                 Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
             }
@@ -350,6 +350,7 @@ fn make(place: &Place, program: &Path, create: Create) -> Result<String, Session
 #[derive(Debug, Clone)]
 pub struct Session {
     link: Link,
+    place: Place,
 }
 
 impl Session {
@@ -438,6 +439,11 @@ impl Session {
             Err(error) => return Err(error),
         }
         self.link.closed().await;
+        // The last thing that a supervisor gives up is its lock, a moment after its sockets.
+        let until = std::time::Instant::now() + MAKING;
+        while self.place.lives(self.id()) && std::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         Ok(())
     }
 
