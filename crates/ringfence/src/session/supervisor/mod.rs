@@ -8,6 +8,7 @@
 mod clients;
 mod executions;
 mod guest;
+pub(super) mod record;
 mod relay;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::MAX_REPLY;
+use ringfence_guest::message::Step;
 use ringfence_linux::limits;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
 use crate::engines::{self, Engine, EngineError, Running};
+use crate::records::Ticket;
 use crate::report::Report;
 use clients::Client;
 pub(super) use clients::address;
@@ -51,6 +54,7 @@ pub struct Start {
     pub report: Report,
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
+    pub records: Option<record::Wanted>,
 }
 
 mod bytes_of_path {
@@ -161,6 +165,10 @@ pub(super) struct Supervisor {
     /// Kills for memory so far; looked up when an execution has ended.
     kills: u64,
     look_at_kills: bool,
+    records: Option<record::Records>,
+    /// Records of commands that have ended, or did not start, to be written when nobody waits.
+    ended: Vec<u64>,
+    unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
 }
 
@@ -177,6 +185,7 @@ impl Supervisor {
         for (fd, token) in [(listener.as_fd(), LISTENER), (guest.fd(), GUEST)] {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
         }
+        let records = start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan));
         let limits = &start.plan.limits;
         let info = Info {
             id: start.id,
@@ -222,6 +231,9 @@ impl Supervisor {
             paused: false,
             kills: 0,
             look_at_kills: false,
+            records,
+            ended: Vec::new(),
+            unstarted: Vec::new(),
             end: None,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
@@ -319,6 +331,7 @@ impl Supervisor {
         {
             self.kills = running.usage().killed_for_memory;
         }
+        self.record_ends();
     }
 
     /// Writes to everybody who has something to read.
@@ -399,6 +412,7 @@ impl Supervisor {
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
+        self.record_ends();
     }
 
     /// Last words to all clients, as far as they take them in time.
