@@ -14,7 +14,7 @@ use super::value::{HOLE, Taint, Value};
 use super::{Findings, Language};
 
 /// How often a source is gone through.
-pub const ROUNDS: usize = 3;
+pub const ROUNDS: usize = 4;
 /// Names with these words in them are for secrets.
 const SECRET_WORDS: &[&str] =
     &["SECRET", "TOKEN", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "ACCESS_KEY", "CREDENTIAL", "AUTH"];
@@ -50,7 +50,18 @@ const CLIMBS: &[&str] = &[
     "__reduce_ex__",
 ];
 /// Those of them that honest code uses.
-const MILD: &[&str] = &["__bases__", "__mro__", "f_back", "__loader__", "__reduce__", "__reduce_ex__", "tb_frame"];
+const MILD: &[&str] = &[
+    "__bases__",
+    "__mro__",
+    "f_back",
+    "__loader__",
+    "__reduce__",
+    "__reduce_ex__",
+    "tb_frame",
+    "f_globals",
+    "gi_frame",
+    "cr_frame",
+];
 /// Modules whose members are worth hiding.
 const POWERFUL: &[&str] = &[
     "os",
@@ -162,6 +173,14 @@ impl<'f, 's> Flow<'f, 's> {
         self.names.entry((id, name.into())).or_default().merge(value);
     }
 
+    /// Binds where the name is known already.
+    pub fn rebind(&mut self, name: &str, value: &Value) {
+        let key: Rc<str> = name.into();
+        let known = self.inside.iter().rev().copied().find(|id| self.names.contains_key(&(*id, key.clone())));
+        let id = known.or(self.inside.last().copied()).unwrap_or(0);
+        self.names.entry((id, key)).or_default().merge(value);
+    }
+
     /// For `self.x = …`: known everywhere.
     pub fn bind_everywhere(&mut self, name: &str, value: &Value) {
         self.names.entry((0, name.into())).or_default().merge(value);
@@ -178,7 +197,7 @@ impl<'f, 's> Flow<'f, 's> {
             Some(value) => value.clone(),
             None => global.map_or_else(Value::default, |global| Value::name(&global)),
         };
-        if value.names.is_empty() && value.function.is_none() {
+        if !self.stars.is_empty() && self.known(name).is_none() {
             let stars =
                 self.stars.iter().map(|star| format!("{star}.{name}")).find(|full| self.apis.effect(full).is_some());
             value.names.extend(stars.map(Rc::from));
@@ -226,11 +245,23 @@ impl<'f, 's> Flow<'f, 's> {
         let climbs = CLIMBS.contains(&name)
             || name == "constructor" && of.member.as_ref().is_some_and(|member| &*member.1 == "constructor");
         if climbs {
-            let rule = if MILD.contains(&name) { &REFLECTION } else { &ESCAPE };
+            // `Plugin.__subclasses__()` is how plugins are found; of `object` it is how everything is.
+            let above = of.member.as_ref().is_some_and(|member| member.1.starts_with("__"));
+            let own = name == "__subclasses__"
+                && !above
+                && !of.names.iter().any(|name| ["builtins.object", "builtins.type"].contains(&&**name));
+            let rule = if own || MILD.contains(&name) { &REFLECTION } else { &ESCAPE };
             self.found(rule, at, name);
+        }
+        let labelled = of.items.iter().flat_map(|items| items.iter()).find(|item| item.label.as_deref() == Some(name));
+        if let Some(item) = labelled {
+            return Value { label: None, pending: true, ..item.clone() };
         }
         let mut value = of.member(name);
         value.pending = true;
+        if value.names.iter().any(|name| matches!(self.apis.effect(name), Some(Effect::Environment))) {
+            value.taint = value.taint.with(Taint::GATHERED);
+        }
         // Ways around: `os.__dict__`, `builtins`, `f.call`.
         let transparent =
             ["__dict__", "__func__", "__wrapped__", "call", "apply", "bind", "default", "promises"].contains(&name);
@@ -267,6 +298,11 @@ impl<'f, 's> Flow<'f, 's> {
         }
         if let Some(text) = key.whole_text() {
             let text = text.to_owned();
+            self.pieces(of, key, &text, at);
+            if text == "__builtins__" && of.member.is_some() {
+                self.found(&ESCAPE, at, &text);
+                return Value { pending: true, ..Value::name("builtins") };
+            }
             // All global names, or all modules.
             if of.names.iter().any(|name| &**name == "sys.modules") {
                 return Value { pending: true, ..Value::name(&text) };
@@ -288,8 +324,19 @@ impl<'f, 's> Flow<'f, 's> {
             self.found(rule, at, &of.names.join(" "));
         }
         let mut element = of.element();
+        // `__mro__[1]` leads on as `__mro__` does.
+        element.member = of.member.clone().filter(|member| member.1.starts_with("__"));
+        element.depth = if element.member.is_some() { of.depth } else { element.depth };
         element.taint = element.taint.with(key.taint);
         element
+    }
+
+    /// A member that means something, by a name in pieces.
+    fn pieces(&mut self, of: &Value, key: &Value, text: &str, at: usize) {
+        let means = of.names.iter().any(|name| self.apis.effect(&format!("{name}.{text}")).is_some());
+        if key.taint.has(Taint::PIECES) && (means || self.is_powerful(of)) {
+            self.found(&PIECES, at, text);
+        }
     }
 
     fn is_powerful(&self, value: &Value) -> bool {
@@ -384,6 +431,9 @@ impl<'f, 's> Flow<'f, 's> {
                     result.names.clear();
                 }
                 result.merge(&returned);
+                if matches!(effect, Effect::Variable) {
+                    result.taint = result.taint.without(Taint::GATHERED);
+                }
             }
         }
         if let Some(function) = callee.function.and_then(|id| self.functions.get_mut(id)) {
@@ -401,6 +451,18 @@ impl<'f, 's> Flow<'f, 's> {
         }
         if let Some(member) = callee.member.clone() {
             let (of, name) = &*member;
+            let child = |value: &Value| value.names.iter().any(|name| name.starts_with("child_process."));
+            let socket = |value: &Value| value.taint.has(Taint::SOCKET);
+            if &**name == "pipe" && arguments.iter().any(|to| child(of) && socket(to) || child(to) && socket(of)) {
+                self.found(&REMOTE_SHELL, at, "pipe");
+            }
+            // What was promised is handed on.
+            if let (true, Some(id)) = (&**name == "then", arguments.first().and_then(|argument| argument.function))
+                && let Some((_, value)) =
+                    self.functions.get_mut(id).and_then(|function| function.parameters.first_mut())
+            {
+                value.merge(of);
+            }
             let returned = self.method(of, name, arguments, at);
             result.pending |= returned.pending;
             result.merge(&returned);
@@ -439,6 +501,7 @@ impl<'f, 's> Flow<'f, 's> {
                 // `operator.methodcaller("system")` has only a name.
                 if let Some(text) = second.whole_text() {
                     let text = text.to_owned();
+                    self.pieces(first, second, &text, at);
                     return self.member(first, &text, at);
                 }
                 if self.is_powerful(first) {
@@ -478,7 +541,9 @@ impl<'f, 's> Flow<'f, 's> {
             }
             Effect::Characters => return characters(first),
             Effect::Join => {
-                let joined = join(arguments);
+                // `new URL(path, base)`.
+                let reversed = name == "URL" && arguments.len() == 2;
+                let joined = if reversed { join(&[second.clone(), first.clone()]) } else { join(arguments) };
                 return Value {
                     names: if name.starts_with("pathlib") { vec!["pathlib.Path()".into()] } else { Vec::new() },
                     ..joined
@@ -492,6 +557,12 @@ impl<'f, 's> Flow<'f, 's> {
             Effect::Connect => return self.connect(name, arguments, all, at),
             Effect::Socket => return Value::tainted(Taint::SOCKET),
             Effect::Receive => return Value::tainted(Taint::REMOTE),
+            Effect::Getter => {
+                if let Some(text) = callee.whole_text() {
+                    let text = text.to_owned();
+                    return self.member(first, &text, at);
+                }
+            }
             Effect::Duplicate => {
                 if all.has(Taint::SOCKET) || callee.taint.has(Taint::SOCKET) {
                     self.found(&REMOTE_SHELL, at, name);
@@ -562,6 +633,9 @@ impl<'f, 's> Flow<'f, 's> {
 
     /// Text as code.
     fn evaluate(&mut self, name: &str, code: &Value, all: Taint, at: usize) {
+        if name.starts_with("timeit.") && code.texts.is_empty() {
+            return;
+        }
         // Of `setTimeout(f)` and `new Worker("file.js")` only text that is code counts.
         if name.ends_with("Worker")
             && !code.taint.has(Taint::DECODED)
@@ -595,6 +669,12 @@ impl<'f, 's> Flow<'f, 's> {
             };
             self.found(rule, at, name);
             return Value::default();
+        }
+        if module.taint.has(Taint::PIECES) && !texts.iter().any(|text| text.starts_with(['.', '/'])) {
+            self.found(&PIECES, at, &texts.join(" "));
+        }
+        if name.contains("mainModule") || name.contains("constructor") {
+            self.found(&ESCAPE, at, name);
         }
         if self.language != Language::Python {
             for text in &texts {
@@ -653,7 +733,8 @@ impl<'f, 's> Flow<'f, 's> {
         if undeclared && all.has(Taint::GATHERED) {
             self.found(&EXFILTRATION, at, name);
         }
-        Value::tainted(Taint::REMOTE)
+        let socket = ["net.", "tls.", "socket.", "WebSocket", "ws"].iter().any(|start| name.starts_with(start));
+        Value::tainted(if socket { Taint::REMOTE.with(Taint::SOCKET) } else { Taint::REMOTE })
     }
 
     fn file(&mut self, name: &str, effect: Effect, callee: &Value, arguments: &[Value], at: usize) -> Value {
@@ -693,6 +774,10 @@ impl<'f, 's> Flow<'f, 's> {
                 }
             }
         }
+        // What is found by walking through the user's files, and then changed.
+        if act != Act::Read && path.taint.has(Taint::GATHERED) {
+            self.found(&DESTROY, at, "files that were found outside");
+        }
         if taint == Taint::default() && path.texts.is_empty() {
             taint = path.taint;
         }
@@ -701,11 +786,15 @@ impl<'f, 's> Flow<'f, 's> {
 
     /// Methods of texts and lists.
     fn method(&mut self, of: &Value, name: &str, arguments: &[Value], at: usize) -> Value {
+        let text = |index: usize| arguments.get(index).and_then(Value::whole_text);
         let looks_up = of.names.iter().any(|name| ["()", "sys.modules", "builtins"].contains(&&**name));
+        if let (true, Some(text)) = (["__getattribute__", "__getattr__"].contains(&name), text(0)) {
+            let text = text.to_owned();
+            return self.member(of, &text, at);
+        }
         if looks_up && ["get", "__getitem__", "pop"].contains(&name) {
             return self.index(of, &arguments.first().cloned().unwrap_or_default(), at);
         }
-        let text = |index: usize| arguments.get(index).and_then(Value::whole_text);
         let codec = || text(0).or_else(|| arguments.first().and_then(|a| a.first_text()));
         match name {
             "decode" | "toString" | "encode" => match codec() {
@@ -728,9 +817,11 @@ impl<'f, 's> Flow<'f, 's> {
             "upper" | "toUpperCase" => of.map(str::to_uppercase),
             "replace" | "replaceAll" => match (text(0), text(1)) {
                 (Some(from), Some(to)) if !from.is_empty() => {
-                    of.map(|text| text.replace(from, to)).with(Taint::DECODED)
+                    // Fillers that are taken out again.
+                    let taint = if to.is_empty() { Taint::DECODED } else { Taint::default() };
+                    of.map(|text| text.replace(from, to)).with(of.taint).with(taint)
                 }
-                _ => Value::tainted(of.taint.with(Taint::DECODED)),
+                _ => Value::tainted(of.taint),
             },
             "translate" | "swapcase" => Value::tainted(of.taint.with(Taint::DECODED)),
             "reverse" if of.items.is_some() => {
@@ -755,6 +846,8 @@ impl<'f, 's> Flow<'f, 's> {
                 match (&list.items, by) {
                     (Some(items), Some(by)) => {
                         let parts: Vec<&str> = items.iter().map(|item| item.first_text().unwrap_or("\u{0}")).collect();
+                        let pieces = items.len() > 1 && items.iter().all(|item| item.whole_text().is_some());
+                        let taint = if pieces { taint.with(Taint::PIECES) } else { taint };
                         Value::text(parts.join(by)).with(taint)
                     }
                     _ => Value::tainted(taint),

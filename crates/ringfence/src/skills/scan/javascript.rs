@@ -3,7 +3,7 @@
 use tree_sitter::Node;
 
 use super::apis::javascript::APIS;
-use super::decode::unescape;
+use super::decode::{is_spelled_out, unescape};
 use super::flow::{Flow, ROUNDS, module_name};
 use super::rules::{ESCAPE, LIMIT, NAMES, SYNTAX};
 use super::value::{Taint, Value};
@@ -68,12 +68,20 @@ impl<'t> JavaScript<'_, '_, '_> {
         if let Some(text) = value.first_text().map(str::to_owned) {
             self.flow.literal(&text, &written, node.start_byte());
         }
+        // Fragments and escapes of one text are no pieces, unless all of it is escapes.
+        let spelled = is_spelled_out(&written);
+        value.taint = if spelled { value.taint.with(Taint::PIECES) } else { value.taint.without(Taint::PIECES) };
         value
     }
 
     /// Binds a name or a pattern.
     fn bind(&mut self, target: Node<'t>, value: &Value) {
+        let declared = target.parent().is_some_and(|parent| parent.kind() == "variable_declarator");
         match target.kind() {
+            "identifier" if !declared => {
+                let name = self.identifier(target);
+                self.flow.rebind(&name, value);
+            }
             "identifier" | "shorthand_property_identifier_pattern" => {
                 let name = self.identifier(target);
                 self.flow.bind(&name, value);
@@ -327,7 +335,10 @@ impl<'t> Reader<'t> for JavaScript<'_, '_, '_> {
                 if written.len() < 100
                     && let Some(known) = self.flow.known(written)
                 {
-                    member.merge(&known.clone());
+                    let known = known.clone();
+                    let itself = member.member.take();
+                    member.merge(&known);
+                    member.member = itself;
                 }
                 member
             }

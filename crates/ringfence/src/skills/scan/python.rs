@@ -4,7 +4,7 @@ use tree_sitter::Node;
 use unicode_normalization::UnicodeNormalization;
 
 use super::apis::python::APIS;
-use super::decode::unescape;
+use super::decode::{is_spelled_out, unescape};
 use super::flow::{Flow, ROUNDS, join};
 use super::rules::{BOMB, LIMIT, SYNTAX};
 use super::value::{Taint, Value};
@@ -67,6 +67,9 @@ impl<'t> Python<'_, '_, '_> {
         if let Some(text) = value.first_text().map(str::to_owned) {
             self.flow.literal(&text, &written, node.start_byte());
         }
+        // What is filled in is no piece.
+        let spelled = is_spelled_out(&written);
+        value.taint = if spelled { value.taint.with(Taint::PIECES) } else { value.taint.without(Taint::PIECES) };
         value
     }
 
@@ -252,7 +255,10 @@ impl<'t> Reader<'t> for Python<'_, '_, '_> {
                 if written.len() < 100
                     && let Some(known) = self.flow.known(written)
                 {
-                    member.merge(&known.clone());
+                    let known = known.clone();
+                    let itself = member.member.take();
+                    member.merge(&known);
+                    member.member = itself;
                 }
                 member
             }
@@ -382,6 +388,12 @@ impl<'t> Reader<'t> for Python<'_, '_, '_> {
                 let function = self.flow.leave_function();
                 if let Some(name) = kid("name").map(|kid| self.identifier(kid.node)) {
                     self.flow.bind(&name, &function);
+                }
+                Value::default()
+            }
+            "class_definition" => {
+                if let Some(name) = kid("name").map(|kid| self.identifier(kid.node)) {
+                    self.flow.bind(&name, &Value::default());
                 }
                 Value::default()
             }

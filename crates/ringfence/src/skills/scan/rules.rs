@@ -67,6 +67,7 @@ rules! {
     // Hiding.
     OPAQUE = "hide.opaque", Medium, "holds a large opaque string", "it may be code or data that nobody can read";
     ESCAPES = "hide.escapes", Medium, "spells plain text in escapes", "there is no honest reason to";
+    PIECES = "hide.pieces", High, "spells the name of a function or module in pieces", "there is no honest reason to";
     NAMES = "hide.names", Medium, "has names made by an obfuscator", "it was made unreadable on purpose";
     TRACES = "hide.traces", High, "removes traces or switches protection off", "an honest program has nothing to hide";
     BIDI = "unicode.bidi", High, "has characters that reorder text", "the code reads differently from what runs";

@@ -26,6 +26,8 @@ impl Taint {
     pub const GATHERED: Taint = Taint(4);
     /// It is a connection.
     pub const SOCKET: Taint = Taint(8);
+    /// A known text that is spelled in pieces or escapes.
+    pub const PIECES: Taint = Taint(16);
 
     pub fn has(self, other: Taint) -> bool {
         self.0 & other.0 == other.0
@@ -33,6 +35,10 @@ impl Taint {
 
     pub fn with(self, other: Taint) -> Taint {
         Taint(self.0 | other.0)
+    }
+
+    pub fn without(self, other: Taint) -> Taint {
+        Taint(self.0 & !other.0)
     }
 }
 
@@ -126,6 +132,9 @@ impl Value {
             };
             return Value { items, taint, depth: self.depth.max(other.depth), ..Value::default() };
         }
+        // Constants that the writer could have written as one.
+        let whole = |value: &Value| value.whole_text().is_some_and(|text| !text.is_empty());
+        let taint = if whole(self) && whole(other) { taint.with(Taint::PIECES) } else { taint };
         let of = |value: &Value| if value.texts.is_empty() { hole.to_vec() } else { value.texts.clone() };
         let mut texts: Vec<Rc<str>> = Vec::new();
         for a in of(self) {

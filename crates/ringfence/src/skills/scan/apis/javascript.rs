@@ -12,6 +12,8 @@ const PROCESSES: &[(Effect, &str)] = &[
     (Shell, "child_process.exec child_process.execSync shelljs.exec util.promisify().exec Bun.$ zx.$ cross-exec"),
     (Spawn, "child_process.spawn child_process.spawnSync child_process.execFile child_process.execFileSync child_process.fork Bun.spawn Bun.spawnSync Deno.run Deno.Command
         execa execa.* cross-spawn cross-spawn.* node-cmd.* child_process.ChildProcess"),
+    // Handed on as a whole, it can no longer be followed.
+    (Find(&SPAWN), "child_process"),
     (Find(&REMOTE_SHELL), "node-pty.spawn"),
     (Calls(&PROCESS), "process.kill cluster.fork process.abort"),
     (Calls(&PRIVILEGE), "process.setuid process.setgid process.seteuid process.setegid process.setgroups process.initgroups"),

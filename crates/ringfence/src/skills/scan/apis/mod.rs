@@ -64,6 +64,8 @@ pub enum Effect {
     Environment,
     /// A variable that the first argument names.
     Variable,
+    /// Stands for the member of its first argument that it was made with.
+    Getter,
     /// Ties its arguments together: descriptors.
     Duplicate,
 }

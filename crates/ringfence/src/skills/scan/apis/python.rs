@@ -22,12 +22,14 @@ const PROCESSES: &[(Effect, &str)] = &[
 ];
 
 const CODE: &[(Effect, &str)] = &[
-    (Eval, "builtins.eval builtins.exec builtins.compile builtins.execfile code.InteractiveInterpreter().runsource code.InteractiveInterpreter().runcode pandas.eval"),
+    (Eval, "builtins.eval builtins.exec builtins.compile builtins.execfile code.InteractiveInterpreter().runsource code.InteractiveInterpreter().runcode pandas.eval timeit.timeit timeit.repeat timeit.Timer"),
     (Calls(&DYNAMIC), "runpy.run_path runpy.run_module types.FunctionType types.CodeType types.LambdaType code.interact code.InteractiveConsole"),
     (Import, "builtins.__import__ importlib.import_module importlib.__import__ importlib.reload"),
     (Calls(&IMPORT), "importlib.util.spec_from_file_location importlib.util.module_from_spec importlib.machinery.SourceFileLoader importlib.machinery.ExtensionFileLoader
         importlib.machinery.SourcelessFileLoader imp.load_source imp.load_module zipimport.zipimporter pkgutil.get_loader"),
-    (Member, "builtins.getattr inspect.getattr_static operator.methodcaller object.__getattribute__ builtins.object.__getattribute__"),
+    (Member, "builtins.getattr inspect.getattr_static object.__getattribute__ builtins.object.__getattribute__"),
+    (Same, "operator.attrgetter"),
+    (Getter, "operator.attrgetter()"),
     (SetMember, "builtins.setattr builtins.delattr"),
     (Names, "builtins.globals builtins.locals builtins.vars builtins.dir"),
     (Find(&ESCAPE), "gc.get_objects gc.get_referrers sys._current_frames ctypes.pythonapi"),

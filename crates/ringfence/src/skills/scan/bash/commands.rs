@@ -17,7 +17,7 @@ pub struct Command<'a> {
 /// Programs that do nothing but start what comes after their options.
 const WRAPPERS: &[&str] = &[
     "env", "nohup", "time", "timeout", "nice", "ionice", "setsid", "stdbuf", "command", "builtin", "exec", "xargs",
-    "busybox", "sudo", "doas", "chronic", "watch", "parallel", "unbuffer", "strace", "script", "flock",
+    "busybox", "sudo", "doas", "chronic", "watch", "parallel", "unbuffer", "strace", "coproc", "script", "flock",
 ];
 const NETWORK: &[&str] = &[
     "curl",
@@ -210,7 +210,7 @@ pub fn look(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
         bash.found(&DYNAMIC, at, "a computed command");
         return Value::tainted(first.taint);
     };
-    if name.contains(HOLE) && base_name(&name).contains(HOLE) {
+    if base_name(&name).contains([HOLE, '?', '*', '[']) && name != "[" && name != "[[" {
         bash.found(&DYNAMIC, at, "a computed command");
     }
     let program = base_name(&name).to_owned();
@@ -636,7 +636,7 @@ fn runs(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], words:
     if let Some(code) = code {
         match code.first_text().map(str::to_owned) {
             Some(text) => {
-                if text.trim_matches([HOLE, ' ']).is_empty() || program == "eval" && text.contains(HOLE) {
+                if text.trim_matches([HOLE, ' ', '{', '}']).is_empty() || program == "eval" && text.contains(HOLE) {
                     bash.found(&DYNAMIC, at, program);
                 }
                 embed(bash, program, &text, at);

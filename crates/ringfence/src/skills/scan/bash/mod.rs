@@ -129,7 +129,7 @@ impl<'t> Bash<'_, '_, '_> {
         let at = node.start_byte();
         let written = self.source(node).trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
         let reads = written.starts_with('<') && !written.starts_with("<>") && !written.starts_with("<&");
-        let mut taint = Taint::default();
+        let mut taint = if reads { target.taint } else { Taint::default() };
         for text in target.texts.clone() {
             let socket = text.strip_prefix("/dev/tcp/").or(text.strip_prefix("/dev/udp/"));
             if let Some(rest) = socket {
@@ -170,13 +170,17 @@ impl<'t> Bash<'_, '_, '_> {
             }
             // `cat${IFS}/etc/passwd` is two words.
             match kid.value.whole_text() {
-                Some(text) if text.contains(' ') && self.source(kid.node).contains("IFS") => {
+                Some(text)
+                    if text.contains(char::is_whitespace) && self.source(kid.node).starts_with('$')
+                        || text.contains(' ') && self.source(kid.node).contains("IFS") =>
+                {
                     words.extend(text.split_whitespace().map(|word| Value::text(word).with(kid.value.taint)));
                 }
                 _ => words.push(kid.value.clone()),
             }
         }
         let mut input = input.clone();
+        let mut fed = false;
         let programs: Vec<Rc<str>> = words
             .first()
             .and_then(Value::first_text)
@@ -185,7 +189,10 @@ impl<'t> Bash<'_, '_, '_> {
             .collect();
         for kid in kids {
             match kid.node.kind() {
-                "herestring_redirect" => input = kid.value.clone(),
+                "herestring_redirect" => {
+                    input = kid.value.clone();
+                    fed = true;
+                }
                 "file_redirect" => {
                     let taint = self.redirect(kid.node, &kid.value, &Value::default(), &programs);
                     input.taint = input.taint.with(taint);
@@ -202,6 +209,9 @@ impl<'t> Bash<'_, '_, '_> {
         }
         let command = Command { words: &words, at: node.start_byte(), input: &input };
         let mut output = commands::look(self, &command);
+        if fed {
+            output = commands::receive(self, &command);
+        }
         output.names = programs;
         output.items = Some(words.into());
         output
@@ -295,7 +305,7 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                 let changed = plain.contains("//")
                     || plain.contains('/') && !plain.contains(":-")
                     || plain.contains("^^")
-                    || plain.contains("@");
+                    || plain.contains('@') && !plain.contains("[@]");
                 if changed || plain.contains("!") { Value::tainted(sum.taint.with(Taint::DECODED)) } else { sum }
             }
             "command_substitution"
@@ -307,11 +317,10 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
             | "do_group"
             | "negated_command" => {
                 let of = last(&kids);
-                Value {
-                    names: if node.kind() == "command_substitution" { Vec::new() } else { of.names },
-                    items: None,
-                    ..Value { texts: of.texts, taint: of.taint, ..Value::default() }
-                }
+                let single = kids.iter().filter(|kid| carries(kid.node.kind())).count() == 1;
+                let group = single && matches!(node.kind(), "subshell" | "compound_statement");
+                let names = if node.kind() == "command_substitution" { Vec::new() } else { of.names };
+                Value { texts: of.texts, taint: of.taint, names, items: of.items.filter(|_| group), ..Value::default() }
             }
             "variable_assignment" => {
                 self.assign(node, &kids);
@@ -351,6 +360,12 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                         "file_redirect" => {
                             let names = flowing.names.clone();
                             let taint = self.redirect(kid.node, &kid.value, &flowing, &names);
+                            if let (true, Some(words)) =
+                                (taint != Taint::default() || kid.value.taint != Taint::default(), &flowing.items)
+                            {
+                                let command = Command { words, at, input: &Value::tainted(taint) };
+                                commands::receive(self, &command);
+                            }
                             flowing.taint = flowing.taint.with(taint);
                         }
                         _ => {
@@ -385,6 +400,15 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                     flowing = Value { names: part.value.names.clone(), items: None, ..output };
                 }
                 flowing
+            }
+            "for_statement" => {
+                let mut sum = Value::default();
+                kids.iter().filter(|kid| kid.field == Some("value")).for_each(|kid| sum.merge(&kid.value));
+                if let Some(name) = kids.iter().find(|kid| kid.field == Some("variable")) {
+                    let name = self.source(name.node).to_owned();
+                    self.variables.entry(name).or_default().merge(&sum);
+                }
+                Value::default()
             }
             "function_definition" => {
                 self.functions.pop();
