@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Facts {
     pub uid: u32,
     pub gid: u32,
+    /// Root starts the box with ids of its own: to the host's files it is a stranger, save where ids are mapped.
+    pub stranger: bool,
     pub home: PathBuf,
     pub env: BTreeMap<OsString, OsString>,
     /// The mounts of the caller's mount namespace.

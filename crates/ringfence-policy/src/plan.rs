@@ -14,7 +14,7 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
+use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
@@ -39,6 +39,9 @@ pub struct Plan {
     pub env: Vec<(OsString, OsString)>,
     /// Program (a path inside) and arguments.
     pub command: Command,
+    /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
+    /// the commands which it will be asked for.
+    pub guest: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,
     pub trace_denials: bool,
@@ -157,6 +160,16 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(policy, facts, Some(command))
+}
+
+/// The same for a box that stays, with a guest in it.
+pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+    plan_for(policy, facts, None)
+}
+
+/// `None`: the guest.
+fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
     let lookup = Tree::lookup(policy, facts);
     let tree = Tree::with(&lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
@@ -179,7 +192,11 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let command = resolve_command(command, &environment, policy, &workdir)?;
+    let guest = command.is_none();
+    let command = match command {
+        Some(command) => resolve_command(command, &environment, policy, &workdir)?,
+        None => Command { program: PathBuf::from("guest"), args: vec!["guest".into()] },
+    };
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
@@ -191,6 +208,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         workdir,
         env: environment,
         command,
+        guest,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
         trace_denials: policy.trace_denials,
@@ -411,11 +429,20 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Some(real) = self.lookup.real(conf) else { return };
-        match self.policy.root {
-            Root::Programs => self.bind(&real, conf, false, Kind::File),
-            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
-            Root::Host => {}
+        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        if self.policy.root == Root::Programs {
+            return self.bind(&real, conf, false, Kind::File);
+        }
+        if self.space_of(&real) != Space::Host {
+            self.bind(&real, &real, false, Kind::File);
+        }
+        // One link may lead to another, which is in `/run` too.
+        for link in links {
+            if let (true, Ok(to)) = (self.space_of(&link) != Space::Host, fs::read_link(&link)) {
+                self.parents(&link);
+                self.made.insert(link.clone().into());
+                self.mounts.push(Mount::Symlink { target: link, to });
+            }
         }
     }
 
@@ -560,10 +587,12 @@ impl<'a> View<'a> {
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
+        // What `/var/run/docker.sock` is inside: `/var/run` is a link to `/run` on most hosts.
+        let run = self.lookup.real(Path::new("/var/run")).filter(|_| host_root);
+        let standard = run.unwrap_or_else(|| PathBuf::from("/run")).join("docker.sock");
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
-            let standard = Path::new("/run/docker.sock");
-            if self.policy.docker && socket == standard {
+            if self.policy.docker && *socket == standard {
                 continue;
             }
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
@@ -578,8 +607,8 @@ impl<'a> View<'a> {
         if self.policy.docker
             && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
         {
-            let standard = Path::new("/run/docker.sock");
-            self.bind(real, standard, true, Kind::File);
+            self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if *target == standard));
+            self.bind(real, &standard, true, Kind::File);
         }
     }
 

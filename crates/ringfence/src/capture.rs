@@ -37,6 +37,16 @@ impl Capture {
         self.dropped
     }
 
+    /// How many bytes came.
+    pub fn total(&self) -> u64 {
+        (self.head.len() + self.tail.len()) as u64 + self.dropped
+    }
+
+    /// What is kept: the head, and what came last.
+    pub fn parts(&self) -> (&[u8], Vec<u8>) {
+        (&self.head, self.tail.iter().copied().collect())
+    }
+
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.
     pub fn into_bytes(self, gap: impl FnOnce(u64) -> String) -> Vec<u8> {
         let mut bytes = self.head;

@@ -1,0 +1,210 @@
+//! Messages: what is asked of a guest, and what it answers.
+//!
+//! Paths and arguments are bytes, as the kernel has them. Every number that a guest sends is a claim, not a fact: the host
+//! checks what it relies on.
+
+use serde::{Deserialize, Serialize};
+
+/// The first frame of a guest, on stream 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u16,
+}
+
+/// The first frame to a guest, an `Input` on stream 0: what holds for every command. The engine sends it when it starts the
+/// guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `RLIMIT_*` and value, for each command and not for the guest: it lives long, and needs descriptors for each stream.
+    pub limits: Vec<(u32, u64)>,
+}
+
+/// What opens a stream. The guest answers each with replies on the same stream, the last of which is `Done`, `Exited` or
+/// `Failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    Exec(Exec),
+    /// Contents of a regular file as data on `Out`, then `Done`.
+    Read {
+        path: Vec<u8>,
+        offset: u64,
+        length: Option<u64>,
+    },
+    /// Contents from data on `In` until its end, then `Done`.
+    Write(Write),
+    /// What a directory holds, down to this depth (1: itself only), as `Entries`, then `Done`.
+    List {
+        path: Vec<u8>,
+        depth: u16,
+    },
+    /// One entry, links not followed, then `Done`.
+    Stat {
+        path: Vec<u8>,
+    },
+    MakeDirectory {
+        path: Vec<u8>,
+        mode: u32,
+        parents: bool,
+    },
+    Move {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        replace: bool,
+    },
+    Remove {
+        path: Vec<u8>,
+        recursive: bool,
+    },
+    /// `Changed` for each change until the stream is closed; `Started` when it is being watched.
+    Watch {
+        path: Vec<u8>,
+        recursive: bool,
+    },
+    /// A TCP connection to a port of the box's own loopback: `Started`, then data both ways, `Done` when both ended.
+    Connect {
+        port: u16,
+    },
+    /// `Done`: the guest is there.
+    Ping,
+}
+
+/// A command. The guest looks the program up in the `PATH` of `env` when it has no slash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    pub argv: Vec<Vec<u8>>,
+    /// `NAME=value`: all of it, nothing is added.
+    pub env: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    /// A terminal of its own: then there is no `Err`.
+    pub terminal: Option<Size>,
+    /// Data follows on `In`; else its standard input is empty.
+    pub stdin: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Write {
+    pub path: Vec<u8>,
+    pub mode: u32,
+    /// Make the directories above it.
+    pub parents: bool,
+    pub how: WriteHow,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WriteHow {
+    /// A new file takes the name when it is complete: readers see the old one or the new one.
+    Replace,
+    /// It must not be there.
+    Create,
+    Append,
+}
+
+/// More for a stream that is open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// To the command's process group; `tree`: to everything that descends from the command, double forks and new sessions
+    /// included. After a `tree` signal `Exited` is said when all of them are gone, so that a KILL can follow a TERM which the
+    /// command itself obeyed and a descendant did not.
+    Signal {
+        signal: i32,
+        tree: bool,
+    },
+    Resize(Size),
+}
+
+/// What a guest answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The command was executed; a watch (0) or a connection (0) stands. Before any data.
+    Started {
+        pid: u32,
+    },
+    /// The command ended, and what it wrote has been sent. The last reply, which ends every channel; `Eof` comes before it
+    /// only for a channel that the command closed while it ran. What it left in the background goes on.
+    Exited(Exited),
+    Entries(Vec<Entry>),
+    Changed(Changed),
+    /// The last reply of a request that did well; `bytes` of contents that were moved.
+    Done {
+        bytes: u64,
+    },
+    /// The last reply of a request that did not.
+    Failed {
+        step: Step,
+        errno: i32,
+    },
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exited {
+    /// As `waitpid` has it.
+    pub status: i32,
+    pub user_micros: u64,
+    pub system_micros: u64,
+    /// Of the largest process, in bytes.
+    pub peak_memory: u64,
+}
+
+/// Where a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The request makes no sense here, or there are too many at once.
+    Refuse,
+    Fork,
+    Terminal,
+    WorkingDirectory,
+    Execute,
+    Open,
+    Read,
+    Write,
+    Rename,
+    Remove,
+    MakeDirectory,
+    Watch,
+    Connect,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Relative to what was listed; as asked for in a `Stat`.
+    pub path: Vec<u8>,
+    pub kind: EntryKind,
+    pub size: u64,
+    pub mode: u32,
+    /// Nanoseconds since 1970.
+    pub modified: i64,
+    /// Where a symbolic link leads.
+    pub target: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    File,
+    Directory,
+    Symlink,
+    Other,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Relative to what is watched.
+    pub path: Vec<u8>,
+    pub change: Change,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    Created,
+    Written,
+    Removed,
+    Attributes,
+    /// Some were missed: look again.
+    Overflow,
+}
