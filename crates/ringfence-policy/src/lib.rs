@@ -21,9 +21,11 @@ pub mod plan;
 pub mod policy;
 pub mod presets;
 pub mod profiles;
+pub mod records;
 pub mod rules;
 pub mod suggest;
 pub mod tree;
+mod wire;
 
 pub use guarantee::Guarantee;
 pub use layer::Layer;

@@ -7,20 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
+use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
+use crate::wire;
 
 /// What an engine enforces, ready to be compiled.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What the box sees, in the order in which it is mounted.
     pub mounts: Vec<Mount>,
@@ -33,7 +36,10 @@ pub struct Plan {
     /// Ids of the command inside.
     pub uid: u32,
     pub gid: u32,
+    /// Somebody else owns the working directory, and root works in it: what the box makes there is the owner's.
+    pub owner: Option<Owner>,
     /// Where the command starts, inside.
+    #[serde(with = "wire::path")]
     pub workdir: PathBuf,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
@@ -49,17 +55,35 @@ pub struct Plan {
     pub promises: Vec<Promise>,
 }
 
+/// Who owns a tree of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub at: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Owner {
+    /// The owner of the working directory, where a box that is nobody on the host is to act for them.
+    fn other_than_caller(workdir: &Path, facts: &Facts) -> Option<Owner> {
+        let data = fs::metadata(workdir).ok().filter(|_| facts.stranger)?;
+        let owner = Owner { at: workdir.to_path_buf(), uid: data.uid(), gid: data.gid() };
+        (owner.uid != facts.uid).then_some(owner)
+    }
+}
+
 /// What is executed inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Absolute path of the program inside the box.
+    #[serde(with = "wire::path")]
     pub program: PathBuf,
     /// `argv`, the first as the user wrote it.
     pub args: Vec<OsString>,
 }
 
 /// One promise of the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     pub guarantee: Guarantee,
     /// The policy lets the box start without it.
@@ -67,36 +91,88 @@ pub struct Promise {
 }
 
 /// One step that shapes what the box sees. Every path is absolute and free of symlinks; targets are paths inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mount {
     /// A host file or tree with all that is mounted below it; never set-user-id, never a device.
-    Bind { source: PathBuf, target: PathBuf, writable: bool, kind: Kind },
+    Bind {
+        #[serde(with = "wire::path")]
+        source: PathBuf,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        writable: bool,
+        kind: Kind,
+    },
     /// Private writable space.
-    Tmpfs { target: PathBuf, mode: u32, size: u64, inodes: u64 },
+    Tmpfs {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+        size: u64,
+        inodes: u64,
+    },
     /// A fresh procfs of the box's own PID namespace.
-    Proc { target: PathBuf },
+    Proc {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// Minimal devices: null, zero, full, random, urandom, tty, own pts, shm of the given size; the rest read-only.
-    Dev { target: PathBuf, shm_size: u64, shm_inodes: u64 },
+    Dev {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        shm_size: u64,
+        shm_inodes: u64,
+    },
     /// A directory in private space (parents included).
-    Dir { target: PathBuf, mode: u32 },
+    Dir {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+    },
     /// An empty file in private space, to mount on.
-    File { target: PathBuf },
+    File {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// A symbolic link in private space.
-    Symlink { target: PathBuf, to: PathBuf },
+    Symlink {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        #[serde(with = "wire::path")]
+        to: PathBuf,
+    },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
     /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
-    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
+    Hide {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+        passable: bool,
+        fleeting: bool,
+    },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
-    Empty { target: PathBuf, kind: Kind },
+    Empty {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+    },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
-    Text { target: PathBuf, text: String, mode: u32 },
+    Text {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        text: String,
+        mode: u32,
+    },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
-    Seal { target: PathBuf },
+    Seal {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
 }
 
 /// A name made on the host before the box starts and taken away when it ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stub {
+    #[serde(with = "wire::path")]
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
@@ -160,23 +236,27 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, Some(command))
+    plan_with(&Tree::lookup(policy, facts), policy, facts, command)
+}
+
+/// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
+pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
 }
 
 /// The same for a box that stays, with a guest in it.
 pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, None)
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
 }
 
 /// `None`: the guest.
-fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
-    let lookup = Tree::lookup(policy, facts);
-    let tree = Tree::with(&lookup, policy, facts)?;
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+    let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(&lookup, facts);
+    let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -184,7 +264,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts, &lookup);
+    let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
     view.resolver();
@@ -205,6 +285,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         nesting: policy.nesting,
         uid,
         gid,
+        owner: Owner::other_than_caller(&policy.workdir, facts),
         workdir,
         env: environment,
         command,
@@ -358,9 +439,10 @@ impl<'a> View<'a> {
                 let passwd = format!(
                     "root:x:0:0:root:/root:/bin/sh\nsandbox:x:{uid}:{gid}:sandbox:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
                 );
-                self.text("/etc/passwd", passwd);
-                self.text("/etc/group", format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"));
-                self.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned());
+                let [accounts, groups, hosts] = OWN_TEXTS;
+                self.text(accounts, passwd);
+                self.text(groups, format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"));
+                self.text(hosts, "127.0.0.1 localhost\n::1 localhost\n".to_owned());
             }
         }
     }
@@ -429,11 +511,20 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Some(real) = self.lookup.real(conf) else { return };
-        match self.policy.root {
-            Root::Programs => self.bind(&real, conf, false, Kind::File),
-            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
-            Root::Host => {}
+        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        if self.policy.root == Root::Programs {
+            return self.bind(&real, conf, false, Kind::File);
+        }
+        if self.space_of(&real) != Space::Host {
+            self.bind(&real, &real, false, Kind::File);
+        }
+        // One link may lead to another, which is in `/run` too.
+        for link in links {
+            if let (true, Ok(to)) = (self.space_of(&link) != Space::Host, fs::read_link(&link)) {
+                self.parents(&link);
+                self.made.insert(link.clone().into());
+                self.mounts.push(Mount::Symlink { target: link, to });
+            }
         }
     }
 
@@ -578,10 +669,12 @@ impl<'a> View<'a> {
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
+        // What `/var/run/docker.sock` is inside: `/var/run` is a link to `/run` on most hosts.
+        let run = self.lookup.real(Path::new("/var/run")).filter(|_| host_root);
+        let standard = run.unwrap_or_else(|| PathBuf::from("/run")).join("docker.sock");
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
-            let standard = Path::new("/run/docker.sock");
-            if self.policy.docker && socket == standard {
+            if self.policy.docker && *socket == standard {
                 continue;
             }
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
@@ -596,8 +689,8 @@ impl<'a> View<'a> {
         if self.policy.docker
             && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
         {
-            let standard = Path::new("/run/docker.sock");
-            self.bind(real, standard, true, Kind::File);
+            self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if *target == standard));
+            self.bind(real, &standard, true, Kind::File);
         }
     }
 
@@ -630,6 +723,9 @@ pub const HOME: &str = "/home/sandbox";
 /// Directories of programs and libraries.
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+
+/// Files of `/etc` that a box of the host's programs alone has of its own.
+pub(crate) const OWN_TEXTS: [&str; 3] = ["/etc/passwd", "/etc/group", "/etc/hosts"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
 pub(crate) const ETC: [&str; 20] = [

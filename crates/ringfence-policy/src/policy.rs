@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
+use crate::records::Records;
 use crate::rules::FileRule;
 
 /// What one sandbox may read, write, reach and spend.
@@ -29,6 +32,7 @@ pub struct Policy {
     pub env: EnvPolicy,
     pub user: User,
     pub limits: Limits,
+    pub records: Records,
     /// Guards in front of programs, by program name.
     pub commands: BTreeMap<String, CommandRule>,
     /// System calls let through although the filter's list refuses them, by name.
@@ -51,7 +55,7 @@ pub enum Root {
 }
 
 /// What the box can reach over the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
     /// The host's network.
     Open,

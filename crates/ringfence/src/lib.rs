@@ -9,7 +9,10 @@ pub mod engines;
 pub mod facts;
 pub mod guest;
 mod keeper;
+pub mod records;
 pub mod report;
+pub mod session;
+pub mod skills;
 pub mod supervise;
 
 pub use capture::Capture;
