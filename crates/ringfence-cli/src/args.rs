@@ -58,7 +58,7 @@ fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
-    #[command(after_help = RUN_HELP)]
+    #[command(after_help = RUN_HELP, after_long_help = run_help())]
     Run(Run),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
@@ -94,6 +94,12 @@ impl Command {
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
+
+/// For `--help`: what the names mean that `--preset` takes.
+fn run_help() -> String {
+    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
+    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
+}
 
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Run {
