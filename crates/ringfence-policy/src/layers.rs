@@ -13,14 +13,17 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::env;
+use crate::git;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
+use crate::look::Lookup;
 use crate::policy::{CommandRule, EnvPolicy, Guard, Network, Policy, Root, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::records::Records;
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
 use crate::suggest::Suggestion;
+use crate::tree;
 
 /// What a policy is made of.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ pub struct Inputs {
     pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: Vec<PathBuf>,
     /// Where records are kept, which no box may see.
     pub records_dir: Option<PathBuf>,
 }
@@ -45,6 +50,7 @@ pub struct Inputs {
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
+        let git_configs = git::outer_configs(&home, &BTreeMap::new());
         Inputs {
             global: None,
             project: None,
@@ -54,6 +60,7 @@ impl Inputs {
             home,
             account_home: None,
             own_dirs: Vec::new(),
+            git_configs,
             records_dir: None,
         }
     }
@@ -223,7 +230,23 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs, records_dir } = inputs;
+    resolve_with(&Lookup::default(), inputs)
+}
+
+/// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
+pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
+    let Inputs {
+        global,
+        project,
+        project_trusted,
+        flags,
+        workdir,
+        home,
+        account_home,
+        own_dirs,
+        git_configs,
+        records_dir,
+    } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -232,6 +255,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
+    stack.git_configs = git_configs;
     stack.records_dir = records_dir;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
@@ -244,7 +268,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
             let what = format!("defines profile `{}`", definition.name.value);
             loosened.push(Loosening { place: definition.name.place.clone(), what });
         }
-        stack.loosenings(&project.settings, &mut loosened)?;
+        stack.loosenings(lookup, &project.settings, &mut loosened)?;
         if !project_trusted && !loosened.is_empty() {
             return Err(LayerError::Untrusted { file: project.name.clone(), loosenings: loosened });
         }
@@ -348,6 +372,7 @@ struct Stack {
     home: PathBuf,
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
+    git_configs: Vec<PathBuf>,
     records_dir: Option<PathBuf>,
     profile: &'static Profile,
     name: String,
@@ -379,6 +404,7 @@ impl Stack {
             home,
             account_home: None,
             own_dirs,
+            git_configs: Vec::new(),
             records_dir: None,
             profile,
             name,
@@ -447,7 +473,7 @@ impl Stack {
     }
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home };
+        let places = Places { workdir: &self.workdir, home: &self.home, git_configs: &self.git_configs };
         let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);
@@ -653,7 +679,7 @@ impl Stack {
     }
 
     /// What these settings allow that is not allowed so far.
-    fn loosenings(&mut self, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
+    fn loosenings(&mut self, lookup: &Lookup, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
         let Settings {
             engine,
             network,
@@ -746,11 +772,12 @@ impl Stack {
             }
         }
         out.extend(larger_limits(limits, &self.limits));
-        self.file_loosenings(presets, files, out)
+        self.file_loosenings(lookup, presets, files, out)
     }
 
     fn file_loosenings(
         &mut self,
+        lookup: &Lookup,
         presets: &[At<Selection>],
         files: &[At<FileEntry>],
         out: &mut Vec<Loosening>,
@@ -767,7 +794,7 @@ impl Stack {
             let added: Vec<Preset> = value.presets.iter().copied().filter(|preset| !active(preset)).collect();
             let exposes = added.into_iter().find_map(|preset| {
                 let rules = self.look_up(preset).0.clone();
-                rules.iter().find_map(|rule| self.exposes(&before, rule))
+                rules.iter().find_map(|rule| self.exposes(lookup, &before, rule))
             });
             if let Some(what) = exposes {
                 out.push(Loosening {
@@ -778,7 +805,7 @@ impl Stack {
         }
         for entry in files {
             let rule = self.file_rule(entry, LayerKind::Project)?;
-            if let Some(what) = self.exposes(&before, &rule) {
+            if let Some(what) = self.exposes(lookup, &before, &rule) {
                 out.push(Loosening { place: entry.place.clone(), what });
             }
         }
@@ -786,16 +813,16 @@ impl Stack {
     }
 
     /// What a rule shows or opens that the rules so far do not. A path counts by its name and by what is behind its links.
-    fn exposes(&self, before: &[FileRule], rule: &FileRule) -> Option<String> {
+    fn exposes(&self, lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String> {
         let paths = match (&rule.pattern, rule.access) {
             (_, Access::Exclude) => return None,
             (Pattern::Exact(path), _) => vec![path.clone()],
             // Where all that it matches is writable already it says nothing, and what it will match is not known.
             (Pattern::Glob(glob), Access::Rw) => return Some(format!("makes `{}` writable", glob.as_str())),
-            (Pattern::Glob(glob), Access::Ro) => glob.expand(),
+            (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
         };
         for path in paths {
-            for name in [real(&path), path] {
+            for name in [tree::real(lookup, &path), path] {
                 let access = decide(before, &name).map(|rule| rule.access);
                 let hidden = match access {
                     Some(Access::Exclude) => true,
@@ -946,19 +973,6 @@ fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
     always!(tmp_inodes);
     always!(output);
     out
-}
-
-/// The path with the links of its existing part resolved.
-fn real(path: &Path) -> PathBuf {
-    for dir in path.ancestors() {
-        if let Ok(found) = dir.canonicalize() {
-            return match path.strip_prefix(dir) {
-                Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
-                _ => found,
-            };
-        }
-    }
-    path.to_path_buf()
 }
 
 #[cfg(test)]

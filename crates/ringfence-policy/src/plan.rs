@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct Plan {
     /// Ids of the command inside.
     pub uid: u32,
     pub gid: u32,
+    /// Somebody else owns the working directory, and root works in it: what the box makes there is the owner's.
+    pub owner: Option<Owner>,
     /// Where the command starts, inside.
     #[serde(with = "wire::path")]
     pub workdir: PathBuf,
@@ -51,6 +53,23 @@ pub struct Plan {
     pub trace_denials: bool,
     pub strict: bool,
     pub promises: Vec<Promise>,
+}
+
+/// Who owns a tree of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub at: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Owner {
+    /// The owner of the working directory, where a box that is nobody on the host is to act for them.
+    fn other_than_caller(workdir: &Path, facts: &Facts) -> Option<Owner> {
+        let data = fs::metadata(workdir).ok().filter(|_| facts.stranger)?;
+        let owner = Owner { at: workdir.to_path_buf(), uid: data.uid(), gid: data.gid() };
+        (owner.uid != facts.uid).then_some(owner)
+    }
 }
 
 /// What is executed inside.
@@ -217,23 +236,27 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, Some(command))
+    plan_with(&Tree::lookup(policy, facts), policy, facts, command)
+}
+
+/// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
+pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
 }
 
 /// The same for a box that stays, with a guest in it.
 pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, None)
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
 }
 
 /// `None`: the guest.
-fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
-    let lookup = Tree::lookup(policy, facts);
-    let tree = Tree::with(&lookup, policy, facts)?;
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+    let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(&lookup, facts);
+    let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -241,7 +264,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts, &lookup);
+    let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
     view.resolver();
@@ -262,6 +285,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         nesting: policy.nesting,
         uid,
         gid,
+        owner: Owner::other_than_caller(&policy.workdir, facts),
         workdir,
         env: environment,
         command,
@@ -415,9 +439,10 @@ impl<'a> View<'a> {
                 let passwd = format!(
                     "root:x:0:0:root:/root:/bin/sh\nsandbox:x:{uid}:{gid}:sandbox:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
                 );
-                self.text("/etc/passwd", passwd);
-                self.text("/etc/group", format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"));
-                self.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned());
+                let [accounts, groups, hosts] = OWN_TEXTS;
+                self.text(accounts, passwd);
+                self.text(groups, format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"));
+                self.text(hosts, "127.0.0.1 localhost\n::1 localhost\n".to_owned());
             }
         }
     }
@@ -698,6 +723,9 @@ pub const HOME: &str = "/home/sandbox";
 /// Directories of programs and libraries.
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+
+/// Files of `/etc` that a box of the host's programs alone has of its own.
+pub(crate) const OWN_TEXTS: [&str; 3] = ["/etc/passwd", "/etc/group", "/etc/hosts"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
 pub(crate) const ETC: [&str; 20] = [

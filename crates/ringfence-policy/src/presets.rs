@@ -189,6 +189,8 @@ pub struct Places<'a> {
     /// The working directory: absolute and canonical.
     pub workdir: &'a Path,
     pub home: &'a Path,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: &'a [PathBuf],
 }
 
 /// Something that a preset found and that the user should know.
@@ -200,7 +202,7 @@ pub enum Warning {
 
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
-    let Places { workdir, home } = places;
+    let Places { workdir, home, git_configs } = places;
     let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
@@ -232,7 +234,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             }
         }
         Git => {
-            let (found, suspicions) = git::protect(workdir, home);
+            let (found, suspicions) = git::protect(workdir, home, git_configs);
             for (access, path, missing) in found {
                 rules.add(access, path, missing);
             }
@@ -268,7 +270,10 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 }
             }
             if at_home {
-                rules.all(Access::Ro, home, AUTOSTART);
+                for name in AUTOSTART {
+                    rules.add(Access::Ro, home.join(name), Missing::Protect(Kind::Dir));
+                }
+                rules.all(Access::Ro, home, EXECUTED);
             }
         }
     }
@@ -592,9 +597,12 @@ const CONFIGURATION: &[&str] = &[
     ".lldbinit",
 ];
 
-/// What is started with the session, below home; only when home is the working directory.
+/// Directories of what is started with the session, or found in `PATH`, below home; only when home is the working directory.
+/// Protected also when missing: an empty directory starts nothing.
 const AUTOSTART: &[&str] = &[
     ".config/autostart",
+    ".config/autostart-scripts",
+    ".config/plasma-workspace",
     ".config/systemd",
     ".config/environment.d",
     ".config/fish",
@@ -602,12 +610,25 @@ const AUTOSTART: &[&str] = &[
     ".config/nvim",
     ".local/bin",
     ".local/share/applications",
+    ".local/share/dbus-1",
+    ".local/share/systemd",
+    ".kde",
     "bin",
+];
+
+/// The same, kept as it is when it is there: nothing runs it unless something else that is protected names it.
+const EXECUTED: &[&str] = &[
     ".cargo/bin",
     ".cargo/config.toml",
     ".cargo/env",
     ".rustup/toolchains",
     ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".oh-my-zsh",
+    ".tmux.conf",
+    ".screenrc",
+    ".emacs",
 ];
 
 const LINT_TS: &[&str] = &[
@@ -675,7 +696,7 @@ mod tests {
     use crate::rules::decide;
 
     fn all(workdir: &str, home: &str, names: &[&str]) -> Vec<FileRule> {
-        let places = Places { workdir: Path::new(workdir), home: Path::new(home) };
+        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git_configs: &[] };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
         presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }

@@ -96,7 +96,7 @@ impl Tree {
 
     /// What is worth to be read at once.
     pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
-        Lookup::listing([facts.home.as_path(), policy.workdir.as_path()])
+        Lookup::of_places(&facts.home, &policy.workdir)
     }
 
     /// As [`Tree::new`], with what was looked up already.
@@ -127,13 +127,15 @@ impl Tree {
         }
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
+        tree.add_registry(facts);
         tree.add_aliases(facts);
-        if facts.stranger && policy.root == Root::Host {
-            tree.close_barred();
-        }
         tree.drop_idle(policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
+        if facts.stranger && policy.root == Root::Host {
+            tree.close_barred();
+            tree.drop_idle(policy.root);
+        }
         Ok(tree)
     }
 
@@ -218,6 +220,21 @@ impl Tree {
                 );
             }
         }
+    }
+
+    /// The list of living boxes is no box's, whatever the rules open: neither is it there yet for the first one.
+    fn add_registry(&mut self, facts: &Facts) {
+        let path = &facts.registry;
+        if path.as_os_str().is_empty() {
+            return;
+        }
+        let below = self.nodes.keys().filter(|node| Path::new(node).starts_with(path)).cloned().collect::<Vec<_>>();
+        below.iter().for_each(|node| {
+            self.nodes.remove(node);
+        });
+        let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
+        let state = if path.is_dir() { State::Present } else { State::Absent("") };
+        self.nodes.insert(path.into(), Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: false });
     }
 
     /// What is hidden or protected under one name is so under every other mount of its file system.
@@ -350,7 +367,8 @@ impl Tree {
         // What a box has of its own has nothing of the host's in it, save what a rule shows.
         let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
         let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
-        if own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
+        let same_place = policy.workdir_at.is_none();
+        if same_place && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
             return Err(TreeError::WorkdirNotShown(workdir.clone()));
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
@@ -422,7 +440,7 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
     let mut named = Named::default();
     match &rule.pattern {
         Pattern::Glob(glob) => {
-            for path in glob.expand() {
+            for path in lookup.matches(glob) {
                 present(lookup, rule, &path, false, &mut named)?;
             }
         }
@@ -583,6 +601,28 @@ mod tests {
         assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));
         assert_eq!(access(false, &shown.join("x")), Some((shown, Access::Ro)));
         assert!(access(false, &barred.join("other")).is_none_or(|(at, _)| at != barred));
+    }
+
+    #[test]
+    fn the_list_of_living_boxes_is_no_boxs() {
+        let (_dir, project) = place(&["boxes/"]);
+        let home = project.parent().unwrap().to_path_buf();
+        for (registry, state) in [("boxes", State::Present), ("later", State::Absent(""))] {
+            let registry = project.join(registry);
+            let mut layer = Layer::flags();
+            if state == State::Present {
+                layer.rw("boxes");
+            }
+            let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+            let facts = Facts { home: home.clone(), uid: 1, registry: registry.clone(), ..Facts::default() };
+            let tree = Tree::new(&policy, &facts).unwrap();
+            let (at, node) = tree.decide(&registry.join("lock")).unwrap();
+            assert_eq!((at, node.access, &node.state), (registry.as_path(), Access::Exclude, &state));
+        }
+        // Where it cannot be seen nothing is done.
+        let policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
+        let facts = Facts { home, uid: 1, registry: "/run/boxes".into(), ..Facts::default() };
+        assert!(Tree::new(&policy, &facts).unwrap().nodes().all(|(path, _)| path != Path::new("/run/boxes")));
     }
 
     #[test]
