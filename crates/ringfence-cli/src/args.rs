@@ -9,6 +9,8 @@ use ringfence::policy::layer::{FlagError, Layer};
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 
+use crate::clients::{Client, Scope};
+
 /// Runs commands that an AI agent chose in a sandbox whose walls you can read.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, max_term_width = 100, propagate_version = false)]
@@ -64,6 +66,8 @@ pub enum Command {
     Explain(Explain),
     /// Trust a project's `.ringfence.toml` with what it would loosen
     Trust(Trust),
+    /// Make `ringfence mcp` known to an agent, after showing the change
+    Install(Install),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
@@ -332,6 +336,29 @@ pub struct Trust {
     /// List what is trusted
     #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
     pub list: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Install {
+    /// The agent
+    #[arg(value_enum)]
+    pub client: Client,
+
+    /// For you, or for everybody who works in this project
+    #[arg(long, value_enum, default_value_t)]
+    pub scope: Scope,
+
+    /// Take the entry out again
+    #[arg(long)]
+    pub remove: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print the change, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
 }
 
 /// A flag whose value cannot be understood, by its name.

@@ -5,6 +5,7 @@ pub mod config;
 pub mod doctor;
 pub mod explain;
 pub mod generate;
+pub mod install;
 pub mod run;
 pub mod trust;
 
