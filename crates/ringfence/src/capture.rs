@@ -37,6 +37,28 @@ impl Capture {
         self.dropped
     }
 
+    /// Bytes that came, kept or not.
+    pub fn total(&self) -> u64 {
+        (self.head.len() + self.tail.len()) as u64 + self.dropped
+    }
+
+    /// What is kept from this place of the stream on, so many bytes at most, and where it really begins: later when the
+    /// place was dropped. Head and tail do not come in one page when something is missing between them.
+    pub fn page(&self, from: u64, limit: usize) -> (u64, Vec<u8>) {
+        let head = self.head.len() as u64;
+        if from < head {
+            let rest = &self.head[from as usize..];
+            let mut bytes = rest[..rest.len().min(limit)].to_vec();
+            if bytes.len() == rest.len() && self.dropped == 0 {
+                bytes.extend(self.tail.iter().take(limit - bytes.len()));
+            }
+            return (from, bytes);
+        }
+        let begin = head + self.dropped;
+        let at = from.clamp(begin, self.total());
+        (at, self.tail.iter().skip((at - begin) as usize).take(limit).copied().collect())
+    }
+
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.
     pub fn into_bytes(self, gap: impl FnOnce(u64) -> String) -> Vec<u8> {
         let mut bytes = self.head;
@@ -77,6 +99,24 @@ mod tests {
         for (limit, chunks, text, dropped) in table {
             assert_eq!(captured(*limit, chunks), ((*text).to_owned(), *dropped), "{limit} {chunks:?}");
         }
+    }
+
+    #[test]
+    fn pages_go_on_where_the_last_one_ended() {
+        let mut capture = Capture::new(8);
+        capture.push(b"abcdef");
+        let page = |capture: &Capture, from, limit| {
+            let (at, bytes) = capture.page(from, limit);
+            (at, String::from_utf8(bytes).unwrap())
+        };
+        assert_eq!(page(&capture, 0, 100), (0, "abcdef".into()));
+        assert_eq!(page(&capture, 3, 2), (3, "de".into()));
+        assert_eq!(page(&capture, 9, 2), (6, String::new()));
+        capture.push(b"ghijkl");
+        assert_eq!(capture.total(), 12);
+        assert_eq!(page(&capture, 0, 100), (0, "abcd".into()));
+        assert_eq!(page(&capture, 4, 3), (8, "ijk".into()));
+        assert_eq!(page(&capture, 11, 100), (11, "l".into()));
     }
 
     #[test]
