@@ -37,26 +37,25 @@ impl Capture {
         self.dropped
     }
 
-    /// Bytes that came, kept or not.
+    /// Bytes that came so far.
     pub fn total(&self) -> u64 {
-        (self.head.len() + self.tail.len()) as u64 + self.dropped
+        self.head.len() as u64 + self.dropped + self.tail.len() as u64
     }
 
-    /// What is kept from this place of the stream on, so many bytes at most, and where it really begins: later when the
-    /// place was dropped. Head and tail do not come in one page when something is missing between them.
-    pub fn page(&self, from: u64, limit: usize) -> (u64, Vec<u8>) {
-        let head = self.head.len() as u64;
-        if from < head {
-            let rest = &self.head[from as usize..];
-            let mut bytes = rest[..rest.len().min(limit)].to_vec();
-            if bytes.len() == rest.len() && self.dropped == 0 {
-                bytes.extend(self.tail.iter().take(limit - bytes.len()));
-            }
-            return (from, bytes);
+    /// What is kept from a position of the stream on: how much of it is missing there, and the next bytes.
+    pub fn at(&self, position: u64) -> (u64, &[u8]) {
+        let from = |slice: &'_ [u8], start: u64| usize::try_from(start).map_or(slice.len(), |n| n.min(slice.len()));
+        if position < self.head.len() as u64 {
+            return (0, &self.head[position as usize..]);
         }
-        let begin = head + self.dropped;
-        let at = from.clamp(begin, self.total());
-        (at, self.tail.iter().skip((at - begin) as usize).take(limit).copied().collect())
+        let tail = self.head.len() as u64 + self.dropped;
+        let skipped = tail.saturating_sub(position);
+        let start = (position + skipped) - tail;
+        let (front, back) = self.tail.as_slices();
+        match start.checked_sub(front.len() as u64) {
+            None => (skipped, &front[from(front, start)..]),
+            Some(start) => (skipped, &back[from(back, start)..]),
+        }
     }
 
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.
@@ -102,21 +101,28 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_on_where_the_last_one_ended() {
+    fn read_from_any_position() {
         let mut capture = Capture::new(8);
-        capture.push(b"abcdef");
-        let page = |capture: &Capture, from, limit| {
-            let (at, bytes) = capture.page(from, limit);
-            (at, String::from_utf8(bytes).unwrap())
-        };
-        assert_eq!(page(&capture, 0, 100), (0, "abcdef".into()));
-        assert_eq!(page(&capture, 3, 2), (3, "de".into()));
-        assert_eq!(page(&capture, 9, 2), (6, String::new()));
-        capture.push(b"ghijkl");
-        assert_eq!(capture.total(), 12);
-        assert_eq!(page(&capture, 0, 100), (0, "abcd".into()));
-        assert_eq!(page(&capture, 4, 3), (8, "ijk".into()));
-        assert_eq!(page(&capture, 11, 100), (11, "l".into()));
+        let mut written = 0u64;
+        for chunk in ["abc", "def", "ghi", "jkl", "mnopqrstuvwx", "y"] {
+            capture.push(chunk.as_bytes());
+            written += chunk.len() as u64;
+            assert_eq!(capture.total(), written);
+            for start in 0..=written {
+                let (mut at, mut seen) = (start, Vec::new());
+                loop {
+                    let (skipped, bytes) = capture.at(at);
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    at += skipped;
+                    seen.extend((0..bytes.len() as u64).map(|i| (at + i, bytes[i as usize])));
+                    at += bytes.len() as u64;
+                }
+                assert_eq!(at, written);
+                assert!(seen.iter().all(|(at, byte)| *byte == b'a' + *at as u8), "{seen:?}");
+            }
+        }
     }
 
     #[test]

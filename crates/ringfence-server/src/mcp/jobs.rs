@@ -96,7 +96,7 @@ impl Job {
     pub fn page(&self, stream: Stream, from: Option<u64>, limit: usize) -> Page {
         let mut shared = self.shared();
         let index = stream as usize;
-        let (at, mut bytes) = shared.streams[index].page(from.unwrap_or(shared.read[index]), limit);
+        let (at, mut bytes) = kept(&shared.streams[index], from.unwrap_or(shared.read[index]), limit);
         let total = shared.streams[index].total();
         if at + (bytes.len() as u64) < total {
             bytes.truncate(whole_characters(&bytes));
@@ -112,7 +112,7 @@ impl Job {
         let capture = &shared.streams[stream as usize];
         let total = capture.total();
         let from = total.saturating_sub(limit as u64).max(earliest);
-        let (at, bytes) = capture.page(from, limit);
+        let (at, bytes) = kept(capture, from, limit);
         // Not from the middle of a character.
         let skip = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
         Page { at: at + skip as u64, text: String::from_utf8_lossy(&bytes[skip..]).into_owned(), next: total, total }
@@ -147,6 +147,23 @@ impl Job {
         let (done, answer) = oneshot::channel();
         self.orders.send(Order::Input { bytes, close, done }).await.map_err(|_| InputError::Ended)?;
         answer.await.unwrap_or(Err(InputError::Ended))
+    }
+}
+
+/// What is kept of a stream from this place on, so many bytes at most, and where it really begins: later when the place
+/// was dropped. What lies before and behind a gap does not come together.
+fn kept(capture: &Capture, from: u64, limit: usize) -> (u64, Vec<u8>) {
+    let from = from.min(capture.total());
+    let (skipped, first) = capture.at(from);
+    let at = from + skipped;
+    let mut bytes = first[..first.len().min(limit)].to_vec();
+    loop {
+        match capture.at(at + bytes.len() as u64) {
+            (0, more) if !more.is_empty() && bytes.len() < limit => {
+                bytes.extend_from_slice(&more[..more.len().min(limit - bytes.len())]);
+            }
+            _ => return (at, bytes),
+        }
     }
 }
 
@@ -253,5 +270,35 @@ impl Jobs {
 
     pub fn clear(&self) {
         self.all().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_go_on_where_the_last_one_ended() {
+        let mut capture = Capture::new(8);
+        capture.push(b"abcdef");
+        let page = |capture: &Capture, from, limit| {
+            let (at, bytes) = kept(capture, from, limit);
+            (at, String::from_utf8(bytes).unwrap())
+        };
+        assert_eq!(page(&capture, 0, 100), (0, "abcdef".into()));
+        assert_eq!(page(&capture, 3, 2), (3, "de".into()));
+        assert_eq!(page(&capture, 9, 2), (6, String::new()));
+        capture.push(b"ghijkl");
+        assert_eq!(page(&capture, 0, 100), (0, "abcd".into()));
+        assert_eq!(page(&capture, 4, 3), (8, "ijk".into()));
+        assert_eq!(page(&capture, 11, 100), (11, "l".into()));
+        assert_eq!(page(&capture, u64::MAX, 100), (12, String::new()));
+    }
+
+    #[test]
+    fn characters_stay_whole() {
+        assert_eq!(whole_characters("aé".as_bytes()), 3);
+        assert_eq!(whole_characters(&"aé".as_bytes()[..2]), 1);
+        assert_eq!(whole_characters(b"a\xff\xffb"), 4, "not text: as it is");
     }
 }

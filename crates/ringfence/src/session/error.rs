@@ -9,6 +9,7 @@ use ringfence_policy::plan::PlanError;
 use rustix::io::Errno;
 
 use super::info::End;
+use super::protocol::Refusal;
 use crate::engines::EngineError;
 
 /// Why a session did not do what it was asked to. A command that exits with a code other than 0 is no error.
@@ -44,8 +45,8 @@ pub enum SessionError {
     Malformed(#[from] FrameError),
     #[error("cannot execute `{program}`: {errno}")]
     Execute { program: String, errno: Errno },
-    #[error("cannot start `{program}`: {step}: {errno}")]
-    Exec { program: String, step: &'static str, errno: Errno },
+    #[error("cannot start `{program}`: cannot {}: {errno}", verb(*.step))]
+    Exec { program: String, step: Step, errno: Errno },
     #[error("a time limit of {asked} is above the ceiling of {ceiling}")]
     TimeoutAboveCeiling { asked: String, ceiling: String },
     #[error("no execution `{0}` in this session")]
@@ -54,8 +55,29 @@ pub enum SessionError {
     File { step: Step, path: PathBuf, errno: Errno },
     #[error("cannot connect to port {port} inside: {errno}")]
     Port { port: u16, errno: Errno },
-    #[error("refused: {0}")]
-    Refused(String),
+    #[error("session {id} has too much to do at once")]
+    TooMany { id: String },
+    #[error("a request that makes no sense: an empty command, a NUL byte, or a variable without a name")]
+    BadRequest,
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
+    #[error("`{}` is longer than {limit} bytes", path.display())]
+    TooLong { path: PathBuf, limit: u64 },
+}
+
+impl Refusal {
+    /// The error that a refusal is where nothing more is known.
+    pub(super) fn into_error(self, id: &str) -> SessionError {
+        let id = id.to_owned();
+        match self {
+            Refusal::NoExecution => SessionError::NoExecution(String::new()),
+            Refusal::TooMany => SessionError::TooMany { id },
+            Refusal::Ended(end) => SessionError::Ended { id, end },
+            Refusal::BadRequest | Refusal::TimeoutAboveCeiling { .. } | Refusal::Failed { .. } => {
+                SessionError::BadRequest
+            }
+        }
+    }
 }
 
 fn verb(step: Step) -> &'static str {
@@ -69,6 +91,9 @@ fn verb(step: Step) -> &'static str {
         Step::MakeDirectory => "make",
         Step::Watch => "watch",
         Step::Connect => "connect to",
-        Step::Fork | Step::Terminal | Step::WorkingDirectory | Step::Execute => "execute",
+        Step::Fork => "fork",
+        Step::Terminal => "open a terminal",
+        Step::WorkingDirectory => "enter the working directory",
+        Step::Execute => "execute",
     }
 }

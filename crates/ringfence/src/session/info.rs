@@ -1,7 +1,7 @@
 //! What is known about a session and its executions: plain data, as clients and state files have it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,9 @@ pub struct Info {
     pub profile: String,
     pub engine: String,
     /// Of the host; at `workdir_inside` in the box.
+    #[serde(serialize_with = "readable")]
     pub workdir: PathBuf,
+    #[serde(serialize_with = "readable")]
     pub workdir_inside: PathBuf,
     pub created: SystemTime,
     pub state: State,
@@ -36,6 +38,11 @@ pub struct Info {
     /// Executions so far, and those that run now.
     pub executions: u64,
     pub running: u32,
+}
+
+/// For people: what is not UTF-8 is replaced.
+fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
