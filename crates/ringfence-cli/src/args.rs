@@ -68,6 +68,8 @@ pub enum Command {
     Trust(Trust),
     /// Make `ringfence mcp` known to an agent, after showing the change
     Install(Install),
+    /// Give an agent the sandbox as tools, by MCP over standard input and output
+    Mcp(Mcp),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
@@ -158,7 +160,7 @@ impl Run {
 }
 
 /// Flags that shape the policy.
-#[derive(Debug, Default, PartialEq, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
     #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
@@ -336,6 +338,20 @@ pub struct Trust {
     /// List what is trusted
     #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
     pub list: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Mcp {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// A directory that the agent may work in (repeatable); without it: this one
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "cwd")]
+    pub root: Vec<PathBuf>,
+
+    /// Keep the sandbox under this name when the agent goes, and use it again
+    #[arg(long, value_name = "NAME")]
+    pub keep: Option<String>,
 }
 
 #[derive(Debug, Args)]

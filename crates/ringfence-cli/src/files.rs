@@ -48,6 +48,11 @@ impl Places {
         self.config.join("config.toml")
     }
 
+    /// Where sessions are.
+    pub fn sessions(&self) -> PathBuf {
+        self.state.join("sessions")
+    }
+
     pub fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
     }

@@ -48,6 +48,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Explain(explain) => commands::explain::explain(&explain),
         Command::Trust(trust) => commands::trust::trust(&trust),
         Command::Install(install) => commands::install::install(&install),
+        Command::Mcp(mcp) => commands::mcp::mcp(&mcp),
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Man => commands::generate::man(),
     }

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod install;
+pub mod mcp;
 pub mod run;
 pub mod trust;
 
