@@ -8,6 +8,7 @@ use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::TreeError;
+use ringfence::session::SessionError;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -39,6 +40,8 @@ pub enum Kind {
     Engine,
     NotExecutable,
     NotFound,
+    /// A session that is not there, has ended, or cannot be used so.
+    Session,
     /// Output could not be written.
     Output,
 }
@@ -191,6 +194,30 @@ impl From<PlanError> for Failure {
             PlanError::DockerSocketMissing(_) | PlanError::DockerSocketWrong(_) => Failure::new(Kind::Policy, message)
                 .hint("start Docker, set DOCKER_HOST=unix://PATH to where its socket is, or leave --docker away"),
             PlanError::Tree(error) => error.into(),
+        }
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let message = error.to_string();
+        match error {
+            SessionError::Plan(error) => error.into(),
+            SessionError::Engine(error) => error.into(),
+            SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
+            SessionError::NotFound(_) => {
+                Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
+            }
+            SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
+                .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Policy, message)
+                .hint("ask for less, or create the session with a higher `timeout-ceiling`"),
+            SessionError::Start(_) => {
+                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
+            }
+            _ => Failure::new(Kind::Session, message),
         }
     }
 }

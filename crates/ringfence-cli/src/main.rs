@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
+    if let Some(code) = commands::session::supervise() {
+        return code;
+    }
     let result = match Cli::read() {
         Ok(cli) => dispatch(cli.command),
         Err(error) => return commands::usage(&error),
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Session(session) => commands::session::session(&session),
+        Command::Gc => commands::session::gc(),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),

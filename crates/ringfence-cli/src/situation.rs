@@ -31,7 +31,7 @@ impl Situation {
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
-        inputs.own_dirs = vec![places.config, places.state];
+        inputs.own_dirs = vec![places.config, places.state, places.sessions];
         let resolved = layers::resolve(inputs)?;
         Ok(Situation { facts, resolved })
     }

@@ -29,7 +29,7 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     let situation = Situation::gather(&at(&flags, &roots[0]))?;
     situation.warn(false);
     let places = Places::new(&situation.facts);
-    let sessions = Sessions::new(places.sessions(), "/proc/self/exe");
+    let sessions = Sessions::new(places.sessions, "/proc/self/exe");
     let decide = Box::new(move |workdir: &Path, also: &[PathBuf]| {
         allowed(&flags, workdir, also).map_err(|failure| Refusal(failure.message))
     });

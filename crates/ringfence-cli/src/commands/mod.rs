@@ -8,6 +8,7 @@ pub mod generate;
 pub mod install;
 pub mod mcp;
 pub mod run;
+pub mod session;
 pub mod trust;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use ringfence::denials::Denial;
 use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::policy::plan::{self, Plan};
+use ringfence::session::Output;
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, supervise};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -151,8 +152,9 @@ fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
 }
 
 /// The exit code of the program: the command's own, or why it was ended.
-fn exit_code(outcome: &Outcome) -> u8 {
+pub fn exit_code(outcome: &Outcome) -> u8 {
     match (outcome.reason, outcome.ended) {
+        (Some(Reason::Lost), _) => 125,
         (Some(Reason::Time | Reason::CpuTime), _) => 124,
         (_, Ended::Exited(code)) => code as u8,
         (_, Ended::Signaled(signal)) => (128 + signal) as u8,
@@ -204,11 +206,12 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 pub struct Record {
-    /// `exited`, `signaled`, or `failed` when Ringfence itself did.
+    /// `exited`, `signaled`, `lost` when its sandbox ended under it, or `failed` when Ringfence itself did.
     status: &'static str,
     exit_code: Option<i32>,
     signal: Option<i32>,
     reason: Option<Reason>,
+    timed_out: bool,
     stdout: String,
     stderr: String,
     stdout_dropped: u64,
@@ -218,18 +221,68 @@ pub struct Record {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// Its id in the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution: Option<String>,
     report: Option<Report>,
     denied: Vec<Denial>,
     error: Option<Described>,
 }
 
 impl Record {
+    /// An execution in a session.
+    pub fn of_session(output: Output, session: &str, execution: &str) -> Record {
+        let outcome = &output.outcome;
+        Record {
+            stdout: readable(output.stdout),
+            stderr: readable(output.stderr),
+            stdout_dropped: output.stdout_dropped,
+            stderr_dropped: output.stderr_dropped,
+            session: Some(session.to_owned()),
+            execution: Some(execution.to_owned()),
+            ..Record::of_outcome(outcome)
+        }
+    }
+
+    fn of_outcome(outcome: &Outcome) -> Record {
+        let (status, exit_code, signal) = match outcome.ended {
+            _ if outcome.reason == Some(Reason::Lost) => ("lost", None, None),
+            Ended::Exited(code) => ("exited", Some(code), None),
+            Ended::Signaled(signal) => ("signaled", None, Some(signal)),
+        };
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Record {
+            status,
+            exit_code,
+            signal,
+            reason: outcome.reason,
+            timed_out: matches!(outcome.reason, Some(Reason::Time | Reason::CpuTime)),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
+            duration_ms: millis(outcome.duration),
+            cpu_ms: millis(outcome.cpu),
+            peak_memory: outcome.peak_memory,
+            engine: None,
+            profile: None,
+            session: None,
+            execution: None,
+            report: None,
+            denied: outcome.denied.clone(),
+            error: None,
+        }
+    }
+
     pub fn failed(error: Described) -> Record {
         Record {
             status: "failed",
             exit_code: None,
             signal: None,
             reason: None,
+            timed_out: false,
             stdout: String::new(),
             stderr: String::new(),
             stdout_dropped: 0,
@@ -239,6 +292,8 @@ impl Record {
             peak_memory: 0,
             engine: None,
             profile: None,
+            session: None,
+            execution: None,
             report: None,
             denied: Vec::new(),
             error: Some(error),
@@ -246,35 +301,25 @@ impl Record {
     }
 
     fn ended(outcome: &Outcome, captures: [Capture; 2], engine: Engine, profile: &str, report: &Report) -> Record {
-        let (status, exit_code, signal) = match outcome.ended {
-            Ended::Exited(code) => ("exited", Some(code), None),
-            Ended::Signaled(signal) => ("signaled", None, Some(signal)),
-        };
         let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
         let [stdout, stderr] = captures.map(text);
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Record {
-            status,
-            exit_code,
-            signal,
-            reason: outcome.reason,
             stdout,
             stderr,
             stdout_dropped,
             stderr_dropped,
-            duration_ms: millis(outcome.duration),
-            cpu_ms: millis(outcome.cpu),
-            peak_memory: outcome.peak_memory,
             engine: Some(engine.name()),
             profile: Some(profile.to_owned()),
             report: Some(report.clone()),
-            denied: outcome.denied.clone(),
-            error: None,
+            ..Record::of_outcome(outcome)
         }
     }
 }
 
 fn text(capture: Capture) -> String {
-    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
+    readable(capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")))
+}
+
+fn readable(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

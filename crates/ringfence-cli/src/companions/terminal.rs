@@ -371,7 +371,7 @@ static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Our terminal is raw while this is on, and as it was before at the latest when it is dropped.
 #[derive(Debug, Default)]
-struct RawMode {
+pub struct RawMode {
     on: bool,
 }
 
@@ -380,7 +380,7 @@ impl RawMode {
         self.on
     }
 
-    fn enter(&mut self) {
+    pub fn enter(&mut self) {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -400,7 +400,7 @@ impl RawMode {
         self.on = tcsetattr(stdin, OptionalActions::Drain, &raw).is_ok();
     }
 
-    fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if self.on {
             restore();
             self.on = false;

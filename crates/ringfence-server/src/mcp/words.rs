@@ -9,6 +9,8 @@ use ringfence::policy::rules::{Access, FileRule, Pattern};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::client_roots;
+
 /// What may be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Words {
@@ -34,18 +36,19 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
             "the programs of the machine (/usr, /bin, /lib, a small /etc), and nothing else of it".to_owned()
         }
     };
+    // The working directory is said already; what lies in it has another name inside.
     let named = |access: Access| {
-        policy
-            .rules
-            .iter()
-            .filter(move |rule| rule.access == access)
-            .filter_map(|rule| own(rule).map(|path| (rule, path)))
+        let rules = policy.rules.iter().filter(move |rule| rule.access == access).filter_map(own);
+        rules.filter(|path| *path != policy.workdir && !also.iter().any(|root| root == path)).map(|path| {
+            let inside = client_roots::inside(path, &policy.workdir, at);
+            inside.as_deref().unwrap_or(path).display().to_string()
+        })
     };
-    let read = [read].into_iter().chain(named(Access::Ro).map(|(_, path)| path.to_owned())).collect();
+    let read = [read].into_iter().chain(named(Access::Ro)).collect();
     let write = [format!("{} (the working directory)", at.display())]
         .into_iter()
         .chain(also.iter().map(|path| path.display().to_string()))
-        .chain(named(Access::Rw).map(|(_, path)| path.to_owned()))
+        .chain(named(Access::Rw))
         .chain([format!("/tmp, {} of its own", format_size(policy.limits.tmp_size))]);
     let mut write: Vec<String> = write.collect();
     write.dedup();
@@ -63,10 +66,11 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
     }
 }
 
-/// A path that the owner named, as opposed to a preset's.
-fn own(rule: &FileRule) -> Option<&str> {
+/// A path that the owner named, as opposed to a preset's or a built-in one.
+fn own(rule: &FileRule) -> Option<&Path> {
+    let named = !rule.origin.place.starts_with("preset") && rule.origin.place != "built-in";
     match &rule.pattern {
-        Pattern::Exact(path) if !rule.origin.place.starts_with("preset") => path.to_str(),
+        Pattern::Exact(path) if named => Some(path),
         _ => None,
     }
 }

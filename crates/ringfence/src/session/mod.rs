@@ -58,7 +58,7 @@ use place::{Kept, Place};
 use protocol::{Answer, Ask};
 
 pub use error::SessionError;
-pub use exec::{Event, Exec, Execution, Output};
+pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, FileReader, FileWriter, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
@@ -307,7 +307,7 @@ async fn blocking<T: Send + 'static>(
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, create: Create) -> Result<String, SessionError> {
     let Create { name, policy, facts, choice, idle, life } = create;
-    let plan = plan::plan(&policy, &facts, &["/bin/true".into()])?;
+    let plan = plan::plan_guest(&policy, &facts)?;
     let (engine, report) = engines::select(choice, &plan, &facts)?;
     let place::Fresh { id, lock } = place.make(name.as_deref())?;
     let start = supervisor::Start {
@@ -363,6 +363,11 @@ impl Session {
         }
     }
 
+    /// Bytes of each output that it keeps, and that [`Execution::output`] does.
+    pub fn output_limit(&self) -> u64 {
+        self.link.keeps()
+    }
+
     /// Starts a command; returns when it runs.
     pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
         Execution::begin(self.link.open(&exec.ask())?, Some(&exec)).await
@@ -403,6 +408,11 @@ impl Session {
             Answer::Done => Ok(()),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Waits until it has ended.
+    pub async fn closed(&self) {
+        self.link.closed().await;
     }
 
     /// Ends it with everything in it; returns when nothing is left.
