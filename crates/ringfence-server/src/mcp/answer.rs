@@ -24,7 +24,7 @@ const NEXT_CALL: &str =
 
 impl Trouble {
     pub fn new(message: impl Into<String>) -> Trouble {
-        Trouble { message: message.into(), advice: None }
+        Trouble { message: without_numbers(&message.into()), advice: None }
     }
 
     pub fn advise(mut self, advice: &'static str) -> Trouble {
@@ -35,6 +35,16 @@ impl Trouble {
     pub fn into_result(self) -> CallToolResult {
         CallToolResult::error(vec![ContentBlock::text(self.to_string())])
     }
+}
+
+/// System errors carry their numbers (`(os error 13)`); the words say it.
+fn without_numbers(message: &str) -> String {
+    let mut parts = message.split(" (os error ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')'));
+    }
+    text
 }
 
 impl From<SessionError> for Trouble {

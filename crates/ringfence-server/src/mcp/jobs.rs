@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence::session::{Event, Execution, SessionError};
-use ringfence::supervise::GRACE;
+use ringfence::session::{Controls, Event, Execution, SessionError};
 use ringfence::{Capture, Outcome};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 
 /// So many that ended are remembered; what is older is forgotten.
 const REMEMBERED: usize = 64;
@@ -22,7 +21,7 @@ pub struct Job {
     pub id: String,
     pub started: Instant,
     shared: Mutex<Shared>,
-    orders: mpsc::Sender<Order>,
+    controls: Controls,
     /// Counts what happened, so that others can wait for it.
     changed: watch::Receiver<u64>,
 }
@@ -33,12 +32,6 @@ struct Shared {
     /// How far the client has read each stream.
     read: [u64; 2],
     outcome: Option<Outcome>,
-}
-
-#[derive(Debug)]
-enum Order {
-    Input { bytes: Vec<u8>, close: bool, done: oneshot::Sender<Result<(), InputError>> },
-    Stop,
 }
 
 /// Why input did not reach a command.
@@ -73,13 +66,12 @@ pub struct Page {
 impl Job {
     /// Looks after an execution until it has ended.
     pub fn start(execution: Execution, output_limit: u64) -> Arc<Job> {
-        let (orders, inbox) = mpsc::channel(8);
         let (tell, changed) = watch::channel(0);
         let capture = || Capture::new(output_limit.min(MOST_KEPT));
         let shared = Shared { streams: [capture(), capture()], read: [0; 2], outcome: None };
         let id = execution.id().to_owned();
-        let job = Arc::new(Job { id, started: Instant::now(), shared: Mutex::new(shared), orders, changed });
-        tokio::spawn(follow(job.clone(), execution, inbox, tell));
+        let job = Arc::new(Job { id, started: Instant::now(), shared: Mutex::new(shared), controls: execution.controls(), changed });
+        tokio::spawn(follow(job.clone(), execution, tell));
         job
     }
 
@@ -139,14 +131,24 @@ impl Job {
 
     /// TERM to everything that descends from it, KILL after the grace.
     pub async fn stop(&self) {
-        // A command that has ended takes no orders.
-        let _ = self.orders.send(Order::Stop).await;
+        // A session that is gone has ended it already.
+        let _ = self.controls.stop().await;
     }
 
-    pub async fn input(&self, bytes: Vec<u8>, close: bool) -> Result<(), InputError> {
-        let (done, answer) = oneshot::channel();
-        self.orders.send(Order::Input { bytes, close, done }).await.map_err(|_| InputError::Ended)?;
-        answer.await.unwrap_or(Err(InputError::Ended))
+    pub async fn input(&self, bytes: &[u8], close: bool) -> Result<(), InputError> {
+        if self.outcome().is_some() {
+            return Err(InputError::Ended);
+        }
+        let send = async {
+            if !bytes.is_empty() {
+                self.controls.write(bytes).await?;
+            }
+            if close {
+                self.controls.close_stdin().await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(INPUT_PATIENCE, send).await.unwrap_or(Err(InputError::Unread))
     }
 }
 
@@ -186,59 +188,20 @@ fn lost(started: Instant) -> Outcome {
     }
 }
 
-/// Takes what comes from an execution, and carries orders to it.
-async fn follow(job: Arc<Job>, mut execution: Execution, mut inbox: mpsc::Receiver<Order>, tell: watch::Sender<u64>) {
-    let mut kill_at: Option<tokio::time::Instant> = None;
-    loop {
-        let killing = async {
-            match kill_at {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            event = execution.next() => {
-                match event {
-                    Some(Event::Stdout(bytes)) => job.shared().streams[0].push(&bytes),
-                    Some(Event::Stderr(bytes)) => job.shared().streams[1].push(&bytes),
-                    Some(Event::Ended(outcome)) => job.shared().outcome = Some(outcome),
-                    None => {
-                        job.shared().outcome.get_or_insert(lost(job.started));
-                    }
-                }
-                tell.send_modify(|count| *count += 1);
-                if job.outcome().is_some() {
-                    return;
-                }
-            }
-            Some(order) = inbox.recv() => match order {
-                Order::Stop => {
-                    // A session that is gone has ended it already.
-                    let _ = execution.signal(rustix::process::Signal::TERM.as_raw()).await;
-                    kill_at.get_or_insert(tokio::time::Instant::now() + GRACE);
-                }
-                Order::Input { bytes, close, done } => {
-                    let sent = tokio::time::timeout(INPUT_PATIENCE, send(&execution, &bytes, close)).await;
-                    // Whoever asked may have gone.
-                    let _ = done.send(sent.unwrap_or(Err(InputError::Unread)));
-                }
-            },
-            () = killing => {
-                kill_at = None;
-                let _ = execution.signal(rustix::process::Signal::KILL.as_raw()).await;
-            }
+/// Takes what comes from an execution until it has ended.
+async fn follow(job: Arc<Job>, mut execution: Execution, tell: watch::Sender<u64>) {
+    while job.outcome().is_none() {
+        let event = execution.next().await;
+        let mut shared = job.shared();
+        match event {
+            Some(Event::Stdout(bytes)) => shared.streams[0].push(&bytes),
+            Some(Event::Stderr(bytes)) => shared.streams[1].push(&bytes),
+            Some(Event::Ended(outcome)) => shared.outcome = Some(outcome),
+            None => shared.outcome = Some(lost(job.started)),
         }
+        drop(shared);
+        tell.send_modify(|count| *count += 1);
     }
-}
-
-async fn send(execution: &Execution, bytes: &[u8], close: bool) -> Result<(), InputError> {
-    if !bytes.is_empty() {
-        execution.write(bytes).await?;
-    }
-    if close {
-        execution.close_stdin().await?;
-    }
-    Ok(())
 }
 
 /// The commands of one client.

@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use ringfence::session::{Create, Session, SessionError};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
 
 use super::answer::Trouble;
 use super::client_roots::{self, Places};
 use super::jobs::Jobs;
 use super::owner::{Allowed, Owner};
 
-/// A session that is not kept ends so long after its server was killed …
-const LEASE: Duration = Duration::from_secs(60);
-/// … and is told this often that the server is there.
-const RENEWAL: Duration = Duration::from_secs(20);
+/// A session that is not kept ends with the server. Until that is agreed with it, it ends after so long by itself.
+const UNOWNED: Duration = Duration::from_secs(60);
 
 /// The session and what belongs to it.
 #[derive(Debug)]
@@ -34,15 +31,6 @@ pub struct Opened {
     pub places: Places,
     /// Where the working directory is inside.
     pub at: PathBuf,
-    renewal: Option<JoinHandle<()>>,
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        if let Some(renewal) = &self.renewal {
-            renewal.abort();
-        }
-    }
 }
 
 impl Live {
@@ -78,15 +66,17 @@ impl Live {
         let sessions = &self.owner.sessions;
         let made = match &self.owner.keep {
             Some(name) => sessions.open_or_create(name, create).await,
-            None => sessions.create(create.idle(Some(LEASE)).life(None)).await,
+            None => sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await,
         };
         let session = made.map_err(|error| {
             Trouble::new(format!("There is no sandbox: {error}."))
                 .advise("Tell the owner; `ringfence doctor` looks for causes.")
         })?;
         let at = session.info().await?.workdir_inside;
-        let renewal = self.owner.keep.is_none().then(|| tokio::spawn(renew(session.clone())));
-        let new = Arc::new(Opened { session, allowed, places, at, renewal });
+        if self.owner.keep.is_none() {
+            session.own().await?;
+        }
+        let new = Arc::new(Opened { session, allowed, places, at });
         *opened = Some(new.clone());
         Ok(new)
     }
@@ -104,18 +94,8 @@ impl Live {
     pub async fn end(&self) {
         let Some(opened) = self.opened.lock().await.take() else { return };
         if self.owner.keep.is_none() {
-            // A session that has ended already is as good; one that cannot be reached ends by its lease.
+            // A session that has ended already is as good; one that cannot be reached ends with this process.
             let _ = self.owner.sessions.remove(opened.session.id()).await;
-        }
-    }
-}
-
-/// Tells a session that its server is there.
-async fn renew(session: Session) {
-    loop {
-        tokio::time::sleep(RENEWAL).await;
-        if session.extend(None, Some(LEASE)).await.is_err() {
-            return;
         }
     }
 }

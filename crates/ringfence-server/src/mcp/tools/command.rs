@@ -203,7 +203,7 @@ impl Act for CommandOutput {
         }
         let job = find(&self.id, desk).await?;
         if !input.is_empty() || self.close_input {
-            job.input(input.into_bytes(), self.close_input).await.map_err(|error| match error {
+            job.input(input.as_bytes(), self.close_input).await.map_err(|error| match error {
                 InputError::Session(error) => error.into(),
                 InputError::Ended => Trouble::new("No input was sent: the command has ended."),
                 InputError::Unread => Trouble::new("The command does not read its input; part of it may have arrived."),
