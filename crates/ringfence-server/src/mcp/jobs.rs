@@ -70,7 +70,13 @@ impl Job {
         let capture = || Capture::new(output_limit.min(MOST_KEPT));
         let shared = Shared { streams: [capture(), capture()], read: [0; 2], outcome: None };
         let id = execution.id().to_owned();
-        let job = Arc::new(Job { id, started: Instant::now(), shared: Mutex::new(shared), controls: execution.controls(), changed });
+        let job = Arc::new(Job {
+            id,
+            started: Instant::now(),
+            shared: Mutex::new(shared),
+            controls: execution.controls(),
+            changed,
+        });
         tokio::spawn(follow(job.clone(), execution, tell));
         job
     }
