@@ -14,8 +14,9 @@ use globset::{Glob, GlobMatcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use ringfence::session::{Entry, EntryKind};
+use ringfence::session::{Entry, EntryKind, SessionError};
 use rmcp::model::CallToolResult;
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -178,13 +179,6 @@ impl Search {
     }
 
     async fn walk(&mut self, desk: &Desk<'_>, root: &str) -> Result<(), Trouble> {
-        let entry = match desk.files().stat(root).await {
-            Ok(entry) => entry,
-            Err(error) => return Err(desk.file_trouble(error, root).await),
-        };
-        if entry.kind == EntryKind::File {
-            return self.file(desk, Path::new(root), root, &entry).await;
-        }
         let mut waiting = VecDeque::from([Waiting { path: PathBuf::new(), depth: 0, ignores: Vec::new() }]);
         while let Some(directory) = waiting.pop_front() {
             if self.over() || desk.context.ct.is_cancelled() {
@@ -192,6 +186,9 @@ impl Search {
             }
             let mut entries = match desk.files().list(Path::new(root).join(&directory.path), 1).await {
                 Ok(entries) => entries,
+                Err(SessionError::File { errno: Errno::NOTDIR, .. }) if directory.depth == 0 => {
+                    return self.named_file(desk, root).await;
+                }
                 // The root must be there; what lies below may go, or be closed to us.
                 Err(error) if directory.depth == 0 => return Err(desk.file_trouble(error, root).await),
                 Err(_) => continue,
@@ -200,6 +197,14 @@ impl Search {
             self.directory(desk, root, directory, entries, &mut waiting).await?;
         }
         Ok(())
+    }
+
+    /// The one file that was asked for.
+    async fn named_file(&mut self, desk: &Desk<'_>, path: &str) -> Result<(), Trouble> {
+        match desk.files().stat(path).await {
+            Ok(entry) => self.file(desk, Path::new(path), path, &entry).await,
+            Err(error) => Err(desk.file_trouble(error, path).await),
+        }
     }
 
     async fn directory(
