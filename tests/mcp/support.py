@@ -1,5 +1,6 @@
 """A place of its own for each test: home, project, and the program as a client starts it."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -26,6 +27,9 @@ class Place(unittest.IsolatedAsyncioTestCase):
         runtime.mkdir(mode=0o700)
         self.env = {"HOME": str(self.home), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(runtime)}
 
+    async def asyncSetUp(self):
+        asyncio.get_running_loop().set_debug(False)
+
     def server(self, *args, cwd=None):
         where = str(cwd or self.project)
         return StdioServerParameters(command=PROGRAM, args=["mcp", *args], env=self.env, cwd=where)
@@ -49,13 +53,9 @@ class Place(unittest.IsolatedAsyncioTestCase):
             stderr=subprocess.PIPE,
         )
 
-    def sessions(self):
-        return json.loads(self.ringfence("session", "list", "--json").stdout)
-
     def live(self):
-        listed = self.sessions()
-        listed = listed["sessions"] if isinstance(listed, dict) else listed
-        return [s for s in listed if "live" in json.dumps(s["state"]).lower()]
+        listed = json.loads(self.ringfence("session", "list", "--json").stdout)["sessions"]
+        return [session for session in listed if session["state"] == "live"]
 
     def wait_for(self, true, seconds=10, what=""):
         until = time.monotonic() + seconds

@@ -14,9 +14,9 @@ NODE = pathlib.Path(os.environ["MCP_NODE_MODULES"])
 
 class Inspector(Place):
     def inspect(self, *args):
-        command = ["node", str(NODE / "@modelcontextprotocol/inspector/cli/build/cli.js"), PROGRAM, "mcp", *args]
-        done = subprocess.run(command, env=self.env, cwd=self.project, capture_output=True, text=True, timeout=60)
-        return done
+        program = str(NODE / "@modelcontextprotocol/inspector/cli/build/cli.js")
+        command = ["node", program, "--cli", PROGRAM, "mcp", *args]
+        return subprocess.run(command, env=self.env, cwd=self.project, capture_output=True, text=True, timeout=60)
 
     def test_tools_and_resources(self):
         listed = json.loads(self.inspect("--method", "tools/list").stdout)

@@ -240,7 +240,7 @@ asyncio.run(main())
         async with self.client() as client:
             await client.call_tool("run_command", {"command": "echo x > /tmp/x"})
             [session] = self.live()
-            os.kill(session["pid"], signal.SIGKILL)
+            os.kill(session["supervisor"], signal.SIGKILL)
             result = await client.call_tool("run_command", {"command": "true"})
             for _ in range(3):
                 if not result.is_error and result.structured_content["reason"] is None:

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use ringfence::policy::policy::Network;
 use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::{RequestContext, RoleServer};
-use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -112,11 +114,27 @@ pub async fn all(live: &Live) -> Vec<Tool> {
 }
 
 fn definition<A: Act>(open_world: bool) -> Tool {
-    Tool::new(A::NAME, A::ABOUT, JsonObject::new())
+    Tool::new(A::NAME, A::ABOUT, schema::<A>(true))
         .with_title(A::TITLE)
-        .with_input_schema::<A>()
-        .with_output_schema::<A::Output>()
+        .with_raw_output_schema(schema::<A::Output>(false))
         .with_annotations(A::NATURE.annotations(A::TITLE, open_world))
+}
+
+/// The schema of a type, without what only Rust knows: clients complain about formats such as `uint64`. An argument that
+/// may be absent need not be null as well.
+fn schema<T: JsonSchema>(input: bool) -> Arc<JsonObject> {
+    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+    let mut plain = RecursiveTransform(|schema: &mut Schema| {
+        schema.remove("format");
+        let kind = schema.get("type").and_then(|kind| kind.as_array()).and_then(|kinds| kinds.first()).cloned();
+        if let Some(kind) = kind.filter(|_| input) {
+            schema.insert("type".to_owned(), kind);
+        }
+    });
+    plain.transform(&mut schema);
+    schema.remove("title");
+    schema.remove("description");
+    Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
 fn arguments_of<A: Act>(arguments: JsonObject) -> Result<A, Trouble> {
@@ -137,6 +155,7 @@ mod tests {
             assert_eq!(input["additionalProperties"], false, "{name}");
             for (argument, schema) in input["properties"].as_object().unwrap() {
                 assert!(schema["description"].is_string(), "{name}.{argument} has no description");
+                assert!(schema["type"].is_string() && schema.get("format").is_none(), "{name}.{argument}: {schema}");
             }
             let output = tool.output_schema.as_ref().unwrap();
             assert_eq!(output["type"], "object", "{name}");
