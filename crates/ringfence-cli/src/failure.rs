@@ -8,6 +8,7 @@ use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::TreeError;
+use ringfence::records::StoreError;
 use ringfence::session::SessionError;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -44,6 +45,8 @@ pub enum Kind {
     Session,
     /// Output could not be written.
     Output,
+    /// Records of the past cannot be used.
+    Records,
 }
 
 impl Kind {
@@ -233,10 +236,30 @@ impl From<TreeError> for Failure {
             )),
             TreeError::Synthetic { .. } => failure.hint("leave the rule away: /proc and /dev are never the host's"),
             TreeError::WorkdirExcluded { .. } | TreeError::WorkdirTooWide(_) => failure.hint(ANOTHER_DIRECTORY),
+            TreeError::WorkdirNotShown(_) => failure.hint("show it with --ro . or --rw ."),
             TreeError::LinkInWritable { .. } => {
                 failure.hint("a sandbox could have planted it: name what it leads to, or replace the link")
             }
             TreeError::Lookup { .. } => failure,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let failure = Failure::new(Kind::Records, error.to_string());
+        match error {
+            StoreError::Open { .. } | StoreError::Database(_) => failure.hint(
+                "runs are recorded all the same, in the journal beside it; a database that is broken can be moved away",
+            ),
+            StoreError::Newer { known, .. } => failure
+                .hint(format!("use the newer Ringfence, or let it go back: ringfence history migrate --to {known}")),
+            StoreError::Ambiguous { .. } => failure.hint("write more of it"),
+            StoreError::NoRecord(_) => failure.hint("`ringfence history` lists them"),
+            StoreError::Migrate { .. }
+            | StoreError::NoVersion(_)
+            | StoreError::Journal(_)
+            | StoreError::Lock { .. } => failure,
         }
     }
 }

@@ -64,6 +64,11 @@ impl Places {
         self.config.join("config.toml")
     }
 
+    /// Where records are kept.
+    pub fn records(&self) -> PathBuf {
+        self.state.join("records")
+    }
+
     pub fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
     }

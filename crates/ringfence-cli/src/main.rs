@@ -12,6 +12,7 @@ mod failure;
 mod files;
 mod guard;
 mod output;
+mod record;
 mod report;
 mod situation;
 mod trust;
@@ -50,6 +51,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),
+        Command::History(history) => commands::history::history(&history),
         Command::Explain(explain) => commands::explain::explain(&explain),
         Command::Trust(trust) => commands::trust::trust(&trust),
         Command::Install(install) => commands::install::install(&install),

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::look::Lookup;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
+use ringfence::policy::{config, git};
+use ringfence::records::Journal;
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -20,6 +22,10 @@ use crate::trust::TrustStore;
 pub struct Situation {
     pub facts: Facts,
     pub resolved: Resolved,
+    /// Where records are kept.
+    pub records: PathBuf,
+    /// What was looked up to judge the project's file, and what the plan is made with.
+    pub lookup: Lookup,
 }
 
 impl Situation {
@@ -31,9 +37,17 @@ impl Situation {
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
+        let records = places.records();
+        // There before the plan is made, which hides it. Where it cannot be made there is nothing to hide.
+        if !records.is_dir() {
+            let _ = Journal::new(&records).make();
+        }
+        inputs.records_dir = Some(records.clone());
         inputs.own_dirs = vec![places.config, places.state, places.sessions];
-        let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved })
+        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let resolved = layers::resolve_with(&lookup, inputs)?;
+        Ok(Situation { facts, resolved, lookup, records })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use support::{PROGRAM, Place, names};
+use support::{Place, names, program};
 
 const CLIENTS: [(&str, &str, &str); 5] = [
     ("claude", ".claude.json", ".mcp.json"),
@@ -26,7 +26,7 @@ fn every_client_in_both_scopes() {
             assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
             assert!(done.err.contains("+++ ") && done.err.contains("next start"), "{}", done.err);
             let text = fs::read_to_string(&path).unwrap();
-            let command = if scope == "user" { PROGRAM } else { "ringfence" };
+            let command = if scope == "user" { program() } else { "ringfence" };
             assert!(text.contains(&format!("\"{command}\"")) && text.contains("\"mcp\""), "{client} {scope}: {text}");
             let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, if scope == "user" { 0o600 } else { 0o644 });
@@ -54,7 +54,8 @@ fn the_rest_of_the_file_stays() {
     fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
     assert_eq!(place.ringfence(&["install", "claude", "--yes"]).code, 0);
     let entry = format!(
-        ",\n    \"ringfence\": {{\n      \"type\": \"stdio\",\n      \"command\": \"{PROGRAM}\",\n      \"args\": [\"mcp\"]\n    }}"
+        ",\n    \"ringfence\": {{\n      \"type\": \"stdio\",\n      \"command\": \"{}\",\n      \"args\": [\"mcp\"]\n    }}",
+        program()
     );
     let after = before.replace("\"npx\"\n    }", &format!("\"npx\"\n    }}{entry}"));
     assert_eq!(fs::read_to_string(&path).unwrap(), after);
@@ -121,4 +122,9 @@ fn variables_move_the_file() {
         assert!(output.status.success(), "{output:?}");
         assert!(fs::read_to_string(base.join(file)).unwrap().contains("ringfence"));
     }
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

@@ -64,7 +64,8 @@ impl Home {
         }
         let Some((_, path)) = path_of("") else { return Home::None("no control groups are mounted".to_owned()) };
         let start = Path::new(V2_ROOT).join(path.trim_start_matches('/'));
-        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)) {
+        // An earlier box may have moved this process aside: groups are made beside it, not below.
+        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)).filter(|d| !d.ends_with(ASIDE)) {
             if writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, dir == start) {
                 return Home::V2(dir.to_path_buf());
             }
@@ -88,6 +89,9 @@ impl Home {
         self.dirs(name).iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
     }
 }
+
+/// Where the owner of boxes waits, beside their groups.
+const ASIDE: &str = "ringfence-owner";
 
 fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
@@ -115,7 +119,7 @@ fn delegate(dir: &Path, own: bool) -> bool {
     if !(own && alone) {
         return false;
     }
-    let aside = dir.join("ringfence-owner");
+    let aside = dir.join(ASIDE);
     let moved = fs::create_dir(&aside).or_else(|e| if aside.is_dir() { Ok(()) } else { Err(e) }).is_ok()
         && fs::write(aside.join("cgroup.procs"), "0").is_ok();
     moved && switch_on()

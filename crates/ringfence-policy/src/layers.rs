@@ -13,13 +13,17 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::env;
-use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
+use crate::git;
+use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
+use crate::look::Lookup;
 use crate::policy::{CommandRule, EnvPolicy, Guard, Network, Policy, Root, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
+use crate::records::Records;
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
 use crate::suggest::Suggestion;
+use crate::tree;
 
 /// What a policy is made of.
 #[derive(Debug, Clone)]
@@ -37,11 +41,16 @@ pub struct Inputs {
     pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: Vec<PathBuf>,
+    /// Where records are kept, which no box may see.
+    pub records_dir: Option<PathBuf>,
 }
 
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
+        let git_configs = git::outer_configs(&home, &BTreeMap::new());
         Inputs {
             global: None,
             project: None,
@@ -51,6 +60,8 @@ impl Inputs {
             home,
             account_home: None,
             own_dirs: Vec::new(),
+            git_configs,
+            records_dir: None,
         }
     }
 }
@@ -131,6 +142,17 @@ impl Resolved {
         add("limits.tmp_size".into(), format_size(*tmp_size));
         add("limits.tmp_inodes".into(), tmp_inodes.to_string());
         add("limits.output".into(), format_size(*output));
+        let Records { output, secrets, keep, max_size, database } = &policy.records;
+        add("records.output".into(), output.to_string());
+        add("records.keep".into(), time(keep));
+        add("records.max_size".into(), optional_text(*max_size, format_size));
+        if database.is_some() {
+            // A password may be part of it.
+            add("records.database".into(), "set".into());
+        }
+        for name in secrets {
+            add(format!("records.secrets.{name}"), "true".into());
+        }
         for (name, rule) in &policy.commands {
             let text = match rule {
                 CommandRule::Block => "false".into(),
@@ -208,7 +230,23 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
+    resolve_with(&Lookup::default(), inputs)
+}
+
+/// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
+pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
+    let Inputs {
+        global,
+        project,
+        project_trusted,
+        flags,
+        workdir,
+        home,
+        account_home,
+        own_dirs,
+        git_configs,
+        records_dir,
+    } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -217,6 +255,8 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
+    stack.git_configs = git_configs;
+    stack.records_dir = records_dir;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -228,7 +268,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
             let what = format!("defines profile `{}`", definition.name.value);
             loosened.push(Loosening { place: definition.name.place.clone(), what });
         }
-        stack.loosenings(&project.settings, &mut loosened)?;
+        stack.loosenings(lookup, &project.settings, &mut loosened)?;
         if !project_trusted && !loosened.is_empty() {
             return Err(LayerError::Untrusted { file: project.name.clone(), loosenings: loosened });
         }
@@ -332,6 +372,8 @@ struct Stack {
     home: PathBuf,
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
+    git_configs: Vec<PathBuf>,
+    records_dir: Option<PathBuf>,
     profile: &'static Profile,
     name: String,
     engine: EngineChoice,
@@ -342,6 +384,7 @@ struct Stack {
     trace_denials: bool,
     env: EnvPolicy,
     limits: Limits,
+    records: Records,
     commands: BTreeMap<String, CommandRule>,
     allow_syscalls: Vec<String>,
     optional: BTreeSet<crate::Guarantee>,
@@ -361,6 +404,8 @@ impl Stack {
             home,
             account_home: None,
             own_dirs,
+            git_configs: Vec::new(),
+            records_dir: None,
             profile,
             name,
             engine: profile.engine,
@@ -371,6 +416,7 @@ impl Stack {
             trace_denials: false,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
+            records: Records::default(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
             optional: BTreeSet::from(profiles::OPTIONAL),
@@ -427,7 +473,7 @@ impl Stack {
     }
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home };
+        let places = Places { workdir: &self.workdir, home: &self.home, git_configs: &self.git_configs };
         let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);
@@ -476,12 +522,15 @@ impl Stack {
             None => self.profile.root == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
+        let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
+        let records = self.records_dir.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
         let protected: Vec<FileRule> = own
-            .filter(|path| seen(path))
-            .map(|path| FileRule {
-                access: Access::Ro,
+            .chain(records)
+            .filter(|(_, _, path)| seen(path))
+            .map(|(access, missing, path)| FileRule {
+                access,
                 pattern: Pattern::Exact(path),
-                missing: Missing::Protect(Kind::Dir),
+                missing,
                 origin: Origin { layer: LayerKind::Profile, place: "built-in".into() },
             })
             .collect();
@@ -514,6 +563,7 @@ impl Stack {
             env_drop,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -553,6 +603,23 @@ impl Stack {
         take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
         take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
         take!("limits.output", output => self.limits.output);
+
+        self.records.apply(records);
+        let RecordSettings { output, secrets, keep, max_size, database } = records;
+        let places = [
+            ("records.output", output.as_ref().map(|at| &at.place)),
+            ("records.keep", keep.as_ref().map(|at| &at.place)),
+            ("records.max_size", max_size.as_ref().map(|at| &at.place)),
+            ("records.database", database.as_ref().map(|at| &at.place)),
+        ];
+        for (key, place) in places {
+            if let Some(place) = place {
+                self.origin(key, layer, place);
+            }
+        }
+        for At { value, place } in secrets {
+            self.origin(format!("records.secrets.{value}"), layer, place);
+        }
 
         for At { value, place } in optional {
             self.optional.insert(*value);
@@ -612,7 +679,7 @@ impl Stack {
     }
 
     /// What these settings allow that is not allowed so far.
-    fn loosenings(&mut self, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
+    fn loosenings(&mut self, lookup: &Lookup, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
         let Settings {
             engine,
             network,
@@ -629,6 +696,7 @@ impl Stack {
             env_drop: _,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -690,17 +758,26 @@ impl Stack {
                 refuse(place, format!("{verb} command `{name}`"));
             }
         }
+        // What is recorded is the user's to decide. To call more variables secret takes away; the rest of the table
+        // cannot stand in a project's file.
+        let RecordSettings { output, secrets: _, keep: _, max_size: _, database: _ } = records;
+        if let Some(At { value, place }) = output
+            && *value != self.records.output
+        {
+            refuse(place, format!("changes `records.output` to `{value}`"));
+        }
         for At { value, place } in allow_syscalls {
             if !self.allow_syscalls.contains(value) {
                 refuse(place, format!("allows system call `{value}`"));
             }
         }
         out.extend(larger_limits(limits, &self.limits));
-        self.file_loosenings(presets, files, out)
+        self.file_loosenings(lookup, presets, files, out)
     }
 
     fn file_loosenings(
         &mut self,
+        lookup: &Lookup,
         presets: &[At<Selection>],
         files: &[At<FileEntry>],
         out: &mut Vec<Loosening>,
@@ -717,7 +794,7 @@ impl Stack {
             let added: Vec<Preset> = value.presets.iter().copied().filter(|preset| !active(preset)).collect();
             let exposes = added.into_iter().find_map(|preset| {
                 let rules = self.look_up(preset).0.clone();
-                rules.iter().find_map(|rule| self.exposes(&before, rule))
+                rules.iter().find_map(|rule| self.exposes(lookup, &before, rule))
             });
             if let Some(what) = exposes {
                 out.push(Loosening {
@@ -728,7 +805,7 @@ impl Stack {
         }
         for entry in files {
             let rule = self.file_rule(entry, LayerKind::Project)?;
-            if let Some(what) = self.exposes(&before, &rule) {
+            if let Some(what) = self.exposes(lookup, &before, &rule) {
                 out.push(Loosening { place: entry.place.clone(), what });
             }
         }
@@ -736,16 +813,16 @@ impl Stack {
     }
 
     /// What a rule shows or opens that the rules so far do not. A path counts by its name and by what is behind its links.
-    fn exposes(&self, before: &[FileRule], rule: &FileRule) -> Option<String> {
+    fn exposes(&self, lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String> {
         let paths = match (&rule.pattern, rule.access) {
             (_, Access::Exclude) => return None,
             (Pattern::Exact(path), _) => vec![path.clone()],
             // Where all that it matches is writable already it says nothing, and what it will match is not known.
             (Pattern::Glob(glob), Access::Rw) => return Some(format!("makes `{}` writable", glob.as_str())),
-            (Pattern::Glob(glob), Access::Ro) => glob.expand(),
+            (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
         };
         for path in paths {
-            for name in [real(&path), path] {
+            for name in [tree::real(lookup, &path), path] {
                 let access = decide(before, &name).map(|rule| rule.access);
                 let hidden = match access {
                     Some(Access::Exclude) => true,
@@ -780,6 +857,7 @@ impl Stack {
             env: self.env,
             user: self.profile.user,
             limits: self.limits,
+            records: self.records,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
             optional: self.optional,
@@ -897,19 +975,6 @@ fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
     out
 }
 
-/// The path with the links of its existing part resolved.
-fn real(path: &Path) -> PathBuf {
-    for dir in path.ancestors() {
-        if let Ok(found) = dir.canonicalize() {
-            return match path.strip_prefix(dir) {
-                Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
-                _ => found,
-            };
-        }
-    }
-    path.to_path_buf()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -998,6 +1063,7 @@ mod tests {
             "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
             "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
             "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
+            "[records]\noutput = false\nsecrets = [\"DEPLOY_*\"]",
         ] {
             assert_eq!(host.refused("", project), Vec::<String>::new(), "{project}");
         }
@@ -1050,6 +1116,8 @@ mod tests {
             ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
             ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
             ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
+            ("", "[records]\noutput = true", "changes `records.output` to `true`"),
+            ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
             ("", "[commands]\ngit = true", "removes the rule for command `git`"),
             ("[commands]\nrm = false", "[commands]\nrm = \"@git\"", "replaces the rule for command `rm`"),
             ("", "[commands]\nls = \"./x\"", "puts a wrapper of its own in front of command `ls`"),

@@ -16,7 +16,7 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
+use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
@@ -217,23 +217,27 @@ pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, Some(command))
+    plan_with(&Tree::lookup(policy, facts), policy, facts, command)
+}
+
+/// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
+pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Some(command))
 }
 
 /// The same for a box that stays, with a guest in it.
 pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
-    plan_for(policy, facts, None)
+    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
 }
 
 /// `None`: the guest.
-fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
-    let lookup = Tree::lookup(policy, facts);
-    let tree = Tree::with(&lookup, policy, facts)?;
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+    let tree = Tree::with(lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let environment = env::environment(&policy.env, &facts.env, &inside);
-    let docker = DockerSockets::find(&lookup, facts);
+    let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
     }
@@ -241,7 +245,7 @@ fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Res
         User::Caller => (facts.uid, facts.gid),
         User::Ids { uid, gid } => (uid, gid),
     };
-    let mut view = View::new(policy, facts, &lookup);
+    let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
     view.resolver();
@@ -486,11 +490,20 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Some(real) = self.lookup.real(conf) else { return };
-        match self.policy.root {
-            Root::Programs => self.bind(&real, conf, false, Kind::File),
-            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
-            Root::Host => {}
+        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        if self.policy.root == Root::Programs {
+            return self.bind(&real, conf, false, Kind::File);
+        }
+        if self.space_of(&real) != Space::Host {
+            self.bind(&real, &real, false, Kind::File);
+        }
+        // One link may lead to another, which is in `/run` too.
+        for link in links {
+            if let (true, Ok(to)) = (self.space_of(&link) != Space::Host, fs::read_link(&link)) {
+                self.parents(&link);
+                self.made.insert(link.clone().into());
+                self.mounts.push(Mount::Symlink { target: link, to });
+            }
         }
     }
 
@@ -635,10 +648,12 @@ impl<'a> View<'a> {
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
+        // What `/var/run/docker.sock` is inside: `/var/run` is a link to `/run` on most hosts.
+        let run = self.lookup.real(Path::new("/var/run")).filter(|_| host_root);
+        let standard = run.unwrap_or_else(|| PathBuf::from("/run")).join("docker.sock");
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
-            let standard = Path::new("/run/docker.sock");
-            if self.policy.docker && socket == standard {
+            if self.policy.docker && *socket == standard {
                 continue;
             }
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
@@ -653,8 +668,8 @@ impl<'a> View<'a> {
         if self.policy.docker
             && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
         {
-            let standard = Path::new("/run/docker.sock");
-            self.bind(real, standard, true, Kind::File);
+            self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if *target == standard));
+            self.bind(real, &standard, true, Kind::File);
         }
     }
 

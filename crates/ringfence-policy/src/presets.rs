@@ -189,6 +189,8 @@ pub struct Places<'a> {
     /// The working directory: absolute and canonical.
     pub workdir: &'a Path,
     pub home: &'a Path,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: &'a [PathBuf],
 }
 
 /// Something that a preset found and that the user should know.
@@ -200,7 +202,7 @@ pub enum Warning {
 
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
-    let Places { workdir, home } = places;
+    let Places { workdir, home, git_configs } = places;
     let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
@@ -232,7 +234,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             }
         }
         Git => {
-            let (found, suspicions) = git::protect(workdir, home);
+            let (found, suspicions) = git::protect(workdir, home, git_configs);
             for (access, path, missing) in found {
                 rules.add(access, path, missing);
             }
@@ -675,7 +677,7 @@ mod tests {
     use crate::rules::decide;
 
     fn all(workdir: &str, home: &str, names: &[&str]) -> Vec<FileRule> {
-        let places = Places { workdir: Path::new(workdir), home: Path::new(home) };
+        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git_configs: &[] };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
         presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }

@@ -37,9 +37,14 @@ impl Capture {
         self.dropped
     }
 
-    /// Bytes that came so far.
+    /// How many bytes came.
     pub fn total(&self) -> u64 {
-        self.head.len() as u64 + self.dropped + self.tail.len() as u64
+        (self.head.len() + self.tail.len()) as u64 + self.dropped
+    }
+
+    /// What is kept: the head, and what came last.
+    pub fn parts(&self) -> (&[u8], Vec<u8>) {
+        (&self.head, self.tail.iter().copied().collect())
     }
 
     /// What is kept from a position of the stream on: how much of it is missing there, and the next bytes.

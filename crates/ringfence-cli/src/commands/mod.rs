@@ -5,6 +5,7 @@ pub mod config;
 pub mod doctor;
 pub mod explain;
 pub mod generate;
+pub mod history;
 pub mod install;
 pub mod mcp;
 pub mod run;
@@ -25,7 +26,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
             let failure = Failure::new(Kind::Usage, message);
             // Said on stderr already.
-            let _ = output::json(&run::Record::failed(failure.describe()));
+            let _ = output::json(&run::Summary::failed(failure.describe()));
         }
         return ExitCode::from(Kind::Usage.exit_code());
     }

@@ -10,7 +10,7 @@ use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
-use super::super::run::{self, Record};
+use super::super::run::{self, Summary};
 use crate::args::SessionExec;
 use crate::failure::{Failure, Kind};
 use crate::output;
@@ -18,7 +18,7 @@ use crate::output;
 pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
     let result = execute(args);
     if let (Err(failure), true) = (&result, args.json) {
-        output::json(&Record::failed(failure.describe()))?;
+        output::json(&Summary::failed(failure.describe()))?;
     }
     result
 }
@@ -58,7 +58,7 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
         let outcome = if args.json {
             let output = execution.output().await;
             let outcome = output.outcome.clone();
-            output::json(&Record::of_session(output, session.id(), &id))?;
+            output::json(&Summary::of_session(output, session.id(), &id))?;
             outcome
         } else {
             follow(execution).await?
