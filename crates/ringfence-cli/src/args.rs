@@ -13,6 +13,8 @@ use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::Status;
 
+use crate::clients::{Client, Scope};
+
 /// Runs commands that an AI agent chose in a sandbox whose walls you can read.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, max_term_width = 100, propagate_version = false)]
@@ -78,6 +80,10 @@ pub enum Command {
     History(History),
     /// Trust a project's `.ringfence.toml` with what it would loosen
     Trust(Trust),
+    /// Make `ringfence mcp` known to an agent, after showing the change
+    Install(Install),
+    /// Give an agent the sandbox as tools, by MCP over standard input and output
+    Mcp(Mcp),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
@@ -661,6 +667,43 @@ pub struct Trust {
     /// List what is trusted
     #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
     pub list: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Mcp {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// A directory that the agent may work in (repeatable); without it: this one
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "cwd")]
+    pub root: Vec<PathBuf>,
+
+    /// Keep the sandbox under this name when the agent goes, and use it again
+    #[arg(long, value_name = "NAME")]
+    pub keep: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Install {
+    /// The agent
+    #[arg(value_enum)]
+    pub client: Client,
+
+    /// For you, or for everybody who works in this project
+    #[arg(long, value_enum, default_value_t)]
+    pub scope: Scope,
+
+    /// Take the entry out again
+    #[arg(long)]
+    pub remove: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print the change, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
 }
 
 /// A flag whose value cannot be understood, by its name.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::BadFlag;
+use crate::client_file::ClientFileError;
 use crate::files::FileError;
 
 /// Why Ringfence did not do what it was asked to.
@@ -124,6 +125,28 @@ impl From<FileError> for Failure {
         match error {
             FileError::Link(_) => failure.hint("put the file itself there, or name the other one with --config FILE"),
             FileError::TooLarge(_) | FileError::Read { .. } | FileError::NotText(_) | FileError::NotAFile(_) => failure,
+        }
+    }
+}
+
+impl From<ClientFileError> for Failure {
+    fn from(error: ClientFileError) -> Failure {
+        let failure = Failure::new(Kind::Config, error.to_string());
+        match error {
+            ClientFileError::LeadsOut { .. } => {
+                failure.hint("edit the file where it really is, or put the file itself there")
+            }
+            ClientFileError::Directory(_) => {
+                failure.hint("while a sandbox runs in the project, a directory holds the name: end the sandbox first")
+            }
+            ClientFileError::Changed(_) => failure.hint("try again"),
+            ClientFileError::LookUp { .. }
+            | ClientFileError::Read { .. }
+            | ClientFileError::NotAFile(_)
+            | ClientFileError::TooLarge(_)
+            | ClientFileError::NotText(_)
+            | ClientFileError::MakeDirectory { .. }
+            | ClientFileError::Write { .. } => failure,
         }
     }
 }
