@@ -350,7 +350,9 @@ impl Tree {
         // What a box has of its own has nothing of the host's in it, save what a rule shows.
         let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
         let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
-        if own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
+        // `skill` starts in such a place, and needs nothing of the host's there.
+        let placed = policy.workdir_at.as_ref().is_some_and(|at| PRIVATE.iter().any(|place| at.starts_with(place)));
+        if !placed && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
             return Err(TreeError::WorkdirNotShown(workdir.clone()));
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);

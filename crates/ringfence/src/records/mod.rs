@@ -294,7 +294,7 @@ fn now() -> i64 {
 }
 
 /// An id that sorts by time.
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     let mut random = [0; 16];
     // It has the time in it as well, and so nothing is lost where the kernel has no randomness yet.
     let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::NONBLOCK);

@@ -20,7 +20,7 @@ const COMMAND: usize = 4 << 10;
 pub(super) const SLACK: usize = 4 << 10;
 
 /// Tokens by their beginning: what they begin with, and how many characters follow at least.
-const TOKENS: &[(&str, usize)] = &[
+pub(crate) const TOKENS: &[(&str, usize)] = &[
     // Amazon
     ("AKIA", 16),
     ("ASIA", 16),
