@@ -141,6 +141,30 @@ fn is_below(path: &str) -> bool {
         && path.split('/').all(plain)
 }
 
+/// Whether a path matches a pattern: `*` and `?` within a name, `**` across directories.
+fn matches(pattern: &str, path: &str) -> bool {
+    fn name(pattern: &[char], text: &[char]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some(('*', rest)) => (0..=text.len()).any(|skip| name(rest, &text[skip..])),
+            Some((c, rest)) => text.split_first().is_some_and(|(t, after)| (*c == '?' || c == t) && name(rest, after)),
+        }
+    }
+    fn parts(pattern: &[&str], path: &[&str]) -> bool {
+        match pattern.split_first() {
+            None => path.is_empty(),
+            Some((&"**", rest)) => (0..=path.len()).any(|skip| parts(rest, &path[skip..])),
+            Some((first, rest)) => path.split_first().is_some_and(|(part, after)| {
+                let chars = |text: &str| text.chars().collect::<Vec<char>>();
+                name(&chars(first), &chars(part)) && parts(rest, after)
+            }),
+        }
+    }
+    let split = |text| str::split(text, '/').collect::<Vec<&str>>();
+    // `**` at the end means every file below.
+    parts(&split(pattern), &split(path))
+}
+
 /// Runs code in a box of its own, and waits for its end. It is cancelled when `cancel` becomes readable.
 pub fn run(
     code: &Code,
@@ -200,6 +224,25 @@ mod base64_text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, path) in [
+            ("*.png", "a.png"),
+            ("o/*", "o/x"),
+            ("**/*.txt", "a.txt"),
+            ("**/*.txt", "a/b/c.txt"),
+            ("a/**", "a/b/c"),
+            ("?.x", "é.x"),
+        ] {
+            assert!(matches(pattern, path), "{pattern} {path}");
+        }
+        for (pattern, path) in
+            [("*.png", "a/b.png"), ("*.png", ".bashrc"), ("o/*", "o/x/y"), ("a", "b"), ("?", "ab"), ("a/*", "a")]
+        {
+            assert!(!matches(pattern, path), "{pattern} {path}");
+        }
+    }
 
     #[test]
     fn paths_stay_below() {

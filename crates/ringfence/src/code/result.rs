@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::channel::Parts;
 use super::frames::{self, Received};
-use super::{Code, CodeError, File};
+use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
 use crate::engines::Engine;
 use crate::supervise::{Ended, Outcome, Reason};
@@ -156,6 +156,10 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     result.usage =
         Usage { duration_ms: millis(outcome.duration), cpu_ms: millis(outcome.cpu), peak_memory: outcome.peak_memory };
+    // What the runner sends is not what was asked for until that was looked at.
+    let sent_files = result.files.len();
+    result.files.retain(|file| code.out.iter().any(|pattern| matches(pattern, &file.path)));
+    result.cut |= result.files.len() < sent_files;
     let limit = match outcome.reason {
         Some(Reason::Time | Reason::CpuTime) => Some(Status::Timeout),
         Some(Reason::Memory) => Some(Status::Memory),

@@ -1,5 +1,7 @@
 // In the box: runs code that came over descriptor 0, a socket, and sends back what came of it. Started by `node -e`.
 // The code can write to the descriptor too, and then lies about nobody but itself.
+// In a function of its own: names of the code and of this program must not meet.
+(() => {
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
@@ -283,3 +285,4 @@ serve().then(
     process.exit(70);
   },
 );
+})();

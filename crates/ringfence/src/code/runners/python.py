@@ -37,11 +37,14 @@ def send(kind, payload):
 
 def encode(value):
     """JSON, or None where it cannot be said in JSON."""
-    if value is None or type(value) in (bool, int):
+    if value is None or type(value) is bool:
         return "null" if value is None else repr(value).lower()
+    if type(value) is int:
+        # Larger ones would come out as something else.
+        return repr(value) if -1 << 63 <= value < 1 << 64 else None
     try:
-        from _json import encode_basestring_ascii, make_encoder
-        return "".join(make_encoder({}, None, encode_basestring_ascii, None, ":", ",", False, False, False)(value, 0))
+        from _json import encode_basestring, make_encoder
+        return "".join(make_encoder({}, None, encode_basestring, None, ":", ",", False, False, False)(value, 0))
     except Exception:
         return None
 
