@@ -6,7 +6,7 @@ use ringfence::engines::native::stacked;
 use ringfence::policy::Guarantee;
 use ringfence::policy::plan::Plan;
 use ringfence::policy::records::Records;
-use ringfence::records::{Begin, End, JournalError, Recorder, Redactor, Seen, Ticket};
+use ringfence::records::{Begin, End, Journal, JournalError, Recorder, Redactor, Seen, Ticket};
 use ringfence::{Engine, EngineError, Outcome, Report};
 
 use crate::failure::Failure;
@@ -77,6 +77,14 @@ impl Entry {
     }
 }
 
+/// Makes the place for records. There before the plan is made, which hides it; where it cannot be made, there is nothing to
+/// hide, and the beginning says why.
+pub fn prepare(situation: &Situation) {
+    if !situation.records.is_dir() {
+        let _ = Journal::new(&situation.records).make();
+    }
+}
+
 /// Records a command that could not be started under its policy.
 pub fn failed(situation: &Situation, command: &[OsString], failure: &Failure) {
     write_failed(&recorder(situation), &begin(situation, command), failure);
@@ -88,8 +96,15 @@ pub fn refused(command: &[OsString], failure: &Failure) {
     let records = Records::default();
     let recorder = Recorder::new(&Places::new(&facts).records(), redactor(&facts.env, &records), records.max_size);
     let workdir = std::env::current_dir().ok();
-    let begin =
-        Begin { profile: None, engine: None, sandbox: None, command, workdir: workdir.as_deref(), report: None };
+    let begin = Begin {
+        profile: None,
+        engine: None,
+        sandbox: None,
+        command,
+        workdir: workdir.as_deref(),
+        report: None,
+        caller: None,
+    };
     write_failed(&recorder, &begin, failure);
 }
 
@@ -110,6 +125,7 @@ fn begin<'a>(situation: &'a Situation, command: &'a [OsString]) -> Begin<'a> {
         command,
         workdir: Some(&policy.workdir),
         report: None,
+        caller: None,
     }
 }
 

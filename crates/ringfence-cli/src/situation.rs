@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::look::Lookup;
+use ringfence::policy::plan::PlanError;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
 use ringfence::policy::{config, git};
-use ringfence::records::Journal;
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -38,10 +38,6 @@ impl Situation {
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
-        // There before the plan is made, which hides it. Where it cannot be made there is nothing to hide.
-        if !records.is_dir() {
-            let _ = Journal::new(&records).make();
-        }
         inputs.records_dir = Some(records.clone());
         inputs.own_dirs = vec![places.config, places.state, places.sessions];
         inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
@@ -61,6 +57,15 @@ impl Situation {
                 Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
             }
         }
+    }
+
+    /// Names the file and the line of what is wrong, where a setting is.
+    pub fn explain_plan_error(&self, error: PlanError) -> Failure {
+        let PlanError::Wrapper { program, .. } = &error else { return error.into() };
+        let key = format!("commands.{program}");
+        let value = self.resolved.values().into_iter().find(|value| value.key == key);
+        let place = value.map_or_else(String::new, |value| format!("{}: ", value.origin));
+        Failure::new(Kind::Config, format!("{place}{error}")).hint("name an executable file, or leave the line away")
     }
 
     /// What the user should know before anything starts.

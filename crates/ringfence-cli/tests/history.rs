@@ -394,3 +394,8 @@ fn pruned_as_configured() {
     let shown = place.ringfence(&["config", "show"]).out;
     assert!(shown.contains("records.keep = 1ms") && shown.contains("records.max_size = 256MiB"), "{shown}");
 }
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

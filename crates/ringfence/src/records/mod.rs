@@ -6,6 +6,7 @@
 //! the caller's to say; nothing here looks for a home directory.
 
 mod database;
+mod fold;
 pub mod journal;
 mod migrations;
 mod owner;
@@ -77,6 +78,8 @@ pub struct Begin<'a> {
     pub command: &'a [OsString],
     pub workdir: Option<&'a Path>,
     pub report: Option<&'a Report>,
+    /// Who asked for it; `None`: the process that started this one.
+    pub caller: Option<&'a Caller>,
 }
 
 /// How an execution ended.
@@ -177,7 +180,7 @@ impl Recorder {
             sandbox: begin.sandbox.map(redact::plain),
             command: redactor.command(begin.command),
             workdir: begin.workdir.map(|path| redactor.line(&path.to_string_lossy())),
-            caller: Caller::of_this_process(),
+            caller: begin.caller.cloned().unwrap_or_else(Caller::of_this_process),
             owner: Owner::of_this_process(),
             // A record that is read speaks of itself: it was written.
             report: begin.report.and_then(|report| serde_json::value::to_raw_value(report).ok()),
