@@ -67,6 +67,9 @@ pub enum Command {
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
+    /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
+    #[command(after_help = CODE_HELP)]
+    Code(Code),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -97,6 +100,10 @@ impl Command {
     }
 }
 
+const CODE_HELP: &str = "\
+Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence could not run it, 130 cancelled, 137 memory limit. \
+--json tells all of them apart.";
+
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
@@ -105,6 +112,47 @@ Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 1
 fn run_help() -> String {
     let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
     format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
+}
+
+#[derive(Debug, Args)]
+pub struct Code {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// The inputs, as JSON: `inputs` in the code, and a variable for each member
+    #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
+    pub input: Option<String>,
+
+    /// The same from a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub input_file: Option<PathBuf>,
+
+    /// Put a copy of a file into the working directory of the code (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub file: Vec<PathBuf>,
+
+    /// Bring files back whose names match, such as `*.png` (repeatable)
+    #[arg(long, value_name = "PATTERN", help_heading = "Code")]
+    pub out: Vec<String>,
+
+    /// Where they are put; nothing there is replaced
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Code")]
+    pub out_dir: Option<PathBuf>,
+
+    /// Let Python import installed packages
+    #[arg(long, help_heading = "Code")]
+    pub packages: bool,
+
+    /// Print the whole result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// python, javascript, typescript or bash
+    pub language: String,
+
+    /// The file with the code; `-` is stdin
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub source: PathBuf,
 }
 
 #[derive(Debug, Default, PartialEq, Args)]

@@ -52,6 +52,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(run) => commands::run::run(&run),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
+        Command::Code(code) => commands::code::run(code),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod code;
 pub mod denials;
 pub mod engines;
 pub mod facts;

@@ -1,6 +1,7 @@
 //! One module for each subcommand.
 
 pub mod check;
+pub mod code;
 pub mod config;
 pub mod doctor;
 pub mod explain;

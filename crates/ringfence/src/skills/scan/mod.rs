@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use javascript::last_expression;
 pub use rules::{RULES, Rule};
 
 /// So much of a source is read. What is longer is for a person.

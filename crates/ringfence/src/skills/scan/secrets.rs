@@ -1,40 +1,11 @@
-//! Secrets written into code. One function finds them (`find`), so that its table can be shared with what redacts records.
+//! Secrets written into code. The shapes of tokens are those that records are redacted by.
 
 use std::ops::Range;
 
 use super::Findings;
 use super::rules::SECRET;
+use crate::records::redact::TOKENS;
 
-/// Tokens that are known by how they begin: the prefix, and how many characters of a token follow at least.
-const TOKENS: &[(&str, usize)] = &[
-    ("AKIA", 16),
-    ("ASIA", 16),
-    ("ghp_", 36),
-    ("gho_", 36),
-    ("ghs_", 36),
-    ("ghu_", 36),
-    ("ghr_", 36),
-    ("github_pat_", 40),
-    ("glpat-", 20),
-    ("xoxb-", 20),
-    ("xoxp-", 20),
-    ("xapp-", 20),
-    ("sk-ant-", 30),
-    ("sk-proj-", 30),
-    ("sk-", 40),
-    ("sk_live_", 20),
-    ("rk_live_", 20),
-    ("whsec_", 24),
-    ("AIza", 35),
-    ("ya29.", 30),
-    ("npm_", 36),
-    ("pypi-AgEI", 30),
-    ("hf_", 30),
-    ("SG.", 40),
-    ("dop_v1_", 40),
-    ("shpat_", 30),
-    ("eyJhbGciOi", 40),
-];
 /// A key in text form.
 const KEY_BLOCK: (&str, &str) = ("-----BEGIN ", "PRIVATE KEY-----");
 /// Names whose literal value is a secret.
