@@ -8,7 +8,7 @@ Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NA
   --quick          fewer samples, about a minute
   --json FILE      every figure as JSON
   --svg FILE       a chart
-  --only SECTIONS  some of cold,crowd,work,idle (with commas)
+  --only SECTIONS  some of cold,crowd,work,idle,mcp (with commas)
   --user NAME      as root: the account for the second pass (else ringfence-test, the caller of sudo, or nobody)
   --idle N         idle sandboxes at once (1000; with --quick 100)
 
@@ -21,10 +21,11 @@ pub enum Section {
     Crowd,
     Work,
     Idle,
+    Mcp,
 }
 
 impl Section {
-    pub const ALL: [Section; 4] = [Section::Cold, Section::Crowd, Section::Work, Section::Idle];
+    pub const ALL: [Section; 5] = [Section::Cold, Section::Crowd, Section::Work, Section::Idle, Section::Mcp];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -32,6 +33,7 @@ impl Section {
             Section::Crowd => "crowd",
             Section::Work => "work",
             Section::Idle => "idle",
+            Section::Mcp => "mcp",
         }
     }
 }

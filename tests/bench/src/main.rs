@@ -7,6 +7,7 @@ mod idle;
 mod library;
 mod line;
 mod machine;
+mod mcp;
 mod measure;
 mod pass;
 mod peers;
@@ -31,6 +32,7 @@ pub struct Results {
     pub passes: Vec<Pass>,
     pub work: Vec<work::Work>,
     pub idle: Vec<idle::Idle>,
+    pub mcp: mcp::Mcp,
     pub skips: Vec<Skip>,
     pub seconds: f64,
 }
@@ -84,6 +86,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         passes: vec![pass::measure(args, &scene, &peers, Account::own())],
         work: Vec::new(),
         idle: Vec::new(),
+        mcp: mcp::Mcp::default(),
         skips: Vec::new(),
         seconds: 0.0,
     };
@@ -101,6 +104,11 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
     if args.wants(Section::Idle) {
         let (idle, skips) = idle::measure(&scene, &peers, args.idle);
         results.idle = idle;
+        results.skips.extend(skips);
+    }
+    if args.wants(Section::Mcp) {
+        let (mcp, skips) = mcp::measure(&scene, args.quick);
+        results.mcp = mcp;
         results.skips.extend(skips);
     }
     results.seconds = begun.elapsed().as_secs_f64();

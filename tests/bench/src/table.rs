@@ -18,6 +18,7 @@ pub fn render(results: &Results) -> String {
     }
     work(&mut out, results);
     idle(&mut out, results);
+    mcp(&mut out, results);
     skips(&mut out, results);
     let _ = writeln!(out, "\n{:.0} s in all.", results.seconds);
     out
@@ -135,6 +136,27 @@ fn idle(out: &mut String, results: &Results) {
             idle.first_starts_ms,
             idle.last_starts_ms
         );
+    }
+}
+
+fn mcp(out: &mut String, results: &Results) {
+    let mcp = &results.mcp;
+    let rows = [
+        ("start to the answer of initialize", &mcp.initialize),
+        ("the Python client's ping", &mcp.ping),
+        ("run_command of true", &mcp.run_command),
+    ];
+    let mut table = Table::new(["", "median ms", "min ms", "samples"]);
+    for (name, spread) in rows.iter().filter_map(|(name, spread)| spread.as_ref().map(|spread| (name, spread))) {
+        let [median, min] = [spread.median_ms, spread.min_ms].map(|ms| format!("{ms:.2}"));
+        table.row([(*name).to_owned(), median, min, spread.samples.to_string()]);
+    }
+    if table.rows.len() == 1 {
+        return;
+    }
+    let _ = write!(out, "\nMCP\n{table}");
+    if let (Some(ping), Some(run)) = (&mcp.ping, &mcp.run_command) {
+        let _ = writeln!(out, "  a command costs {:.2} ms more than a ping", run.median_ms - ping.median_ms);
     }
 }
 

@@ -86,18 +86,19 @@ mod tests {
     #[test]
     fn a_client_chooses_and_never_adds() {
         let usr = PathBuf::from("/usr");
+        let one = std::slice::from_ref(&usr);
         let both = [usr.clone(), PathBuf::from("/etc")];
         let chosen = |owners: &[PathBuf], client: &[&str]| {
             let client: Vec<String> = client.iter().map(|uri| (*uri).to_owned()).collect();
             let places = choose(owners, &client);
             (places.workdir.display().to_string(), places.also.len(), places.left_out.len())
         };
-        assert_eq!(chosen(&[usr.clone()], &[]), ("/usr".into(), 0, 0));
+        assert_eq!(chosen(one, &[]), ("/usr".into(), 0, 0));
         assert_eq!(chosen(&both, &[]), ("/usr".into(), 1, 0));
-        assert_eq!(chosen(&[usr.clone()], &["file:///usr/share"]), ("/usr/share".into(), 0, 0));
-        assert_eq!(chosen(&[usr.clone()], &["file:///"]), ("/usr".into(), 0, 1));
-        assert_eq!(chosen(&[usr.clone()], &["file:///usr/../etc", "file:///usr/bin"]), ("/usr/bin".into(), 0, 1));
-        assert_eq!(chosen(&[usr.clone()], &["file:///usr/no-such"]), ("/usr".into(), 0, 1));
+        assert_eq!(chosen(one, &["file:///usr/share"]), ("/usr/share".into(), 0, 0));
+        assert_eq!(chosen(one, &["file:///"]), ("/usr".into(), 0, 1));
+        assert_eq!(chosen(one, &["file:///usr/../etc", "file:///usr/bin"]), ("/usr/bin".into(), 0, 1));
+        assert_eq!(chosen(one, &["file:///usr/no-such"]), ("/usr".into(), 0, 1));
         assert_eq!(chosen(&both, &["file:///etc", "file:///usr/share"]), ("/etc".into(), 1, 0));
     }
 }
