@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args_os().nth(1).map_or(scratch, Into::into);
     let by = "what enforces it, in about as many words as it takes".to_owned();
     let answer = |id: &Guarantee| Answer { id: *id, state: State::Enforced, by: by.clone() };
-    let report = Report { engine: "native", guarantees: Guarantee::ALL.iter().map(answer).collect() };
+    let report = Report { engine: "native".into(), guarantees: Guarantee::ALL.iter().map(answer).collect() };
     let command: Vec<OsString> = ["cargo", "test", "--workspace", "--no-fail-fast"].map(OsString::from).to_vec();
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut times: Vec<Duration> = Vec::new();
