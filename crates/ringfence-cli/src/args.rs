@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use ringfence::policy::Guarantee;
 use ringfence::policy::layer::{FlagError, Layer};
@@ -11,6 +12,8 @@ use ringfence::policy::limits::parse_duration;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::Status;
+
+use crate::clients::{Client, Scope};
 
 /// Runs commands that an AI agent chose in a sandbox whose walls you can read.
 #[derive(Debug, Parser)]
@@ -57,13 +60,16 @@ fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
-    #[command(after_help = RUN_HELP)]
+    #[command(after_help = RUN_HELP, after_long_help = run_help())]
     Run(Run),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
+    /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
+    #[command(after_help = CODE_HELP)]
+    Code(Code),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -77,15 +83,77 @@ pub enum Command {
     History(History),
     /// Trust a project's `.ringfence.toml` with what it would loosen
     Trust(Trust),
+    /// Make `ringfence mcp` known to an agent, after showing the change
+    Install(Install),
+    /// Give an agent the sandbox as tools, by MCP over standard input and output
+    Mcp(Mcp),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
     Man,
 }
 
+impl Command {
+    /// Whether its JSON object tells of a failure as well: it has more to say than others.
+    pub fn says_its_failure(&self) -> bool {
+        matches!(self, Command::Run(_) | Command::Session(Session::Exec(_)))
+    }
+}
+
+const CODE_HELP: &str = "\
+Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence could not run it, 130 cancelled, 137 memory limit. \
+--json tells all of them apart.";
+
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
+
+/// For `--help`: what the names mean that `--preset` takes.
+fn run_help() -> String {
+    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
+    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
+}
+
+#[derive(Debug, Args)]
+pub struct Code {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// The inputs, as JSON: `inputs` in the code, and a variable for each member
+    #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
+    pub input: Option<String>,
+
+    /// The same from a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub input_file: Option<PathBuf>,
+
+    /// Put a copy of a file into the working directory of the code (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub file: Vec<PathBuf>,
+
+    /// Bring files back whose names match, such as `*.png` (repeatable)
+    #[arg(long, value_name = "PATTERN", help_heading = "Code")]
+    pub out: Vec<String>,
+
+    /// Where they are put; nothing there is replaced
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Code")]
+    pub out_dir: Option<PathBuf>,
+
+    /// Let Python import installed packages
+    #[arg(long, help_heading = "Code")]
+    pub packages: bool,
+
+    /// Print the whole result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// python, javascript, typescript or bash
+    pub language: String,
+
+    /// The file with the code; `-` is stdin
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub source: PathBuf,
+}
 
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Run {
@@ -170,8 +238,8 @@ impl Run {
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
-    #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
-    pub engine: Option<EngineFlag>,
+    #[arg(long, value_parser = engine_parser(), value_name = "ENGINE", help_heading = "Policy")]
+    pub engine: Option<EngineChoice>,
 
     /// Start from this profile: agent, shell, skill, home, or one of your own
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
@@ -275,14 +343,14 @@ pub struct PolicyFlags {
 }
 
 /// The engines that a flag can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineFlag {
-    /// The first that can honour the policy
-    Auto,
-    /// Linux itself
-    Native,
-    /// The bwrap program
-    Bubblewrap,
+fn engine_parser() -> impl TypedValueParser<Value = EngineChoice> {
+    let value = |engine: EngineChoice, help: &'static str| PossibleValue::new(engine.name()).help(help);
+    let values = [
+        value(EngineChoice::Auto, "The first that can honour the policy"),
+        value(EngineChoice::Native, "Linux itself"),
+        value(EngineChoice::Bubblewrap, "The bwrap program"),
+    ];
+    PossibleValuesParser::new(values).map(|name| EngineChoice::from_name(&name).unwrap_or_default())
 }
 
 fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
@@ -649,6 +717,43 @@ pub struct Trust {
     pub list: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Mcp {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// A directory that the agent may work in (repeatable); without it: this one
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "cwd")]
+    pub root: Vec<PathBuf>,
+
+    /// Keep the sandbox under this name when the agent goes, and use it again
+    #[arg(long, value_name = "NAME")]
+    pub keep: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Install {
+    /// The agent
+    #[arg(value_enum)]
+    pub client: Client,
+
+    /// For you, or for everybody who works in this project
+    #[arg(long, value_enum, default_value_t)]
+    pub scope: Scope,
+
+    /// Take the entry out again
+    #[arg(long)]
+    pub remove: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print the change, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+}
+
 /// A flag whose value cannot be understood, by its name.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag}: {source}")]
@@ -664,11 +769,8 @@ impl PolicyFlags {
         if let Some(name) = &self.profile {
             layer.profile(name);
         }
-        match self.engine {
-            None => {}
-            Some(EngineFlag::Auto) => layer.engine(EngineChoice::Auto),
-            Some(EngineFlag::Native) => layer.engine(EngineChoice::Native),
-            Some(EngineFlag::Bubblewrap) => layer.engine(EngineChoice::Bubblewrap),
+        if let Some(engine) = self.engine {
+            layer.engine(engine);
         }
         type Switch = fn(&mut Layer, bool);
         let switches: [(Option<bool>, Switch); 5] = [

@@ -96,8 +96,15 @@ pub fn refused(command: &[OsString], failure: &Failure) {
     let records = Records::default();
     let recorder = Recorder::new(&Places::new(&facts).records(), redactor(&facts.env, &records), records.max_size);
     let workdir = std::env::current_dir().ok();
-    let begin =
-        Begin { profile: None, engine: None, sandbox: None, command, workdir: workdir.as_deref(), report: None };
+    let begin = Begin {
+        profile: None,
+        engine: None,
+        sandbox: None,
+        command,
+        workdir: workdir.as_deref(),
+        report: None,
+        caller: None,
+    };
     write_failed(&recorder, &begin, failure);
 }
 
@@ -118,6 +125,7 @@ fn begin<'a>(situation: &'a Situation, command: &'a [OsString]) -> Begin<'a> {
         command,
         workdir: Some(&policy.workdir),
         report: None,
+        caller: None,
     }
 }
 

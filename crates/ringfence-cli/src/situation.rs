@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::look::Lookup;
+use ringfence::policy::plan::PlanError;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
 use ringfence::policy::{config, git};
@@ -56,6 +57,15 @@ impl Situation {
                 Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
             }
         }
+    }
+
+    /// Names the file and the line of what is wrong, where a setting is.
+    pub fn explain_plan_error(&self, error: PlanError) -> Failure {
+        let PlanError::Wrapper { program, .. } = &error else { return error.into() };
+        let key = format!("commands.{program}");
+        let value = self.resolved.values().into_iter().find(|value| value.key == key);
+        let place = value.map_or_else(String::new, |value| format!("{}: ", value.origin));
+        Failure::new(Kind::Config, format!("{place}{error}")).hint("name an executable file, or leave the line away")
     }
 
     /// What the user should know before anything starts.

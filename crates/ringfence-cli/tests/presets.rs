@@ -358,6 +358,39 @@ fn dotfiles() {
     .prove();
 }
 
+/// Home as the working directory: what is started later from it is protected, also when it is not there yet.
+#[test]
+fn home_as_working_directory() {
+    for engine in engines() {
+        let place = Place::new();
+        assert_eq!(
+            outside(&place, "cd ~; mkdir -p .config/systemd/user .ssh; echo x > .bashrc; echo s > .ssh/id").code,
+            0
+        );
+        let run = |text: &str| inside(&place, &["--engine", engine, "-C", ".."], text);
+        let done = run("echo x > made; mkdir .config/app; echo x > .config/app/y; mkdir -p .local/share/app");
+        assert_eq!(done.code, 0, "{engine}: {}", done.err);
+        for text in [
+            "echo x > .config/systemd/user/x.service",
+            "echo x > .config/autostart/x.desktop",
+            "mkdir -p .local/share/systemd/user",
+            "echo x > .local/bin/ls",
+            "echo x > bin/ls",
+            "mkdir -p .local/share/dbus-1/services",
+            "echo x >> .bashrc",
+            "echo x > .profile",
+            "mv .config c",
+            "cat .ssh/id",
+        ] {
+            let done = run(text);
+            assert!(done.code != 0 && done.code != 125, "{engine}: {text}: {}", done.err);
+        }
+        let left = support::names(&place.home);
+        assert_eq!(left, [".bashrc", ".config", ".local", ".ssh", "made", "project"].map(str::to_owned), "{engine}");
+        assert_eq!(support::names(&place.home.join(".local/share")), ["app"], "{engine}");
+    }
+}
+
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();

@@ -335,6 +335,28 @@ pub fn census_proportional(root: i32) -> u64 {
     total
 }
 
+/// Kills the process below `root` that has the most memory resident, as the kernel would in a control group. Whether there was
+/// one.
+pub fn kill_largest(root: i32) -> bool {
+    let below = || {
+        let (mut pending, mut all) = (children(root), Vec::new());
+        while let Some(pid) = pending.pop().filter(|_| all.len() < 100_000) {
+            pending.extend(children(pid));
+            all.push(pid);
+        }
+        all
+    };
+    let resident = |pid: &i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+        text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let Some(largest) = below().into_iter().max_by_key(resident) else { return false };
+    let Some(pid) = rustix::process::Pid::from_raw(largest) else { return false };
+    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return false };
+    // The number may have become somebody else's before it was opened; what is still below the root is the right one.
+    below().contains(&largest) && rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL).is_ok()
+}
+
 fn children(pid: i32) -> Vec<i32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     tasks

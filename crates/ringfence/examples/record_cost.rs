@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             command: &command,
             workdir,
             report: Some(&report),
+            caller: None,
         };
         recorder.begin(&begin).end(&End::failed("it did not start"))?;
         times.push(started.elapsed());

@@ -68,7 +68,7 @@ impl Archive {
 
 fn begin<'a>(command: &'a [OsString], profile: &'a str, sandbox: Option<&'a str>) -> Begin<'a> {
     let workdir = Some(Path::new("/work"));
-    Begin { profile: Some(profile), engine: Some("native"), sandbox, command, workdir, report: None }
+    Begin { profile: Some(profile), engine: Some("native"), sandbox, command, workdir, report: None, caller: None }
 }
 
 fn commands(records: &[Record]) -> Vec<String> {

@@ -99,8 +99,10 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
 
 /// The plan, and the engine that will keep it.
 fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
-    let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)?;
-    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    let choice = situation.choice()?;
+    let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)
+        .map_err(|error| situation.explain_plan_error(error))?;
+    let (engine, report) = engines::select(choice, &plan, &situation.facts)?;
     Ok((plan, engine, report))
 }
 
@@ -324,21 +326,33 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// An execution in a session.
-    pub fn of_session(output: Output, session: &str, execution: &str) -> Summary {
-        let outcome = &output.outcome;
+    pub fn failed(error: Described) -> Summary {
         Summary {
-            stdout: readable(output.stdout),
-            stderr: readable(output.stderr),
-            stdout_dropped: output.stdout_dropped,
-            stderr_dropped: output.stderr_dropped,
-            session: Some(session.to_owned()),
-            execution: Some(execution.to_owned()),
-            ..Summary::of_outcome(outcome)
+            record: None,
+            status: "failed",
+            exit_code: None,
+            signal: None,
+            reason: None,
+            timed_out: false,
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
+            duration_ms: 0,
+            cpu_ms: 0,
+            peak_memory: 0,
+            engine: None,
+            profile: None,
+            session: None,
+            execution: None,
+            report: None,
+            denied: Vec::new(),
+            error: Some(error),
         }
     }
 
-    fn of_outcome(outcome: &Outcome) -> Summary {
+    /// How a command ended, without what it wrote and where it ran.
+    fn of(outcome: &Outcome) -> Summary {
         let (status, exit_code, signal) = match outcome.ended {
             _ if outcome.reason == Some(Reason::Lost) => ("lost", None, None),
             Ended::Exited(code) => ("exited", Some(code), None),
@@ -369,31 +383,6 @@ impl Summary {
         }
     }
 
-    pub fn failed(error: Described) -> Summary {
-        Summary {
-            record: None,
-            status: "failed",
-            exit_code: None,
-            signal: None,
-            reason: None,
-            timed_out: false,
-            stdout: String::new(),
-            stderr: String::new(),
-            stdout_dropped: 0,
-            stderr_dropped: 0,
-            duration_ms: 0,
-            cpu_ms: 0,
-            peak_memory: 0,
-            engine: None,
-            profile: None,
-            session: None,
-            execution: None,
-            report: None,
-            denied: Vec::new(),
-            error: Some(error),
-        }
-    }
-
     fn ended(
         outcome: &Outcome,
         captures: [Capture; 2],
@@ -413,8 +402,25 @@ impl Summary {
             engine: Some(engine.name()),
             profile: Some(profile.to_owned()),
             report: Some(report.clone()),
-            ..Summary::of_outcome(outcome)
+            ..Summary::of(outcome)
         }
+    }
+
+    /// An execution in a session.
+    pub fn of_session(output: Output, session: &str, execution: &str, record: Option<String>) -> Summary {
+        Summary {
+            record,
+            stdout_dropped: output.stdout_dropped,
+            stderr_dropped: output.stderr_dropped,
+            session: Some(session.to_owned()),
+            execution: Some(execution.to_owned()),
+            ..Summary::of(&output.outcome)
+        }
+        .with_output(output.stdout, output.stderr)
+    }
+
+    fn with_output(self, stdout: Vec<u8>, stderr: Vec<u8>) -> Summary {
+        Summary { stdout: readable(stdout), stderr: readable(stderr), ..self }
     }
 }
 

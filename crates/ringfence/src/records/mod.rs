@@ -78,6 +78,8 @@ pub struct Begin<'a> {
     pub command: &'a [OsString],
     pub workdir: Option<&'a Path>,
     pub report: Option<&'a Report>,
+    /// Who asked for it; `None`: the process that started this one.
+    pub caller: Option<&'a Caller>,
 }
 
 /// How an execution ended.
@@ -178,7 +180,7 @@ impl Recorder {
             sandbox: begin.sandbox.map(redact::plain),
             command: redactor.command(begin.command),
             workdir: begin.workdir.map(|path| redactor.line(&path.to_string_lossy())),
-            caller: Caller::of_this_process(),
+            caller: begin.caller.cloned().unwrap_or_else(Caller::of_this_process),
             owner: Owner::of_this_process(),
             // A record that is read speaks of itself: it was written.
             report: begin.report.and_then(|report| serde_json::value::to_raw_value(report).ok()),
@@ -306,7 +308,7 @@ pub fn time(millis: i64) -> SystemTime {
 }
 
 /// An id that sorts by time, and those of one process in the order in which they were made.
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     static LAST: Mutex<u128> = Mutex::new(0);
     let mut random = [0; 16];
     // It has the time in it as well, and so nothing is lost where the kernel has no randomness yet.

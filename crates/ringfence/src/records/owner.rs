@@ -18,7 +18,11 @@ pub struct Caller {
 
 impl Caller {
     pub fn of_this_process() -> Caller {
-        let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+        Caller::of(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()))
+    }
+
+    /// A process of this user.
+    pub fn of(pid: i32) -> Caller {
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
         Caller {
             uid: rustix::process::getuid().as_raw(),

@@ -12,7 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use ringfence_policy::env::name_matches;
 
-use shapes::{SECRET_NAMES, SECRET_PARTS, TOKENS};
+pub(crate) use shapes::TOKENS;
+use shapes::{SECRET_NAMES, SECRET_PARTS};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";

@@ -3,7 +3,15 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 fn begin<'a>(command: &'a [OsString]) -> Begin<'a> {
-    Begin { profile: Some("agent"), engine: Some("native"), sandbox: None, command, workdir: None, report: None }
+    Begin {
+        profile: Some("agent"),
+        engine: Some("native"),
+        sandbox: None,
+        command,
+        workdir: None,
+        report: None,
+        caller: None,
+    }
 }
 
 fn lines(dir: &Path) -> Vec<Line> {

@@ -94,6 +94,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Execution {
     id: String,
+    record: Option<String>,
     stream: Stream,
     /// Bytes that were missing in what came: followers that lag lose some.
     skipped: [u64; 2],
@@ -123,8 +124,8 @@ impl Execution {
         let program =
             || exec.and_then(|e| e.argv.first()).map_or_else(String::new, |p| p.to_string_lossy().into_owned());
         match stream.next().await {
-            Some(Incoming::Answer(Answer::Begun { id })) => {
-                Ok(Execution { id: id.to_string(), stream, skipped: [0; 2], started, ended: false })
+            Some(Incoming::Answer(Answer::Begun { id, record })) => {
+                Ok(Execution { id: id.to_string(), record, stream, skipped: [0; 2], started, ended: false })
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
@@ -162,6 +163,11 @@ impl Execution {
                 }
             }
         }
+    }
+
+    /// The id of its record, where records are kept.
+    pub fn record(&self) -> Option<&str> {
+        self.record.as_deref()
     }
 
     /// What can be done to it, for another task than the one that reads.
@@ -274,7 +280,7 @@ fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stre
 }
 
 /// An outcome as the supervisor tells it.
-fn outcome(finished: &Finished) -> Outcome {
+pub(super) fn outcome(finished: &Finished) -> Outcome {
     let ended = if libc::WIFSIGNALED(finished.status) {
         Ended::Signaled(libc::WTERMSIG(finished.status))
     } else {

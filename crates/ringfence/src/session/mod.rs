@@ -47,9 +47,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_guest::FrameError;
-use ringfence_policy::Policy;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
+use ringfence_policy::{Guarantee, Policy};
 
 use crate::engines::{self, Choice};
 use crate::report::Report;
@@ -83,6 +83,8 @@ pub struct Create {
     pub idle: Option<Duration>,
     /// Ends after so long, whatever happens; `None`: never.
     pub life: Option<Duration>,
+    /// Where executions are recorded; `None`: nowhere.
+    pub records: Option<PathBuf>,
 }
 
 impl Create {
@@ -95,6 +97,7 @@ impl Create {
             choice: Choice::Auto,
             idle: Some(Duration::from_secs(1800)),
             life: Some(Duration::from_secs(86_400)),
+            records: None,
         }
     }
 
@@ -110,6 +113,11 @@ impl Create {
 
     pub fn idle(mut self, idle: Option<Duration>) -> Create {
         self.idle = idle;
+        self
+    }
+
+    pub fn records(mut self, dir: impl Into<PathBuf>) -> Create {
+        self.records = Some(dir.into());
         self
     }
 
@@ -261,7 +269,7 @@ impl Sessions {
         let until = std::time::Instant::now() + MAKING;
         loop {
             match Link::connect(id, &path) {
-                Ok(link) => return Ok(Session { link }),
+                Ok(link) => return Ok(Session { link, place }),
                 Err(error) if absent(&error) => {}
                 Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
             }
@@ -306,9 +314,14 @@ async fn blocking<T: Send + 'static>(
 
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, create: Create) -> Result<String, SessionError> {
-    let Create { name, policy, facts, choice, idle, life } = create;
+    let Create { name, policy, facts, choice, idle, life, records } = create;
     let plan = plan::plan_guest(&policy, &facts)?;
-    let (engine, report) = engines::select(choice, &plan, &facts)?;
+    let (engine, mut report) = engines::select(choice, &plan, &facts)?;
+    let records = records.map(|dir| {
+        report.recorded(None);
+        let strict = plan.strict && !policy.optional.contains(&Guarantee::RecordComplete);
+        supervisor::record::Wanted { dir, policy: policy.records.clone(), strict }
+    });
     let place::Fresh { id, lock } = place.make(name.as_deref())?;
     let start = supervisor::Start {
         dir: place.dir().to_path_buf(),
@@ -322,6 +335,7 @@ fn make(place: &Place, program: &Path, create: Create) -> Result<String, Session
         report,
         idle,
         life,
+        records,
     };
     match start::start(program, &start, lock) {
         Ok(()) => Ok(id),
@@ -336,6 +350,7 @@ fn make(place: &Place, program: &Path, create: Create) -> Result<String, Session
 #[derive(Debug, Clone)]
 pub struct Session {
     link: Link,
+    place: Place,
 }
 
 impl Session {
@@ -410,6 +425,15 @@ impl Session {
         }
     }
 
+    /// From now on it ends with this connection (all clones of this session dropped, or this process gone, however that
+    /// happened), and for nothing else but `stop`.
+    pub async fn own(&self) -> Result<(), SessionError> {
+        match self.ask(&Ask::Own).await? {
+            Answer::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Waits until it has ended.
     pub async fn closed(&self) {
         self.link.closed().await;
@@ -424,6 +448,11 @@ impl Session {
             Err(error) => return Err(error),
         }
         self.link.closed().await;
+        // The last thing that a supervisor gives up is its lock, a moment after its sockets.
+        let until = std::time::Instant::now() + MAKING;
+        while self.place.lives(self.id()) && std::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         Ok(())
     }
 

@@ -88,7 +88,7 @@ fn every_end(stage: &Stage) -> Result<(), String> {
 
 fn begin<'a>(command: &'a [OsString], stage: &Stage) -> Begin<'a> {
     let engine = Some(stage.engine.name());
-    Begin { profile: Some("agent"), engine, sandbox: None, command, workdir: None, report: None }
+    Begin { profile: Some("agent"), engine, sandbox: None, command, workdir: None, report: None, caller: None }
 }
 
 /// Everything in the files of a directory.

@@ -54,11 +54,11 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
         if args.stdin {
             tokio::spawn(pass_stdin(execution.controls()));
         }
-        let id = execution.id().to_owned();
+        let (id, record) = (execution.id().to_owned(), execution.record().map(str::to_owned));
         let outcome = if args.json {
             let output = execution.output().await;
             let outcome = output.outcome.clone();
-            output::json(&Summary::of_session(output, session.id(), &id))?;
+            output::json(&Summary::of_session(output, session.id(), &id, record))?;
             outcome
         } else {
             follow(execution).await?

@@ -91,7 +91,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     situation.warn(false);
     let choice = situation.choice()?;
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
-    create = create.idle(args.idle.0).life(args.life.0);
+    create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,

@@ -1,7 +1,7 @@
 //! What secrets look like, and what their names end with: data for [`redact`](super).
 
 /// Tokens by their beginning: what they begin with, and how many characters follow at least.
-pub(super) const TOKENS: &[(&str, usize)] = &[
+pub(crate) const TOKENS: &[(&str, usize)] = &[
     // Amazon
     ("AKIA", 16),
     ("ASIA", 16),

@@ -133,17 +133,17 @@ impl Supervisor {
         match reply {
             Reply::Started { .. } if !execution.begun => {
                 execution.begun = true;
+                let record = execution.record.clone();
                 let listening = execution.owner.into_iter().chain(execution.attached.clone());
                 for place in listening.collect::<Vec<_>>() {
-                    self.answer(place, &Answer::Begun { id });
+                    self.answer(place, &Answer::Begun { id, record: record.clone() });
                 }
             }
             Reply::Exited(exited) if execution.begun => {
                 let duration = execution.started.elapsed();
                 // The kernel's count, off the way of a command that did well.
                 let kills_before = execution.kills_before;
-                let killed = exited.status != 0
-                    && self.running.as_ref().is_some_and(|running| running.usage().killed_for_memory > kills_before);
+                let killed = exited.status != 0 && self.kills_now() > kills_before;
                 self.look_at_kills = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(
@@ -162,6 +162,7 @@ impl Supervisor {
                 let listening: Vec<_> = listening.collect();
                 if let Some(gone) = self.executions.all.remove(&id) {
                     self.streams.remove(&gone.stream);
+                    self.unstarted.extend(gone.ticket.map(|ticket| (ticket, step, errno)));
                 }
                 for place in listening {
                     self.answer_last(place, &Answer::Refused(Refusal::Failed { step, errno }));

@@ -8,6 +8,7 @@
 mod clients;
 mod executions;
 mod guest;
+pub(super) mod record;
 mod relay;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::MAX_REPLY;
+use ringfence_guest::message::Step;
 use ringfence_linux::limits;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
 use crate::engines::{self, Engine, EngineError, Running};
+use crate::records::Ticket;
 use crate::report::Report;
 use clients::Client;
 pub(super) use clients::address;
@@ -51,6 +54,7 @@ pub struct Start {
     pub report: Report,
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
+    pub records: Option<record::Wanted>,
 }
 
 mod bytes_of_path {
@@ -126,6 +130,8 @@ const STALLED: Duration = Duration::from_secs(30);
 const HIGH: usize = 8 << 20;
 /// How often a tree without a control group is counted, while something runs.
 const LOOK: Duration = Duration::from_millis(50);
+/// So many looks in a row may find too much memory, with a process killed at each, before the box is.
+const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -151,6 +157,8 @@ pub(super) struct Supervisor {
     executions: Executions,
     /// Clients' streams that asked for the end.
     stopping: Vec<executions::Place>,
+    /// The client that it ends with.
+    owner: Option<u64>,
     buffer: Vec<u8>,
     used: Instant,
     expires: Option<Instant>,
@@ -161,6 +169,13 @@ pub(super) struct Supervisor {
     /// Kills for memory so far; looked up when an execution has ended.
     kills: u64,
     look_at_kills: bool,
+    /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
+    killed: u64,
+    over: u32,
+    records: Option<record::Records>,
+    /// Records of commands that have ended, or did not start, to be written when nobody waits.
+    ended: Vec<u64>,
+    unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
 }
 
@@ -177,6 +192,7 @@ impl Supervisor {
         for (fd, token) in [(listener.as_fd(), LISTENER), (guest.fd(), GUEST)] {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
         }
+        let records = start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan));
         let limits = &start.plan.limits;
         let info = Info {
             id: start.id,
@@ -215,6 +231,7 @@ impl Supervisor {
             dirty: Vec::new(),
             executions: Executions::default(),
             stopping: Vec::new(),
+            owner: None,
             buffer,
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
@@ -222,6 +239,11 @@ impl Supervisor {
             paused: false,
             kills: 0,
             look_at_kills: false,
+            killed: 0,
+            over: 0,
+            records,
+            ended: Vec::new(),
+            unstarted: Vec::new(),
             end: None,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
@@ -304,21 +326,31 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
-        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running)
-            && limits::census(running.pid()).memory > limit
-            && limits::census_proportional(running.pid()) > limit
-        {
-            self.end.get_or_insert(End::Memory);
+        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
+            let over =
+                limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
+            self.over = if over { self.over + 1 } else { 0 };
+            if over && limits::kill_largest(running.pid()) {
+                self.killed += 1;
+            }
+            // What grows faster than it is killed.
+            if self.over > MOST_OVER {
+                self.end.get_or_insert(End::Memory);
+            }
         }
+    }
+
+    /// Kills for memory so far.
+    fn kills_now(&self) -> u64 {
+        self.killed + self.running.as_ref().map_or(0, |running| running.usage().killed_for_memory)
     }
 
     /// What nobody waits for.
     fn after_flush(&mut self) {
-        if std::mem::take(&mut self.look_at_kills)
-            && let Some(running) = &self.running
-        {
-            self.kills = running.usage().killed_for_memory;
+        if std::mem::take(&mut self.look_at_kills) {
+            self.kills = self.kills_now();
         }
+        self.record_ends();
     }
 
     /// Writes to everybody who has something to read.
@@ -387,7 +419,7 @@ impl Supervisor {
         if let Some(running) = self.running.take()
             && let Ok((_, usage)) = running.finish()
             && end == End::Died
-            && usage.killed_for_memory > self.kills
+            && self.killed + usage.killed_for_memory > self.kills
         {
             end = End::Memory;
         }
@@ -399,6 +431,7 @@ impl Supervisor {
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
+        self.record_ends();
     }
 
     /// Last words to all clients, as far as they take them in time.
