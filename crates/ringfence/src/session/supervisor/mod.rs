@@ -182,8 +182,13 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(start: Start) -> Result<Supervisor, SuperviseError> {
-        let place = Place::new(&start.dir);
         let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
+        Supervisor::own(start, Some(running), channel)
+    }
+
+    /// Takes a box over, whose guest is at the other end of the channel and has spoken.
+    fn own(start: Start, running: Option<Running>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+        let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;
         let path = place.socket(&start.id);
@@ -221,7 +226,7 @@ impl Supervisor {
             plan: start.plan,
             epoll,
             listener,
-            running: Some(running),
+            running,
             guest,
             streams: HashMap::new(),
             next_stream: 1,
@@ -459,3 +464,6 @@ impl Supervisor {
 fn reads(paused: bool) -> EventFlags {
     if paused { EventFlags::empty() } else { EventFlags::IN }
 }
+
+#[cfg(test)]
+mod tests;
