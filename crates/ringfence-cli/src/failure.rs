@@ -9,6 +9,8 @@ use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::TreeError;
+use ringfence::records::StoreError;
+use ringfence::session::SessionError;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -39,8 +41,12 @@ pub enum Kind {
     Engine,
     NotExecutable,
     NotFound,
+    /// A session that is not there, has ended, or cannot be used so.
+    Session,
     /// Output could not be written.
     Output,
+    /// Records of the past cannot be used.
+    Records,
 }
 
 impl Kind {
@@ -173,6 +179,30 @@ impl From<PlanError> for Failure {
     }
 }
 
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let message = error.to_string();
+        match error {
+            SessionError::Plan(error) => error.into(),
+            SessionError::Engine(error) => error.into(),
+            SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
+            SessionError::NotFound(_) => {
+                Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
+            }
+            SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
+                .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Policy, message)
+                .hint("ask for less, or create the session with a higher `timeout-ceiling`"),
+            SessionError::Start(_) => {
+                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
+            }
+            _ => Failure::new(Kind::Session, message),
+        }
+    }
+}
+
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Failure {
         let failure = Failure::new(Kind::Policy, error.to_string());
@@ -202,6 +232,25 @@ impl From<CodeError> for Failure {
                 .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
             CodeError::NotStarted { .. } | CodeError::Channel(_) => Failure::new(Kind::Engine, error.to_string()),
             _ => Failure::new(Kind::Usage, error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let failure = Failure::new(Kind::Records, error.to_string());
+        match error {
+            StoreError::Open { .. } | StoreError::Database(_) => failure.hint(
+                "runs are recorded all the same, in the journal beside it; a database that is broken can be moved away",
+            ),
+            StoreError::Newer { known, .. } => failure
+                .hint(format!("use the newer Ringfence, or let it go back: ringfence history migrate --to {known}")),
+            StoreError::Ambiguous { .. } => failure.hint("write more of it"),
+            StoreError::NoRecord(_) => failure.hint("`ringfence history` lists them"),
+            StoreError::Migrate { .. }
+            | StoreError::NoVersion(_)
+            | StoreError::Journal(_)
+            | StoreError::Lock { .. } => failure,
         }
     }
 }

@@ -9,6 +9,7 @@ mod failure;
 mod files;
 mod guard;
 mod output;
+mod record;
 mod report;
 mod situation;
 mod trust;
@@ -26,12 +27,19 @@ fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
-    let result = match Cli::read() {
-        Ok(cli) => dispatch(cli.command),
+    if let Some(code) = commands::session::supervise() {
+        return code;
+    }
+    let command = match Cli::read() {
+        Ok(cli) => cli.command,
         Err(error) => return commands::usage(&error),
     };
-    result.unwrap_or_else(|failure| {
+    let says_itself = command.says_its_failure();
+    dispatch(command).unwrap_or_else(|failure| {
         output::say(&failure.render());
+        if !says_itself && commands::asked_for_json() {
+            commands::failed_in_json(&failure);
+        }
         ExitCode::from(failure.kind.exit_code())
     })
 }
@@ -40,9 +48,12 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
         Command::Code(code) => commands::code::run(code),
+        Command::Session(session) => commands::session::session(&session),
+        Command::Gc => commands::session::gc(),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),
+        Command::History(history) => commands::history::history(&history),
         Command::Explain(explain) => commands::explain::explain(&explain),
         Command::Trust(trust) => commands::trust::trust(&trust),
         Command::Completions { shell } => commands::generate::completions(shell),

@@ -28,7 +28,7 @@ pub fn say(text: &str) {
 }
 
 /// Names of files and keys may come from a project: their control characters must not reach the terminal.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
         if c.is_control() && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }

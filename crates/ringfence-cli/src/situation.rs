@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::look::Lookup;
+use ringfence::policy::plan::PlanError;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
+use ringfence::policy::{config, git};
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -20,6 +22,10 @@ use crate::trust::TrustStore;
 pub struct Situation {
     pub facts: Facts,
     pub resolved: Resolved,
+    /// Where records are kept.
+    pub records: PathBuf,
+    /// What was looked up to judge the project's file, and what the plan is made with.
+    pub lookup: Lookup,
 }
 
 impl Situation {
@@ -31,9 +37,13 @@ impl Situation {
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
-        inputs.own_dirs = vec![places.config, places.state];
-        let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved })
+        let records = places.records();
+        inputs.records_dir = Some(records.clone());
+        inputs.own_dirs = vec![places.config, places.state, places.sessions];
+        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let resolved = layers::resolve_with(&lookup, inputs)?;
+        Ok(Situation { facts, resolved, lookup, records })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {
@@ -47,6 +57,15 @@ impl Situation {
                 Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
             }
         }
+    }
+
+    /// Names the file and the line of what is wrong, where a setting is.
+    pub fn explain_plan_error(&self, error: PlanError) -> Failure {
+        let PlanError::Wrapper { program, .. } = &error else { return error.into() };
+        let key = format!("commands.{program}");
+        let value = self.resolved.values().into_iter().find(|value| value.key == key);
+        let place = value.map_or_else(String::new, |value| format!("{}: ", value.origin));
+        Failure::new(Kind::Config, format!("{place}{error}")).hint("name an executable file, or leave the line away")
     }
 
     /// What the user should know before anything starts.

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 macro_rules! guarantees {
     ($($variant:ident $id:literal $promise:literal),* $(,)?) => {
         /// One promise with a stable id.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Guarantee { $($variant),* }
+        pub enum Guarantee { $(#[doc = $promise] $variant),* }
 
         impl Guarantee {
             /// Every guarantee, in the order of the design page.
@@ -18,11 +18,6 @@ macro_rules! guarantees {
             /// The stable id, as in reports and in `optional = […]`.
             pub fn id(self) -> &'static str {
                 match self { $(Guarantee::$variant => $id),* }
-            }
-
-            /// The promise in words.
-            pub fn promise(self) -> &'static str {
-                match self { $(Guarantee::$variant => $promise),* }
             }
         }
     };
@@ -71,6 +66,12 @@ impl FromStr for Guarantee {
 impl Serialize for Guarantee {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.id())
+    }
+}
+
+impl<'de> Deserialize<'de> for Guarantee {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

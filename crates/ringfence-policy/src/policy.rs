@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
 use crate::records::Records;
@@ -53,7 +55,7 @@ pub enum Root {
 }
 
 /// What the box can reach over the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
     /// The host's network.
     Open,

@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::layer::{Layer, RecordSettings};
 use crate::limits::MIB;
 
 /// What is kept of each execution; `None` is without limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Records {
     /// Keep the head and the tail of what the command writes.
     pub output: bool,

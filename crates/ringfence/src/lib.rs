@@ -12,6 +12,7 @@ pub mod guest;
 mod keeper;
 pub mod records;
 pub mod report;
+pub mod session;
 pub mod skills;
 pub mod supervise;
 

@@ -54,6 +54,8 @@ pub enum Reason {
     Output,
     /// The user or the caller ended it.
     Cancelled,
+    /// Its sandbox ended under it.
+    Lost,
 }
 
 /// What waits beside a box and has a say in its end.

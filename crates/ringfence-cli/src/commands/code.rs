@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ringfence::EngineError;
-use ringfence::code::{self, Code, CodeError, CodeResult, File, LANGUAGES, Language, Status};
+use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Status};
 use ringfence::policy::suggest::Suggestion;
 use ringfence_linux::sys;
 
 use crate::args;
+use crate::commands::failed_in_json;
 use crate::failure::{Failure, Kind};
 use crate::output;
 use crate::situation::Situation;
@@ -24,33 +25,31 @@ const PROFILE: &str = "skill";
 
 pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
     args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
-    let code = read(&args)?;
+    let code = read(&args).inspect_err(|failure| {
+        if args.json {
+            failed_in_json(failure);
+        }
+    })?;
     match execute(&args, &code) {
         Ok(result) => show(&args, &result),
-        Err(Stopped::Before(failure)) => Err(failure),
-        Err(Stopped::Code(error)) => {
+        Err(failure) => {
             if args.json {
-                output::json(&CodeResult::failed(&code, &error))?;
+                output::json(&CodeResult::failed(&code, &failure.message))?;
             }
-            Err(error.into())
+            Err(failure)
         }
     }
 }
 
-enum Stopped {
-    Before(Failure),
-    Code(CodeError),
-}
-
-fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Stopped> {
-    let situation = Situation::gather(&args.policy).map_err(Stopped::Before)?;
+fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
+    let situation = Situation::gather(&args.policy)?;
     situation.warn(false);
-    let choice = situation.choice().map_err(Stopped::Before)?;
+    let choice = situation.choice()?;
     let wanted: Vec<i32> =
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
-    let cancel = sys::signal_fd(&wanted).map_err(|errno| Stopped::Code(EngineError::Stdio(errno).into()))?;
+    let cancel = sys::signal_fd(&wanted).map_err(EngineError::Stdio)?;
     let policy = &situation.resolved.policy;
-    code::run(code, policy, &situation.facts, choice, Some(cancel.as_fd())).map_err(Stopped::Code)
+    Ok(code::run(code, policy, &situation.facts, choice, Some(cancel.as_fd()))?)
 }
 
 /// What the command line asks for.
@@ -114,6 +113,9 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 fn show(args: &args::Code, result: &CodeResult) -> Result<ExitCode, Failure> {
+    if let (Some(directory), false) = (&args.out_dir, result.files.is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|error| Failure::output(&error))?;
+    }
     for file in &result.files {
         write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file)?;
     }

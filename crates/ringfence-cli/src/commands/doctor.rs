@@ -12,6 +12,7 @@ use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
+use ringfence::records::Journal;
 use ringfence::{Choice, Engine, StdioSpec, supervise};
 use ringfence_linux::limits::Home;
 use ringfence_linux::{landlock, userns};
@@ -21,6 +22,7 @@ use crate::args::Doctor;
 use crate::companions::signals::Signals;
 use crate::companions::through::Through;
 use crate::failure::{Failure, Kind};
+use crate::files::Places;
 use crate::output;
 
 /// How a fact stands.
@@ -72,6 +74,7 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
         control_groups(),
         bwrap(),
         docker(&facts),
+        records(&facts),
     ];
     findings.extend(engines);
     if args.json {
@@ -275,6 +278,21 @@ fn docker(facts: &Facts) -> Finding {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => ok(FACT, format!("{path}; masked unless --docker")),
         Err(error) => degraded(FACT, format!("{path}: {error}"), "only needed for --docker: start Docker"),
+    }
+}
+
+/// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.
+fn records(facts: &Facts) -> Finding {
+    const FACT: &str = "records";
+    let journal = Journal::new(&Places::new(facts).records());
+    match journal.check() {
+        Ok(()) => ok(FACT, format!("in {}", journal.dir().display())),
+        Err(_) if native::stacked::inside() => ok(FACT, "hidden in a sandbox; the run around this has one"),
+        Err(error) => degraded(
+            FACT,
+            Failure::new(Kind::Records, error.to_string()).message,
+            "runs go on without a record: make the place writable, or set XDG_STATE_HOME to another",
+        ),
     }
 }
 

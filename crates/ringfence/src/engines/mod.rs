@@ -36,7 +36,7 @@ pub(crate) use identity::has_roots_rights;
 pub use ringfence_linux::launch::Event;
 
 /// The engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Engine {
     Native,
     Bubblewrap,
@@ -405,6 +405,11 @@ impl Running {
         self.group.is_some()
     }
 
+    /// What the box used so far, as its control group counts; nothing where there is none.
+    pub fn usage(&self) -> Usage {
+        self.group.as_ref().map(Group::usage).unwrap_or_default()
+    }
+
     /// Ends whatever is left and waits until nothing of the box is there.
     pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
         // Already gone is what is wanted.
@@ -467,7 +472,7 @@ mod tests {
     use super::*;
 
     fn report(engine: Engine) -> Report {
-        Report { engine: engine.name(), guarantees: Vec::new() }
+        Report { engine: engine.name().into(), guarantees: Vec::new() }
     }
 
     fn refusal(engine: Engine) -> EngineError {

@@ -162,6 +162,17 @@ impl Journal {
         .map_err(|source| JournalError::Open { path: path.to_path_buf(), source })
     }
 
+    /// Whether a line could be written, as far as can be said without writing one.
+    pub fn check(&self) -> Result<(), JournalError> {
+        let path = self.dir.join(NAME);
+        let file = self.open(&path)?;
+        match file.metadata() {
+            Ok(data) if data.is_file() => Ok(()),
+            Ok(_) => Err(JournalError::NotAFile(path)),
+            Err(source) => Err(JournalError::Read { path, source }),
+        }
+    }
+
     /// Makes the directory, for its owner alone.
     pub fn make(&self) -> Result<(), JournalError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);

@@ -6,6 +6,7 @@
 //! the caller's to say; nothing here looks for a home directory.
 
 mod database;
+mod fold;
 pub mod journal;
 mod migrations;
 mod owner;
@@ -14,7 +15,7 @@ mod store;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringfence_policy::Guarantee;
@@ -77,6 +78,8 @@ pub struct Begin<'a> {
     pub command: &'a [OsString],
     pub workdir: Option<&'a Path>,
     pub report: Option<&'a Report>,
+    /// Who asked for it; `None`: the process that started this one.
+    pub caller: Option<&'a Caller>,
 }
 
 /// How an execution ended.
@@ -177,7 +180,7 @@ impl Recorder {
             sandbox: begin.sandbox.map(redact::plain),
             command: redactor.command(begin.command),
             workdir: begin.workdir.map(|path| redactor.line(&path.to_string_lossy())),
-            caller: Caller::of_this_process(),
+            caller: begin.caller.cloned().unwrap_or_else(Caller::of_this_process),
             owner: Owner::of_this_process(),
             // A record that is read speaks of itself: it was written.
             report: begin.report.and_then(|report| serde_json::value::to_raw_value(report).ok()),
@@ -258,16 +261,21 @@ fn stream(seen: Seen<'_>, redactor: &Redactor) -> Stream {
         Seen::Nothing => Stream::default(),
         Seen::Bytes(bytes) => Stream { bytes: Some(bytes), head: None, tail: None },
         Seen::Output(capture) => {
+            const WINDOW: usize = KEPT + redact::SLACK;
             let (head, tail) = capture.parts();
             let bytes = Some(capture.total());
             if capture.dropped() == 0 && capture.total() <= 2 * KEPT as u64 {
                 let whole = [head, &tail].concat();
                 return Stream { bytes, head: Some(redactor.head(&whole, whole.len())), tail: None };
             }
-            // The halves meet where nothing was dropped, and what lies between is looked at as well.
+            // Where nothing was dropped between them, both can be looked at beyond their middle.
             let whole = if capture.dropped() == 0 { [head, &tail].concat() } else { Vec::new() };
             let (head, tail) = if whole.is_empty() { (head, &tail[..]) } else { (&whole[..], &whole[..]) };
-            Stream { bytes, head: Some(redactor.head(head, KEPT)), tail: Some(redactor.tail(tail, KEPT)) }
+            let (head, tail) = (&head[..head.len().min(WINDOW)], &tail[tail.len().saturating_sub(WINDOW)..]);
+            // Of a shorter one the edge itself is not kept: a secret may be cut off there.
+            let keep = |part: &[u8]| KEPT.min(part.len().saturating_sub(redact::SLACK));
+            let (kept_head, kept_tail) = (keep(head), keep(tail));
+            Stream { bytes, head: Some(redactor.head(head, kept_head)), tail: Some(redactor.tail(tail, kept_tail)) }
         }
     }
 }
@@ -293,12 +301,22 @@ fn now() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// An id that sorts by time.
+/// The time of a record; one that cannot be written as a date is the last that can.
+pub fn time(millis: i64) -> SystemTime {
+    const LAST: u64 = 253_402_300_799_999;
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0).min(LAST))
+}
+
+/// An id that sorts by time, and those of one process in the order in which they were made.
 pub(crate) fn new_id() -> String {
+    static LAST: Mutex<u128> = Mutex::new(0);
     let mut random = [0; 16];
     // It has the time in it as well, and so nothing is lost where the kernel has no randomness yet.
     let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::NONBLOCK);
-    ulid::Ulid::from_parts(u64::try_from(now()).unwrap_or_default(), u128::from_le_bytes(random)).to_string()
+    let new = ulid::Ulid::from_parts(u64::try_from(now()).unwrap_or_default(), u128::from_le_bytes(random));
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = u128::from(new).max(last.wrapping_add(1));
+    ulid::Ulid::from(*last).to_string()
 }
 
 #[cfg(test)]

@@ -18,7 +18,11 @@ pub struct Caller {
 
 impl Caller {
     pub fn of_this_process() -> Caller {
-        let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+        Caller::of(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()))
+    }
+
+    /// A process of this user.
+    pub fn of(pid: i32) -> Caller {
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
         Caller {
             uid: rustix::process::getuid().as_raw(),
@@ -33,7 +37,7 @@ impl Caller {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: i32,
-    /// In ticks since the machine started.
+    /// In ticks since the machine started; 0 when that could not be found out.
     pub start: u64,
     /// This start of the machine.
     pub boot: String,
@@ -60,7 +64,7 @@ impl Owner {
             return false;
         }
         match start(format!("/proc/{}/stat", self.pid).as_ref()) {
-            Some(start) => start != self.start,
+            Some(start) => self.start != 0 && start != self.start,
             None => !Path::new(&format!("/proc/{}", self.pid)).exists(),
         }
     }

@@ -4,11 +4,16 @@
 //! `password=`. Written by hand: it is on the way of every run, and to compile as many regular expressions takes longer than
 //! a run may wait. It never decides whether something is recorded, only what of it is seen.
 
+mod shapes;
+
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 use ringfence_policy::env::name_matches;
+
+pub(crate) use shapes::TOKENS;
+use shapes::{SECRET_NAMES, SECRET_PARTS};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
@@ -18,100 +23,6 @@ const SHORTEST_VALUE: usize = 6;
 const COMMAND: usize = 4 << 10;
 /// How much around what is kept is looked at, so that a secret on its edge is seen whole.
 pub(super) const SLACK: usize = 4 << 10;
-
-/// Tokens by their beginning: what they begin with, and how many characters follow at least.
-pub(crate) const TOKENS: &[(&str, usize)] = &[
-    // Amazon
-    ("AKIA", 16),
-    ("ASIA", 16),
-    ("ABIA", 16),
-    ("ACCA", 16),
-    // GitHub
-    ("ghp_", 20),
-    ("gho_", 20),
-    ("ghu_", 20),
-    ("ghs_", 20),
-    ("ghr_", 20),
-    ("github_pat_", 20),
-    // GitLab
-    ("glpat-", 16),
-    ("gldt-", 16),
-    ("glrt-", 16),
-    ("glptt-", 16),
-    ("glcbt-", 16),
-    ("glsoat-", 16),
-    ("glft-", 16),
-    // Package registries
-    ("npm_", 30),
-    ("pypi-AgE", 16),
-    ("rubygems_", 32),
-    ("cio", 32),
-    ("dckr_pat_", 16),
-    // Models
-    ("sk-", 20),
-    ("gsk_", 20),
-    ("hf_", 30),
-    ("xai-", 30),
-    ("pplx-", 30),
-    ("r8_", 30),
-    // Slack
-    ("xoxb-", 10),
-    ("xoxp-", 10),
-    ("xoxa-", 10),
-    ("xoxr-", 10),
-    ("xoxs-", 10),
-    ("xoxe-", 10),
-    ("xoxe.", 10),
-    ("xapp-", 10),
-    // Google
-    ("AIza", 30),
-    ("ya29.", 20),
-    ("GOCSPX-", 20),
-    // Payments
-    ("sk_live_", 10),
-    ("sk_test_", 10),
-    ("rk_live_", 10),
-    ("rk_test_", 10),
-    ("whsec_", 20),
-    // Clouds and services
-    ("dop_v1_", 32),
-    ("doo_v1_", 32),
-    ("dapi", 32),
-    ("hvs.", 20),
-    ("tskey-", 16),
-    ("lin_api_", 20),
-    ("ATATT3", 20),
-    ("shpat_", 20),
-    ("ntn_", 30),
-    ("sbp_", 30),
-    ("SG.", 30),
-    ("AGE-SECRET-KEY-1", 30),
-];
-
-/// A name that ends like this, without `_`, `-` and `.` and in lower case, has a secret for a value.
-const SECRET_NAMES: &[&str] = &[
-    "password",
-    "passwd",
-    "passphrase",
-    "passwort",
-    "pwd",
-    "secret",
-    "token",
-    "apikey",
-    "accesskey",
-    "secretkey",
-    "privatekey",
-    "accountkey",
-    "signingkey",
-    "encryptionkey",
-    "masterkey",
-    "credential",
-    "credentials",
-    "authorization",
-];
-
-/// Of a variable of the environment, also when it stands anywhere in its name.
-const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "apikey", "accesskey", "privatekey"];
 
 /// Knows the secrets of one caller.
 #[derive(Debug, Clone, Default)]
@@ -124,12 +35,17 @@ impl Redactor {
     /// The secrets of an environment: variables whose names say so, and those that the policy names.
     pub fn new<'a>(env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) -> Redactor {
         let mut redactor = Redactor::default();
+        redactor.add_all(env, named);
+        redactor
+    }
+
+    /// The secrets of one more environment.
+    pub fn add_all<'a>(&mut self, env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) {
         for (name, value) in env {
             if is_secret_variable(name) || named.iter().any(|pattern| name_matches(pattern, name)) {
-                redactor.add(value);
+                self.add(value);
             }
         }
-        redactor
     }
 
     /// One more value that must not be seen.
@@ -201,10 +117,12 @@ impl Redactor {
         private_keys(raw, &mut found);
         let mut at = 0;
         while at < raw.len() {
+            let known = found.len();
             if at == 0 || !is_word(raw[at - 1]) {
                 at_boundary(raw, at, &mut found);
             }
-            at += 1;
+            // What is in a secret is none of its own.
+            at = found[known..].iter().map(|range| range.end).fold(at + 1, usize::max);
         }
         found.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
@@ -295,7 +213,12 @@ fn is_token(byte: u8) -> bool {
 
 /// How many bytes from `at` on are like this.
 fn run(raw: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
-    raw[at.min(raw.len())..].iter().take_while(|b| is(**b)).count()
+    run_up_to(raw, at, usize::MAX, is)
+}
+
+/// As [`run`], where it is asked at every word: without a bound the time would grow with the square of the text.
+fn run_up_to(raw: &[u8], at: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
+    raw[at.min(raw.len())..].iter().take(most).take_while(|b| is(**b)).count()
 }
 
 fn position(raw: &[u8], wanted: &[u8]) -> Option<usize> {
@@ -307,7 +230,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
     let rest = &raw[at..];
     for (prefix, least) in TOKENS {
         if rest.starts_with(prefix.as_bytes()) {
-            let length = run(raw, at, is_token);
+            let length = run_up_to(raw, at, 4096, is_token);
             let body = &rest[prefix.len()..length.max(prefix.len())];
             if body.len() >= *least && body.iter().any(u8::is_ascii_digit) {
                 found.push(at..at + length);
@@ -315,7 +238,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         }
     }
     if rest.starts_with(b"eyJ") {
-        let length = run(raw, at, |b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'='));
+        let length = run_up_to(raw, at, 8192, |b| is_token(b) && b != b'+');
         if length >= 24 && rest[..length].iter().filter(|b| **b == b'.').count() >= 1 {
             found.push(at..at + length);
         }
@@ -337,7 +260,7 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
 
 /// `password=x`, `"token": "x"`, `--secret x`, `Authorization: Basic x`, `-u name:x`.
 fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    let length = run(raw, at, |b| is_word(b) || matches!(b, b'-' | b'.'));
+    let length = run_up_to(raw, at, 129, |b| is_word(b) || matches!(b, b'-' | b'.'));
     let name = &raw[at..at + length];
     let end = at + length;
     let after_dash = at > 0 && raw[at - 1] == b'-';
@@ -405,7 +328,7 @@ fn value(raw: &[u8], at: usize) -> (usize, &[u8]) {
 
 /// `scheme://user:password@host`, `scheme://token@host`
 fn url(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    let scheme = run(raw, at, |b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let scheme = run_up_to(raw, at, 32, |b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
     let start = at + scheme + 3;
     if scheme == 0 || !raw[at + scheme..].starts_with(b"://") {
         return;
@@ -423,11 +346,13 @@ fn url(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
 
 /// Long, of capital and small letters and digits, and without a pattern. Hashes are written in hexadecimal and stay.
 fn random(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
-    if at > 0 && matches!(raw[at - 1], b'+' | b'=' | b'-') {
+    // In the middle of one it was looked at before; after the dash of a flag it was not.
+    let follows = |b: u8| matches!(b, b'+' | b'-');
+    if !is_word(raw[at]) || at > 1 && follows(raw[at - 1]) && is_word(raw[at - 2]) {
         return;
     }
-    let length = run(raw, at, |b| is_word(b) || matches!(b, b'+' | b'=' | b'-'));
-    if !(32..=4096).contains(&length) {
+    let length = run_up_to(raw, at, 4096, |b| is_word(b) || matches!(b, b'+' | b'=' | b'-'));
+    if length < 32 {
         return;
     }
     let word = &raw[at..at + length];

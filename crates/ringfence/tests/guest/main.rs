@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
 mod commands;
+mod files;
 mod host;
+mod life;
+mod load;
+mod walls;
 
 use host::{Host, Place};
 
