@@ -62,14 +62,14 @@ pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
     #[command(after_help = RUN_HELP, after_long_help = run_help())]
     Run(Run),
+    /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
+    #[command(after_help = CODE_HELP)]
+    Code(Code),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
-    /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
-    #[command(after_help = CODE_HELP)]
-    Code(Code),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -93,26 +93,20 @@ pub enum Command {
     Man,
 }
 
-impl Command {
-    /// Whether its JSON object tells of a failure as well: it has more to say than others.
-    pub fn says_its_failure(&self) -> bool {
-        matches!(self, Command::Run(_) | Command::Session(Session::Exec(_)))
-    }
-}
-
 const CODE_HELP: &str = "\
 Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence could not run it, 130 cancelled, 137 memory limit. \
 --json tells all of them apart.";
 
+impl Command {
+    /// Whether its JSON object tells of a failure as well: it has more to say than others.
+    pub fn says_its_failure(&self) -> bool {
+        matches!(self, Command::Run(_) | Command::Code(_) | Command::Session(Session::Exec(_)))
+    }
+}
+
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
-
-/// For `--help`: what the names mean that `--preset` takes.
-fn run_help() -> String {
-    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
-    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
-}
 
 #[derive(Debug, Args)]
 pub struct Code {
@@ -153,6 +147,12 @@ pub struct Code {
     /// The file with the code; `-` is stdin
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub source: PathBuf,
+}
+
+/// For `--help`: what the names mean that `--preset` takes.
+fn run_help() -> String {
+    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
+    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
 }
 
 #[derive(Debug, Default, PartialEq, Args)]

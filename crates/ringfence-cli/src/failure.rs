@@ -246,6 +246,19 @@ impl From<TreeError> for Failure {
     }
 }
 
+impl From<CodeError> for Failure {
+    fn from(error: CodeError) -> Failure {
+        match error {
+            CodeError::Plan(error) => error.into(),
+            CodeError::Engine(error) => error.into(),
+            CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
+                .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
+            CodeError::NotStarted { .. } | CodeError::Channel(_) => Failure::new(Kind::Engine, error.to_string()),
+            _ => Failure::new(Kind::Usage, error.to_string()),
+        }
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         let failure = Failure::new(Kind::Records, error.to_string());
@@ -261,19 +274,6 @@ impl From<StoreError> for Failure {
             | StoreError::NoVersion(_)
             | StoreError::Journal(_)
             | StoreError::Lock { .. } => failure,
-        }
-    }
-}
-
-impl From<CodeError> for Failure {
-    fn from(error: CodeError) -> Failure {
-        match error {
-            CodeError::Plan(error) => error.into(),
-            CodeError::Engine(error) => error.into(),
-            CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
-                .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
-            CodeError::NotStarted { .. } | CodeError::Channel(_) => Failure::new(Kind::Engine, error.to_string()),
-            _ => Failure::new(Kind::Usage, error.to_string()),
         }
     }
 }

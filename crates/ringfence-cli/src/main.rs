@@ -50,9 +50,9 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Code(code) => commands::code::run(code),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
-        Command::Code(code) => commands::code::run(code),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),

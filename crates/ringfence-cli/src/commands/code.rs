@@ -1,5 +1,6 @@
 //! `ringfence code`: from a file to one result.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -8,13 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ringfence::EngineError;
-use ringfence::code::{self, Code, CodeError, CodeResult, File, LANGUAGES, Language, Status};
+use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Status};
 use ringfence::policy::suggest::Suggestion;
+use ringfence::records::Seen;
 use ringfence_linux::sys;
 
 use crate::args;
+use crate::commands::failed_in_json;
 use crate::failure::{Failure, Kind};
 use crate::output;
+use crate::record::{self, Entry};
 use crate::situation::Situation;
 
 /// More is not read from a file: the library refuses less.
@@ -24,33 +28,55 @@ const PROFILE: &str = "skill";
 
 pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
     args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
-    let code = read(&args)?;
+    let code = read(&args).inspect_err(|failure| {
+        if args.json {
+            failed_in_json(failure);
+        }
+    })?;
     match execute(&args, &code) {
         Ok(result) => show(&args, &result),
-        Err(Stopped::Before(failure)) => Err(failure),
-        Err(Stopped::Code(error)) => {
+        Err(failure) => {
             if args.json {
-                output::json(&CodeResult::failed(&code, &error))?;
+                output::json(&CodeResult::failed(&code, &failure.message))?;
             }
-            Err(error.into())
+            Err(failure)
         }
     }
 }
 
-enum Stopped {
-    Before(Failure),
-    Code(CodeError),
-}
-
-fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Stopped> {
-    let situation = Situation::gather(&args.policy).map_err(Stopped::Before)?;
+fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
+    let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
+    let situation = Situation::gather(&args.policy).inspect_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
-    let choice = situation.choice().map_err(Stopped::Before)?;
+    record::prepare(&situation);
+    let policy = &situation.resolved.policy;
+    let choice = situation.choice();
+    let prepared = choice.and_then(|choice| Ok(code::prepare(code, policy, &situation.facts, choice)?));
+    let prepared = prepared.inspect_err(|failure| record::failed(&situation, &command, failure))?;
+    let mut report = prepared.report.clone();
+    let entry = Entry::begin(&situation, &command, prepared.engine, &prepared.plan, &mut report)?;
     let wanted: Vec<i32> =
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
-    let cancel = sys::signal_fd(&wanted).map_err(|errno| Stopped::Code(EngineError::Stdio(errno).into()))?;
-    let policy = &situation.resolved.policy;
-    code::run(code, policy, &situation.facts, choice, Some(cancel.as_fd())).map_err(Stopped::Code)
+    let ran = sys::signal_fd(&wanted)
+        .map_err(|errno| Failure::from(EngineError::Stdio(errno)))
+        .and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
+    match ran {
+        Ok(mut ran) => {
+            let seen = match policy.records.output {
+                true => ran.captures.each_ref().map(Seen::Output),
+                false => ran.captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
+            };
+            // The result has the id of its record.
+            if let Some(id) = entry.end(&ran.outcome, seen, &mut report) {
+                ran.result.id = id;
+            }
+            Ok(ran.result)
+        }
+        Err(failure) => {
+            entry.failed(&failure);
+            Err(failure)
+        }
+    }
 }
 
 /// What the command line asks for.
@@ -114,6 +140,9 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 fn show(args: &args::Code, result: &CodeResult) -> Result<ExitCode, Failure> {
+    if let (Some(directory), false) = (&args.out_dir, result.files.is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|error| Failure::output(&error))?;
+    }
     for file in &result.files {
         write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file)?;
     }

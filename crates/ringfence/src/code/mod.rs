@@ -24,8 +24,10 @@ use self::channel::Channel;
 pub use self::frames::{Decoder, Received};
 pub use self::language::{LANGUAGES, Language};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
-use crate::engines::{self, Choice, EngineError, StdioSpec};
-use crate::supervise::supervise;
+use crate::capture::Capture;
+use crate::engines::{self, Choice, Engine, EngineError, StdioSpec};
+use crate::report::Report;
+use crate::supervise::{Outcome, supervise};
 
 /// Bytes of code.
 pub const MAX_SOURCE: usize = 4 << 20;
@@ -173,15 +175,49 @@ pub fn run(
     choice: Choice,
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<CodeResult, CodeError> {
+    prepare(code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
+}
+
+/// Code with the plan of its box: nothing has started.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    code: &'a Code,
+    policy: Policy,
+    request: Vec<u8>,
+    pub plan: Plan,
+    pub engine: Engine,
+    pub report: Report,
+}
+
+/// Code that has run: its result, and what a record is made of.
+#[derive(Debug)]
+pub struct Ran {
+    pub result: CodeResult,
+    pub outcome: Outcome,
+    /// stdout and stderr.
+    pub captures: [Capture; 2],
+}
+
+/// Checks everything that can be checked before a box is there.
+pub fn prepare<'a>(code: &'a Code, policy: &Policy, facts: &Facts, choice: Choice) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
-    let request = request::encode(code)?;
+    let request = request::encode(code, false)?;
     let policy = with_environment(policy);
     let plan = plan_for(code, &policy, facts)?;
-    let (engine, _) = engines::select(choice, &plan, facts)?;
-    let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
-    let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
-    let outcome = supervise(running, &policy, facts, &mut channel)?;
-    result::result(code, engine, &outcome, channel.into_parts())
+    let (engine, report) = engines::select(choice, &plan, facts)?;
+    Ok(Prepared { code, policy, request, plan, engine, report })
+}
+
+impl Prepared<'_> {
+    pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
+        let Prepared { code, policy, request, plan, engine, .. } = self;
+        let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
+        let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
+        let outcome = supervise(running, &policy, facts, &mut channel)?;
+        let parts = channel.into_parts();
+        let captures = [parts.stdout.clone(), parts.stderr.clone()];
+        Ok(Ran { result: result::result(code, engine, &outcome, parts)?, outcome, captures })
+    }
 }
 
 /// The box's own directory, and figures without a screen.
@@ -220,6 +256,9 @@ mod base64_text {
         STANDARD.decode(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod context_tests;
 
 #[cfg(test)]
 mod tests {

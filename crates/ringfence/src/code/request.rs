@@ -27,16 +27,16 @@ const SHELL_RESERVED: &[&str] = &[
     "result",
 ];
 
-/// The whole request as bytes.
-pub(super) fn encode(code: &Code) -> Result<Vec<u8>, CodeError> {
+/// The whole request as bytes. `keep`: the runner keeps its variables, and waits for the next one.
+pub(super) fn encode(code: &Code, keep: bool) -> Result<Vec<u8>, CodeError> {
     let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
     if inputs.len() > MAX_INPUTS {
         return Err(CodeError::InputsTooLarge(inputs.len()));
     }
     match code.language.wire {
-        Wire::Marshal => marshal(code).map(framed),
-        Wire::Json => Ok(framed(json_request(code))),
-        Wire::Lines => Ok(lines(code, &inputs)),
+        Wire::Marshal => marshal(code, keep).map(framed),
+        Wire::Json => Ok(framed(json_request(code, keep))),
+        Wire::Lines => Ok(lines(code, &inputs, keep)),
     }
 }
 
@@ -46,7 +46,7 @@ fn framed(payload: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn json_request(code: &Code) -> Vec<u8> {
+fn json_request(code: &Code, keep: bool) -> Vec<u8> {
     let files: Vec<(&str, String)> = code.files.iter().map(|f| (f.path.as_str(), STANDARD.encode(&f.data))).collect();
     let request = json!({
         "language": code.language.name,
@@ -55,7 +55,7 @@ fn json_request(code: &Code) -> Vec<u8> {
         "inputs": code.inputs,
         "files": files,
         "out": code.out,
-        "keep": false,
+        "keep": keep,
         "last": last_expression(code),
     });
     request.to_string().into_bytes()
@@ -75,7 +75,7 @@ fn last_expression(code: &Code) -> Option<(usize, usize)> {
     Some((units(range.start)?, units(range.end)?))
 }
 
-fn lines(code: &Code, inputs: &[u8]) -> Vec<u8> {
+fn lines(code: &Code, inputs: &[u8], keep: bool) -> Vec<u8> {
     // A shell has no NUL in its texts.
     let source: Vec<u8> = code.source.bytes().filter(|byte| *byte != 0).collect();
     let empty = Map::new();
@@ -89,7 +89,8 @@ fn lines(code: &Code, inputs: &[u8]) -> Vec<u8> {
         })
         .collect();
     let (files, out) = (code.files.len(), code.out.len());
-    let mut bytes = format!("{} {} {} {files} {out} 0\n", source.len(), inputs.len(), variables.len()).into_bytes();
+    let mut bytes = format!("{} {} {} {files} {out} {}\n", source.len(), inputs.len(), variables.len(), u8::from(keep))
+        .into_bytes();
     bytes.extend(source);
     bytes.extend(inputs);
     for (name, value) in variables {
@@ -116,7 +117,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, keep: bool) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = |out: &mut Vec<u8>, text: &str| {
         out.push(b'u');
@@ -131,7 +132,7 @@ fn marshal(code: &Code) -> Result<Vec<u8>, CodeError> {
     text(&mut out, "inputs");
     marshal_value(&mut out, &code.inputs, 0)?;
     text(&mut out, "keep");
-    out.push(b'F');
+    out.push(if keep { b'T' } else { b'F' });
     text(&mut out, "files");
     out.push(b'[');
     length(&mut out, code.files.len());

@@ -10,7 +10,7 @@ use super::channel::Parts;
 use super::frames::{self, Received};
 use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
-use crate::engines::Engine;
+use crate::engines::{Engine, EngineError};
 use crate::supervise::{Ended, Outcome, Reason};
 
 /// Errors of the system that mean a wall was in the way.
@@ -116,12 +116,12 @@ fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u
 
 impl CodeResult {
     /// The result when the sandbox failed.
-    pub fn failed(code: &Code, error: &CodeError) -> CodeResult {
+    pub fn failed(code: &Code, error: &str) -> CodeResult {
         let empty = || Capture::new(0);
         let parts = Parts { stdout: empty(), stderr: empty(), received: Received::default() };
         let mut result = blank(code, None, parts).0;
         result.status = Status::SandboxError;
-        result.error = Some(error.to_string());
+        result.error = Some(error.to_owned());
         result
     }
 }
@@ -164,7 +164,9 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
         Some(Reason::Time | Reason::CpuTime) => Some(Status::Timeout),
         Some(Reason::Memory) => Some(Status::Memory),
         Some(Reason::Cancelled) => Some(Status::Cancelled),
-        Some(Reason::Lost) => Some(Status::SandboxError),
+        Some(Reason::Lost) => {
+            return Err(EngineError::Lost("it was killed from outside while the code ran".to_owned()).into());
+        }
         Some(Reason::Processes | Reason::Output) | None => None,
     };
     if !started && limit.is_none() {

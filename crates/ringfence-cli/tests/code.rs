@@ -1,0 +1,40 @@
+//! `ringfence code` through the program. What each status and language does is the library's test.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use support::Place;
+
+#[test]
+fn results_and_exit_codes() {
+    let place = Place::new();
+    place.write("project/double.py", "print('hello')\nx * 2");
+    place.write("project/fail.py", "\nraise ValueError('no')");
+    place.write("project/data.csv", "a,b\n");
+    place.write("project/copy.sh", "cp data.csv out.txt");
+    let done = place.ringfence(&["code", "python", "double.py", "--input", "{\"x\": 21}"]);
+    assert_eq!((done.code, done.out.as_str()), (0, "hello\n42\n"), "{}", done.err);
+    let done = place.ringfence(&["code", "py", "fail.py"]);
+    assert_eq!(done.code, 1);
+    assert!(done.err.contains("fail.py:2") && done.err.contains("ValueError: no"), "{}", done.err);
+    let done = place.ringfence(&["code", "python", "fail.py", "--json"]);
+    let result: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((done.code, &result["status"]), (1, &"error".into()));
+    let done =
+        place.ringfence(&["code", "bash", "copy.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(std::fs::read_to_string(place.project.join("new/out.txt")).unwrap(), "a,b\n");
+    // Nothing is replaced.
+    let done =
+        place.ringfence(&["code", "bash", "copy.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
+    assert_eq!(done.code, 125, "{}", done.err);
+    // The sandbox's failures have a code of their own.
+    for args in [
+        &["code", "pyton", "double.py"][..],
+        &["code", "python", "missing.py"],
+        &["code", "python", "double.py", "--input", "{"],
+    ] {
+        assert_eq!(place.ringfence(args).code, 125, "{args:?}");
+    }
+}
