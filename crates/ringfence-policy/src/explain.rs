@@ -97,11 +97,11 @@ fn decide(policy: &Policy, facts: &Facts, tree: &Tree, path: &Path) -> (Reach, D
         return (reach, Decides::Rule { at: at.to_path_buf(), node: node.clone() });
     }
     let shown = || PROGRAMS.iter().chain(&ETC).any(|place| path.starts_with(place));
-    let reach = match policy.root {
+    let reach = match &policy.root {
         _ if private.is_some() => Reach::Private,
         Root::Host => Reach::Read,
         Root::Programs if shown() => Reach::Read,
-        Root::Programs => Reach::Hidden,
+        Root::Programs | Root::Image(_) => Reach::Hidden,
     };
     (reach, Decides::Root)
 }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::env;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
-use crate::policy::{CommandRule, EnvPolicy, Guard, Network, Policy, Root, User};
+use crate::policy::{Caches, CommandRule, EnvPolicy, Guard, Network, Policy, Root, STANDARD_IMAGE, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
@@ -91,7 +91,11 @@ impl Resolved {
         if let Some(at) = &policy.workdir_at {
             add("workdir_at".into(), at.display().to_string());
         }
-        add("root".into(), if policy.root == Root::Host { "host" } else { "programs" }.into());
+        match &policy.root {
+            Root::Host => add("root".into(), "host".into()),
+            Root::Programs => add("root".into(), "programs".into()),
+            Root::Image(name) => add("image".into(), name.clone()),
+        }
         add(
             "user".into(),
             match policy.user {
@@ -99,7 +103,16 @@ impl Resolved {
                 User::Ids { uid, gid } => format!("{uid}:{gid}"),
             },
         );
-        add("network".into(), if policy.network == Network::Open { "open" } else { "none" }.into());
+        add("network".into(), policy.network.name().into());
+        for name in &policy.caches.names {
+            add(format!("caches.{name}"), if policy.caches.read_only { "read-only" } else { "shared" }.into());
+        }
+        if let Some(group) = &policy.caches.group {
+            add("cache_group".into(), group.clone());
+        }
+        if policy.caches.required {
+            add("caches_required".into(), "true".into());
+        }
         add("docker".into(), policy.docker.to_string());
         add("nesting".into(), policy.nesting.to_string());
         add("strict".into(), policy.strict.to_string());
@@ -336,6 +349,9 @@ struct Stack {
     name: String,
     engine: EngineChoice,
     network: Network,
+    image: Option<String>,
+    user: User,
+    caches: Caches,
     docker: bool,
     nesting: bool,
     strict: bool,
@@ -365,6 +381,9 @@ impl Stack {
             name,
             engine: profile.engine,
             network: profile.network,
+            image: None,
+            user: profile.user,
+            caches: Caches { read_only: profile.caches_read_only, ..Caches::default() },
             docker: false,
             nesting: false,
             strict: false,
@@ -389,6 +408,15 @@ impl Stack {
             stack.rules.push(FileRule { access: Access::Rw, pattern, missing: Missing::Fail, origin });
         }
         stack
+    }
+
+    /// What the root is made of: an image where one is named, and on the engine that has nothing else.
+    fn root(&self) -> Root {
+        match (&self.image, self.engine) {
+            (Some(name), _) => Root::Image(name.clone()),
+            (None, EngineChoice::Docker | EngineChoice::Kubernetes) => Root::Image(STANDARD_IMAGE.to_owned()),
+            (None, _) => self.profile.root.clone(),
+        }
     }
 
     fn profile_place(&self) -> String {
@@ -473,7 +501,7 @@ impl Stack {
         // A `ro` on something that the box does not see would show it: only where it is seen anyway.
         let seen = |path: &Path| match decide(&all, path) {
             Some(rule) => rule.access != Access::Exclude,
-            None => self.profile.root == Root::Host,
+            None => self.root() == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
         let protected: Vec<FileRule> = own
@@ -503,6 +531,11 @@ impl Stack {
         let Settings {
             engine,
             network,
+            image,
+            user,
+            caches,
+            cache_group,
+            caches_required,
             docker,
             nesting,
             strict,
@@ -527,6 +560,22 @@ impl Stack {
         }
         take!("engine", engine => self.engine);
         take!("network", network => self.network);
+        if let Some(At { value, place }) = image {
+            self.image = Some(value.clone());
+            self.origin("image", layer, place);
+        }
+        take!("user", user => self.user);
+        if let Some(At { value, place }) = cache_group {
+            self.caches.group = Some(value.clone());
+            self.origin("cache_group", layer, place);
+        }
+        take!("caches_required", caches_required => self.caches.required);
+        for At { value, place } in caches {
+            if !self.caches.names.contains(value) {
+                self.caches.names.push(value.clone());
+            }
+            self.origin(format!("caches.{value}"), layer, place);
+        }
         take!("docker", docker => self.docker);
         take!("nesting", nesting => self.nesting);
         take!("strict", strict => self.strict);
@@ -616,6 +665,12 @@ impl Stack {
         let Settings {
             engine,
             network,
+            image,
+            user,
+            caches,
+            cache_group,
+            // Stops a box, or lets it run with less.
+            caches_required: _,
             docker,
             nesting,
             strict,
@@ -639,10 +694,31 @@ impl Stack {
         {
             refuse(place, format!("changes the engine from `{}` to `{value}`", self.engine));
         }
-        if let Some(At { value: Network::Open, place }) = network
-            && self.network == Network::None
+        if let Some(At { value, place }) = network
+            && *value > self.network
         {
             refuse(place, "opens the network".into());
+        }
+        // It may be fetched from anywhere, and is what everything inside runs.
+        if let Some(At { value, place }) = image
+            && self.image.as_ref() != Some(value)
+        {
+            refuse(place, format!("chooses the image `{value}`"));
+        }
+        if let Some(At { value, place }) = user
+            && *value != self.user
+        {
+            refuse(place, "changes the user".into());
+        }
+        for At { value, place } in caches {
+            if !self.caches.names.contains(value) {
+                refuse(place, format!("shares the cache `{value}`"));
+            }
+        }
+        if let Some(At { value, place }) = cache_group
+            && self.caches.group.as_ref() != Some(value)
+        {
+            refuse(place, format!("shares the caches of group `{value}`"));
         }
         if let Some(At { value: true, place }) = docker
             && !self.docker
@@ -749,7 +825,7 @@ impl Stack {
                 let access = decide(before, &name).map(|rule| rule.access);
                 let hidden = match access {
                     Some(Access::Exclude) => true,
-                    None => self.profile.root == Root::Programs,
+                    None => self.root() != Root::Host,
                     Some(Access::Ro | Access::Rw) => false,
                 };
                 if hidden {
@@ -768,17 +844,24 @@ impl Stack {
         let rules = self.take_rules();
         self.check_workdir(&rules)?;
         let warnings = self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
+        let root = self.root();
+        // Only an engine of containers has images.
+        let images = matches!(root, Root::Image(_)) && self.engine == EngineChoice::Auto;
+        let engine = if images { EngineChoice::Docker } else { self.engine };
         let policy = Policy {
             profile: self.name,
             workdir: self.workdir,
             workdir_at: self.profile.workdir_at.map(PathBuf::from),
-            root: self.profile.root,
+            root,
             rules,
             network: self.network,
+            caches: self.caches,
+            keep_home: self.profile.keep_home,
+            tmp_exec: self.profile.tmp_exec,
             docker: self.docker,
             nesting: self.nesting,
             env: self.env,
-            user: self.profile.user,
+            user: self.user,
             limits: self.limits,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
@@ -788,7 +871,7 @@ impl Stack {
         };
         Ok(Resolved {
             policy,
-            engine: self.engine,
+            engine,
             loosened,
             warnings,
             origins: self.origins,

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::caches;
 use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
@@ -26,7 +27,13 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
+    /// The image that the root is made of; else the mounts make it.
+    pub image: Option<String>,
     pub network: Network,
+    /// A cache that cannot be had stops the box.
+    pub caches_required: bool,
+    /// Programs can be executed from private temporary space.
+    pub tmp_exec: bool,
     /// The Docker socket is bound in.
     pub docker: bool,
     pub nesting: bool,
@@ -70,6 +77,8 @@ pub enum Mount {
     Bind { source: PathBuf, target: PathBuf, writable: bool, kind: Kind },
     /// Private writable space.
     Tmpfs { target: PathBuf, mode: u32, size: u64, inodes: u64 },
+    /// Space that outlives the box, or that boxes share. Only engines of containers have it.
+    Volume { volume: Volume, target: PathBuf, writable: bool },
     /// A fresh procfs of the box's own PID namespace.
     Proc { target: PathBuf },
     /// Minimal devices: null, zero, full, random, urandom, tty, own pts, shm of the given size; the rest read-only.
@@ -89,6 +98,15 @@ pub enum Mount {
     Text { target: PathBuf, text: String, mode: u32 },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
     Seal { target: PathBuf },
+}
+
+/// Space that an engine keeps under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Volume {
+    /// The home directory of the session of this box.
+    Home,
+    /// A package cache, shared by the boxes of one group.
+    Cache { name: &'static str, group: Option<String> },
 }
 
 /// A name made on the host before the box starts and taken away when it ends.
@@ -152,8 +170,12 @@ const SMALL: u64 = 1 << 20;
 /// Where a box keeps what tells it that it is one: in `/dev`, which is every box's own and which no rule can touch. Engines
 /// make the directory with the rest of [`Mount::Dev`].
 pub const MARKER_DIR: &str = "/dev/ringfence";
-/// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
+/// Which programs have something in front of them, one a line: place, real program (a path, or a name that is found in
+/// `PATH` behind [`GUARDS_DIR`]), rule; separated by tabs.
 pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
+
+/// Where guards stand in a box that is made of an image: first in its `PATH`.
+pub const GUARDS_DIR: &str = "/dev/ringfence/bin";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
@@ -162,7 +184,10 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
-    let environment = env::environment(&policy.env, &facts.env, &inside);
+    let mut environment = env::environment(&policy.env, &facts.env, &inside);
+    if matches!(policy.root, Root::Image(_)) {
+        for_image(policy, &mut environment);
+    }
     let docker = DockerSockets::find(&lookup, facts);
     if policy.docker {
         docker.check()?;
@@ -174,6 +199,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     let mut view = View::new(policy, facts, &lookup);
     view.root();
     view.private();
+    view.volumes();
     view.resolver();
     view.files(&tree);
     view.commands(&environment)?;
@@ -183,7 +209,13 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
+        image: match &policy.root {
+            Root::Image(name) => Some(name.clone()),
+            Root::Host | Root::Programs => None,
+        },
         network: policy.network,
+        caches_required: policy.caches.required,
+        tmp_exec: policy.tmp_exec,
         docker: policy.docker,
         nesting: policy.nesting,
         uid,
@@ -197,6 +229,22 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         strict: policy.strict,
         promises: promises(policy),
     })
+}
+
+/// An image has a search path and settings of its own; caches are found by variables.
+fn for_image(policy: &Policy, environment: &mut Vec<(OsString, OsString)>) {
+    let named = |name: &str| policy.env.set.contains_key(name) || policy.env.pass.iter().any(|passed| passed == name);
+    // Of the host, and not in the image.
+    for name in ["PATH", "XDG_RUNTIME_DIR"].into_iter().filter(|name| !named(name)) {
+        environment.retain(|(other, _)| other != name);
+    }
+    for cache in policy.caches.names.iter().filter_map(|name| caches::find(name)) {
+        for variable in cache.variables.iter().filter(|variable| !named(variable)) {
+            environment.retain(|(name, _)| name != variable);
+            environment.push((variable.into(), cache.target().into()));
+        }
+    }
+    environment.sort();
 }
 
 /// What the plan of a policy promises.
@@ -320,7 +368,11 @@ impl<'a> View<'a> {
     }
 
     fn root(&mut self) {
-        match self.policy.root {
+        match &self.policy.root {
+            // Its files are there before anything is mounted.
+            Root::Image(_) => {
+                self.spaces.insert("/".into(), Space::Private);
+            }
             Root::Host => self.bind(Path::new("/"), Path::new("/"), false, Kind::Dir),
             Root::Programs => {
                 self.tmpfs(Path::new("/"), 0o755, SMALL, FEW_INODES, Space::Sealed);
@@ -377,8 +429,10 @@ impl<'a> View<'a> {
         self.mounts.push(Mount::Proc { target: PathBuf::from("/proc") });
         self.mounts.push(Mount::Dev { target: PathBuf::from("/dev"), shm_size: size, shm_inodes: inodes });
         for (dir, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755), ("/var/run", 0o755)] {
-            let target = match (self.policy.root, self.lookup.real(Path::new(dir))) {
-                (Root::Programs, _) => PathBuf::from(dir),
+            let target = match (&self.policy.root, self.lookup.real(Path::new(dir))) {
+                // In images it is a link to /run, or a directory that nobody can write to.
+                (Root::Image(_), _) if dir == "/var/run" => continue,
+                (Root::Programs | Root::Image(_), _) => PathBuf::from(dir),
                 (Root::Host, Some(real)) => real,
                 (Root::Host, None) => continue,
             };
@@ -389,11 +443,16 @@ impl<'a> View<'a> {
                 self.tmpfs(&target, mode, size, inodes, Space::Private);
             }
         }
-        if self.policy.root == Root::Programs {
+        if self.policy.keep_home {
+            let (volume, target) = (Volume::Home, PathBuf::from(HOME));
+            self.spaces.insert(HOME.into(), Space::Private);
+            self.mounts.push(Mount::Volume { volume, target, writable: true });
+        } else if self.policy.root != Root::Host {
             self.tmpfs(Path::new(HOME), 0o755, size, inodes, Space::Private);
         }
         if let Some(dir) = self.facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new)
             && self.policy.env.inherit
+            && !matches!(self.policy.root, Root::Image(_))
             && dir.starts_with("/run/")
         {
             self.parents(dir);
@@ -405,6 +464,16 @@ impl<'a> View<'a> {
         self.text(&format!("{MARKER_DIR}/box.json"), marker);
     }
 
+    /// Package caches that boxes share.
+    fn volumes(&mut self) {
+        let caches = &self.policy.caches;
+        for cache in caches.names.iter().filter_map(|name| caches::find(name)) {
+            let volume = Volume::Cache { name: cache.name, group: caches.group.clone() };
+            let target = PathBuf::from(cache.target());
+            self.mounts.push(Mount::Volume { volume, target, writable: !caches.read_only });
+        }
+    }
+
     /// `/etc/resolv.conf` is often a link into `/run`, which the box has of its own.
     fn resolver(&mut self) {
         if self.policy.network == Network::None {
@@ -413,6 +482,8 @@ impl<'a> View<'a> {
         let conf = Path::new("/etc/resolv.conf");
         let Some(real) = self.lookup.real(conf) else { return };
         match self.policy.root {
+            // The engine writes one that fits the network it makes.
+            Root::Image(_) => {}
             Root::Programs => self.bind(&real, conf, false, Kind::File),
             Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
             Root::Host => {}
@@ -534,6 +605,14 @@ impl<'a> View<'a> {
                     at.display().to_string()
                 }
             };
+            if matches!(self.policy.root, Root::Image(_)) {
+                // Where the image has its programs is not known here: the guard comes first in `PATH` and looks behind it.
+                let place = Path::new(GUARDS_DIR).join(name);
+                let program = self.facts.program.clone();
+                self.bind(&program, &place, false, Kind::File);
+                table.push_str(&format!("{}\t{name}\t{rule}\n", place.display()));
+                continue;
+            }
             for place in dirs.iter().map(|dir| dir.join(name)) {
                 let Some((source, target)) = program_place(self.lookup, &place, name) else { continue };
                 if self.policy.root == Root::Programs && self.space_of(&target) != Space::Host
@@ -718,6 +797,10 @@ fn resolve_command(
         return Ok(Command { program: workdir.join(name), args });
     }
     let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
+    if matches!(policy.root, Root::Image(_)) {
+        // The image has its own programs and its own `PATH`.
+        return Ok(Command { program: PathBuf::from(name), args });
+    }
     let mut blocked = None;
     for dir in std::env::split_paths(&path) {
         let program = workdir.join(dir).join(name);

@@ -126,7 +126,7 @@ impl Tree {
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
-        tree.drop_idle(policy.root);
+        tree.drop_idle(&policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
         Ok(tree)
@@ -233,7 +233,7 @@ impl Tree {
     }
 
     /// Takes away what changes nothing: absent or linked names where nothing can be planted, hiding what is not seen.
-    fn drop_idle(&mut self, root: Root) {
+    fn drop_idle(&mut self, root: &Root) {
         let idle: Vec<PathBuf> = self
             .nodes()
             .filter(|(path, node)| {
@@ -243,7 +243,7 @@ impl Tree {
                     (State::Absent(_), _) if node.access == Access::Rw => false,
                     (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
                     (State::Absent(_) | State::Link, _) => true,
-                    (State::Present, None) => node.access == Access::Exclude && (private || root == Root::Programs),
+                    (State::Present, None) => node.access == Access::Exclude && (private || *root != Root::Host),
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
             })

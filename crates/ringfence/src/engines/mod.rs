@@ -3,6 +3,7 @@
 //! No engine decides policy and none knows another; which one is taken is decided here.
 
 pub mod bubblewrap;
+pub mod docker;
 mod identity;
 pub mod native;
 
@@ -19,7 +20,8 @@ use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{format_duration, format_size};
-use ringfence_policy::plan::Plan;
+use ringfence_policy::plan::{Mount, Plan};
+use ringfence_policy::policy::Network;
 use rustix::io::Errno;
 
 use crate::keeper::{self, Keeper, KeeperError};
@@ -32,6 +34,7 @@ pub use ringfence_linux::launch::Event;
 pub enum Engine {
     Native,
     Bubblewrap,
+    Docker,
 }
 
 /// What the caller asked for.
@@ -44,12 +47,13 @@ pub enum Choice {
 }
 
 impl Engine {
-    pub const ALL: [Engine; 2] = [Engine::Native, Engine::Bubblewrap];
+    pub const ALL: [Engine; 3] = [Engine::Native, Engine::Bubblewrap, Engine::Docker];
 
     pub fn name(self) -> &'static str {
         match self {
             Engine::Native => "native",
             Engine::Bubblewrap => "bubblewrap",
+            Engine::Docker => "docker",
         }
     }
 }
@@ -63,12 +67,16 @@ impl fmt::Display for Engine {
 /// Why a box did not start. Nothing of the command ran.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    #[error("engine {engine} has no {what}")]
+    Cannot { engine: Engine, what: &'static str, cure: &'static str },
     #[error("engine {engine} cannot promise {guarantee}: {reason}")]
     Unmet { engine: Engine, guarantee: Guarantee, reason: String, cure: String },
     #[error("no engine can honour this policy: {}", list(.0))]
     NoEngine(Vec<EngineError>),
     #[error("`{}` has a NUL byte in it", .0.display())]
     Nul(OsString),
+    #[error(transparent)]
+    Docker(#[from] docker::DockerError),
     #[error(transparent)]
     Keeper(#[from] KeeperError),
     #[error(transparent)]
@@ -127,10 +135,58 @@ pub fn select(choice: Choice, plan: &Plan, facts: &Facts) -> Result<(Engine, Rep
 
 /// What the engine answers for each promise of the plan; an error when one that is not optional cannot be kept.
 fn promise(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
+    if engine != Engine::Docker {
+        refuse_containers(engine, plan)?;
+    }
     match engine {
         Engine::Native => native::promise(plan, facts),
         Engine::Bubblewrap => bubblewrap::promise(plan, facts),
+        Engine::Docker => docker::promise(plan, facts),
     }
+}
+
+/// What only an engine of containers has.
+fn refuse_containers(engine: Engine, plan: &Plan) -> Result<(), EngineError> {
+    let volume = plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { .. }));
+    match plan {
+        Plan { image: Some(_), .. } => Err(no_containers(engine, "images")),
+        Plan { network: Network::Bridge, .. } => Err(no_containers(engine, "bridge network")),
+        _ if volume => Err(no_containers(engine, "volumes")),
+        _ => Ok(()),
+    }
+}
+
+fn no_containers(engine: Engine, what: &'static str) -> EngineError {
+    EngineError::Cannot { engine, what, cure: "use --engine docker" }
+}
+
+/// The name that a step mounts on.
+fn mounts_on(mount: &Mount) -> Option<&PathBuf> {
+    match mount {
+        Mount::Bind { target, .. }
+        | Mount::Tmpfs { target, .. }
+        | Mount::Proc { target }
+        | Mount::Dev { target, .. }
+        | Mount::Hide { target, .. }
+        | Mount::Empty { target, .. }
+        | Mount::Text { target, .. }
+        | Mount::Volume { target, .. } => Some(target),
+        Mount::Dir { .. } | Mount::File { .. } | Mount::Symlink { .. } | Mount::Seal { .. } => None,
+    }
+}
+
+/// The symlink that a step would mount on, where an earlier one shows it. Whoever mounts by name follows it, so that the
+/// link itself would stay open to be replaced.
+fn symlink_in_bind<'a>(earlier: &[Mount], mount: &'a Mount) -> Option<&'a Path> {
+    let target = mounts_on(mount)?;
+    // What the box sees at the target's place so far: the last mount above it decides.
+    let above = earlier.iter().filter(|m| mounts_on(m).is_some_and(|t| target.starts_with(t)));
+    let Some(Mount::Bind { source, target: at, .. }) = above.max_by_key(|m| mounts_on(m).map(|t| t.as_os_str().len()))
+    else {
+        return None;
+    };
+    let below = target.strip_prefix(at).ok().filter(|below| !below.as_os_str().is_empty())?;
+    std::fs::symlink_metadata(source.join(below)).is_ok_and(|m| m.is_symlink()).then_some(target)
 }
 
 /// The compiled form of a plan, for people: nothing is started.
@@ -138,6 +194,7 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     match engine {
         Engine::Native => native::describe(plan, facts),
         Engine::Bubblewrap => bubblewrap::describe(plan, facts),
+        Engine::Docker => docker::describe(plan, facts),
     }
 }
 
@@ -152,6 +209,11 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
+        // Its commands go through a guest.
+        Engine::Docker => {
+            let what = "commands without a session";
+            return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
+        }
     };
     match &group {
         Some(group) => spec.groups = group.doors()?,
