@@ -2,6 +2,7 @@
 //! between a fork and the program that follows.
 
 pub mod builder;
+pub mod detach;
 pub mod landlock;
 pub mod launch;
 pub mod limits;

@@ -6,29 +6,38 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::wire;
+
 /// Facts of this host and of the caller.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Facts {
     pub uid: u32,
     pub gid: u32,
+    #[serde(with = "wire::path")]
     pub home: PathBuf,
     pub env: BTreeMap<OsString, OsString>,
     /// The mounts of the caller's mount namespace.
     pub mounts: Vec<MountPoint>,
     /// Paths that host sockets are bound to (`/proc/net/unix`).
+    #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
     /// The ringfence program itself, for guards inside the box.
+    #[serde(with = "wire::path")]
     pub program: PathBuf,
 }
 
 /// One line of `/proc/self/mountinfo`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
     /// `major:minor` of the file system.
     pub device: String,
     /// The directory of the file system that is mounted.
+    #[serde(with = "wire::path")]
     pub root: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "wire::path")]
     pub at: PathBuf,
     pub read_only: bool,
     pub fs_type: String,

@@ -25,6 +25,7 @@ pub mod profiles;
 pub mod rules;
 pub mod suggest;
 pub mod tree;
+mod wire;
 
 pub use guarantee::Guarantee;
 pub use layer::Layer;

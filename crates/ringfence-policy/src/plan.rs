@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::caches;
 use crate::env;
 use crate::facts::Facts;
@@ -19,9 +21,10 @@ use crate::look::Lookup;
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
+use crate::wire;
 
 /// What an engine enforces, ready to be compiled.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What the box sees, in the order in which it is mounted.
     pub mounts: Vec<Mount>,
@@ -41,6 +44,7 @@ pub struct Plan {
     pub uid: u32,
     pub gid: u32,
     /// Where the command starts, inside.
+    #[serde(with = "wire::path")]
     pub workdir: PathBuf,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
@@ -54,16 +58,17 @@ pub struct Plan {
 }
 
 /// What is executed inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Absolute path of the program inside the box.
+    #[serde(with = "wire::path")]
     pub program: PathBuf,
     /// `argv`, the first as the user wrote it.
     pub args: Vec<OsString>,
 }
 
 /// One promise of the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     pub guarantee: Guarantee,
     /// The policy lets the box start without it.
@@ -71,47 +76,104 @@ pub struct Promise {
 }
 
 /// One step that shapes what the box sees. Every path is absolute and free of symlinks; targets are paths inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mount {
     /// A host file or tree with all that is mounted below it; never set-user-id, never a device.
-    Bind { source: PathBuf, target: PathBuf, writable: bool, kind: Kind },
+    Bind {
+        #[serde(with = "wire::path")]
+        source: PathBuf,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        writable: bool,
+        kind: Kind,
+    },
     /// Private writable space.
-    Tmpfs { target: PathBuf, mode: u32, size: u64, inodes: u64 },
+    Tmpfs {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+        size: u64,
+        inodes: u64,
+    },
     /// Space that outlives the box, or that boxes share. Only engines of containers have it.
-    Volume { volume: Volume, target: PathBuf, writable: bool },
+    Volume {
+        volume: Volume,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        writable: bool,
+    },
     /// A fresh procfs of the box's own PID namespace.
-    Proc { target: PathBuf },
+    Proc {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// Minimal devices: null, zero, full, random, urandom, tty, own pts, shm of the given size; the rest read-only.
-    Dev { target: PathBuf, shm_size: u64, shm_inodes: u64 },
+    Dev {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        shm_size: u64,
+        shm_inodes: u64,
+    },
     /// A directory in private space (parents included).
-    Dir { target: PathBuf, mode: u32 },
+    Dir {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        mode: u32,
+    },
     /// An empty file in private space, to mount on.
-    File { target: PathBuf },
+    File {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
     /// A symbolic link in private space.
-    Symlink { target: PathBuf, to: PathBuf },
+    Symlink {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        #[serde(with = "wire::path")]
+        to: PathBuf,
+    },
     /// An empty, unreadable stand-in. `passable`: a rule exposes something below, so that it can be walked through.
     /// `fleeting`: a socket of the host's, which may be gone by now; then there is nothing to hide.
-    Hide { target: PathBuf, kind: Kind, passable: bool, fleeting: bool },
+    Hide {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+        passable: bool,
+        fleeting: bool,
+    },
     /// An empty, readable, read-only stand-in for a protected path that is not there.
-    Empty { target: PathBuf, kind: Kind },
+    Empty {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        kind: Kind,
+    },
     /// A text file in private space or on a mount point, read-only (`/dev/ringfence/box.json`, a blocked program's note).
-    Text { target: PathBuf, text: String, mode: u32 },
+    Text {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        text: String,
+        mode: u32,
+    },
     /// Makes private space read-only once all its mount points are made (not what is mounted below).
-    Seal { target: PathBuf },
+    Seal {
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
 }
 
 /// Space that an engine keeps under a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Volume {
     /// The home directory of the session of this box.
     Home,
     /// A package cache, shared by the boxes of one group.
-    Cache { name: &'static str, group: Option<String> },
+    Cache { name: String, group: Option<String> },
 }
 
 /// A name made on the host before the box starts and taken away when it ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stub {
+    #[serde(with = "wire::path")]
     pub path: PathBuf,
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
@@ -468,7 +530,7 @@ impl<'a> View<'a> {
     fn volumes(&mut self) {
         let caches = &self.policy.caches;
         for cache in caches.names.iter().filter_map(|name| caches::find(name)) {
-            let volume = Volume::Cache { name: cache.name, group: caches.group.clone() };
+            let volume = Volume::Cache { name: cache.name.to_owned(), group: caches.group.clone() };
             let target = PathBuf::from(cache.target());
             self.mounts.push(Mount::Volume { volume, target, writable: !caches.read_only });
         }

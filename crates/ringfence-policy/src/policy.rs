@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
 use crate::rules::FileRule;
@@ -62,7 +64,7 @@ pub enum Root {
 pub const STANDARD_IMAGE: &str = "ringfence/standard";
 
 /// What the box can reach over the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Network {
     /// A network namespace with nothing but its own loopback.
     None,
@@ -111,7 +113,7 @@ impl User {
 }
 
 /// Which shared package caches a box sees, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Caches {
     pub names: Vec<String>,
     /// Who may poison whom: only boxes of one group share a cache. `None` is the group of all that name none.

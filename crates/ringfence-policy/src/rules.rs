@@ -9,6 +9,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::glob::{Glob, GlobError, is_glob};
 
 /// What a rule grants. Ordered: at equal specificity the greater wins.
@@ -73,7 +75,7 @@ pub enum Missing {
 }
 
 /// File or directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     File,
     Dir,

@@ -37,6 +37,27 @@ impl Capture {
         self.dropped
     }
 
+    /// Bytes that came so far.
+    pub fn total(&self) -> u64 {
+        self.head.len() as u64 + self.dropped + self.tail.len() as u64
+    }
+
+    /// What is kept from a position of the stream on: how much of it is missing there, and the next bytes.
+    pub fn at(&self, position: u64) -> (u64, &[u8]) {
+        let from = |slice: &'_ [u8], start: u64| usize::try_from(start).map_or(slice.len(), |n| n.min(slice.len()));
+        if position < self.head.len() as u64 {
+            return (0, &self.head[position as usize..]);
+        }
+        let tail = self.head.len() as u64 + self.dropped;
+        let skipped = tail.saturating_sub(position);
+        let start = (position + skipped) - tail;
+        let (front, back) = self.tail.as_slices();
+        match start.checked_sub(front.len() as u64) {
+            None => (skipped, &front[from(front, start)..]),
+            Some(start) => (skipped, &back[from(back, start)..]),
+        }
+    }
+
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.
     pub fn into_bytes(self, gap: impl FnOnce(u64) -> String) -> Vec<u8> {
         let mut bytes = self.head;
@@ -76,6 +97,31 @@ mod tests {
         ];
         for (limit, chunks, text, dropped) in table {
             assert_eq!(captured(*limit, chunks), ((*text).to_owned(), *dropped), "{limit} {chunks:?}");
+        }
+    }
+
+    #[test]
+    fn read_from_any_position() {
+        let mut capture = Capture::new(8);
+        let mut written = 0u64;
+        for chunk in ["abc", "def", "ghi", "jkl", "mnopqrstuvwx", "y"] {
+            capture.push(chunk.as_bytes());
+            written += chunk.len() as u64;
+            assert_eq!(capture.total(), written);
+            for start in 0..=written {
+                let (mut at, mut seen) = (start, Vec::new());
+                loop {
+                    let (skipped, bytes) = capture.at(at);
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    at += skipped;
+                    seen.extend((0..bytes.len() as u64).map(|i| (at + i, bytes[i as usize])));
+                    at += bytes.len() as u64;
+                }
+                assert_eq!(at, written);
+                assert!(seen.iter().all(|(at, byte)| *byte == b'a' + *at as u8), "{seen:?}");
+            }
         }
     }
 

@@ -412,7 +412,7 @@ fn remove_group(path: &CStr) {
 }
 
 /// A directory that belongs to this user and that nobody else can enter.
-fn own_directory(path: &Path) -> Result<(), KeeperError> {
+pub(crate) fn own_directory(path: &Path) -> Result<(), KeeperError> {
     let error = |source| KeeperError::List { path: path.to_path_buf(), source };
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(error(e)),

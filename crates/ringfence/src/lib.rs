@@ -9,6 +9,7 @@ pub mod engines;
 pub mod facts;
 mod keeper;
 pub mod report;
+pub mod session;
 pub mod supervise;
 
 pub use capture::Capture;

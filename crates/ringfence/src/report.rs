@@ -1,20 +1,22 @@
 //! The report: per guarantee whether it was enforced, and by which mechanism.
 
+use std::borrow::Cow;
+
 use ringfence_policy::Guarantee;
 use ringfence_policy::plan::Plan;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engines::{Engine, EngineError};
 
 /// What was promised, and how each promise was kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    pub engine: &'static str,
+    pub engine: Cow<'static, str>,
     pub guarantees: Vec<Answer>,
 }
 
 /// The answer for one guarantee.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub id: Guarantee,
     pub state: State,
@@ -23,7 +25,7 @@ pub struct Answer {
 }
 
 /// How far a guarantee was met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     Enforced,
@@ -77,5 +79,5 @@ pub(crate) fn answer(engine: Engine, plan: &Plan, ask: impl Fn(Guarantee) -> Ver
         };
         guarantees.push(Answer { id, state, by });
     }
-    Ok(Report { engine: engine.name(), guarantees })
+    Ok(Report { engine: engine.name().into(), guarantees })
 }

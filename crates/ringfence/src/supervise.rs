@@ -13,7 +13,7 @@ use ringfence_policy::policy::Policy;
 use ringfence_policy::tree::Tree;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::denials::{Denial, Tracer};
 use crate::engines::{EngineError, Event, Running};
@@ -44,7 +44,7 @@ pub enum Ended {
 }
 
 /// The limit that ended a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     Time,
@@ -54,6 +54,8 @@ pub enum Reason {
     Output,
     /// The user or the caller ended it.
     Cancelled,
+    /// Its sandbox ended under it.
+    Lost,
 }
 
 /// What waits beside a box and has a say in its end.

@@ -196,6 +196,7 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
         }
         Reason::Output => "ended for too much output (limit.output); --output-limit allows more".to_owned(),
         Reason::Cancelled => "ended by force".to_owned(),
+        Reason::Lost => "lost: its sandbox ended under it".to_owned(),
     };
     Some(format!("ringfence: {text}"))
 }

@@ -30,7 +30,7 @@ use crate::report::{Report, Verdict, enforced, weakened};
 pub use ringfence_linux::launch::Event;
 
 /// The engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Engine {
     Native,
     Bubblewrap,
@@ -233,6 +233,11 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
 }
 
+/// STUB
+pub fn start_guest(_: Engine, _: &Plan, _: &Facts) -> Result<(Running, OwnedFd), EngineError> {
+    Err(EngineError::Lost("stub".to_owned()))
+}
+
 /// Whether the plan has a limit on the tree as a whole.
 fn needs_group(plan: &Plan) -> bool {
     plan.limits.memory.is_some() || plan.limits.cpus.is_some() || plan.limits.pids.is_some()
@@ -358,6 +363,11 @@ impl Running {
     /// Whether the kernel limits the tree as a whole.
     pub fn has_group(&self) -> bool {
         self.group.is_some()
+    }
+
+    /// What the box used so far, as its control group counts; nothing where there is none.
+    pub fn usage(&self) -> Usage {
+        self.group.as_ref().map(Group::usage).unwrap_or_default()
     }
 
     /// Ends whatever is left and waits until nothing of the box is there.

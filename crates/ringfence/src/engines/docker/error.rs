@@ -37,7 +37,7 @@ pub enum DockerError {
     #[error("volume `{name}` is there, and not ours: {difference}")]
     ForeignVolume { name: Name, difference: String },
     #[error("cache `{cache}` cannot be had: {source}")]
-    Cache { cache: &'static str, source: Box<DockerError> },
+    Cache { cache: String, source: Box<DockerError> },
     #[error("cannot keep the services of this host from network `{name}`: {reason}")]
     Firewall { name: Name, reason: String },
     #[error(transparent)]

@@ -28,7 +28,7 @@ pub async fn ensure(daemon: &Daemon, plan: &Plan, slug: &str, owner: &Owner) -> 
             }
             Volume::Cache { name: cache, .. } => {
                 let made = create(daemon, &name, labels::shared(Purpose::Cache), None, Purpose::Cache).await;
-                made.map_err(|source| DockerError::Cache { cache, source: Box::new(source) })
+                made.map_err(|source| DockerError::Cache { cache: cache.clone(), source: Box::new(source) })
             }
         };
         match made {

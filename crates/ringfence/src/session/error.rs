@@ -1,0 +1,99 @@
+//! What can go wrong with a session.
+
+use std::io;
+use std::path::PathBuf;
+
+use ringfence_guest::FrameError;
+use ringfence_guest::message::Step;
+use ringfence_policy::plan::PlanError;
+use rustix::io::Errno;
+
+use super::info::End;
+use super::protocol::Refusal;
+use crate::engines::EngineError;
+
+/// Why a session did not do what it was asked to. A command that exits with a code other than 0 is no error.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("no session `{0}`")]
+    NotFound(String),
+    #[error("there is a session `{0}` already")]
+    NameTaken(String),
+    #[error("`{0}` cannot be the name of a session: use letters, digits, `.`, `_` and `-`, 64 at most")]
+    BadName(String),
+    #[error("session {id} has ended: {end}")]
+    Ended { id: String, end: End },
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("cannot use `{}`: {source}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("`{}` is not a directory of this user alone", .0.display())]
+    NotOurs(PathBuf),
+    #[error("cannot start the supervisor `{}`: {source}", program.display())]
+    Supervisor { program: PathBuf, source: io::Error },
+    #[error("cannot make the sandbox: {0}")]
+    Start(String),
+    #[error("cannot connect to session {id}: {source}")]
+    Connect { id: String, source: io::Error },
+    #[error("session {id} was made by another version of Ringfence: end it and make a new one")]
+    Version { id: String },
+    #[error("lost the connection to session {id}")]
+    Lost { id: String },
+    #[error("malformed message: {0}")]
+    Malformed(#[from] FrameError),
+    #[error("cannot execute `{program}`: {errno}")]
+    Execute { program: String, errno: Errno },
+    #[error("cannot start `{program}`: cannot {}: {errno}", verb(*.step))]
+    Exec { program: String, step: Step, errno: Errno },
+    #[error("a time limit of {asked} is above the ceiling of {ceiling}")]
+    TimeoutAboveCeiling { asked: String, ceiling: String },
+    #[error("no execution `{0}` in this session")]
+    NoExecution(String),
+    #[error("cannot {} `{}`: {errno}", verb(*.step), path.display())]
+    File { step: Step, path: PathBuf, errno: Errno },
+    #[error("cannot connect to port {port} inside: {errno}")]
+    Port { port: u16, errno: Errno },
+    #[error("session {id} has too much to do at once")]
+    TooMany { id: String },
+    #[error("a request that makes no sense: an empty command, a NUL byte, or a variable without a name")]
+    BadRequest,
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
+    #[error("`{}` is longer than {limit} bytes", path.display())]
+    TooLong { path: PathBuf, limit: u64 },
+}
+
+impl Refusal {
+    /// The error that a refusal is where nothing more is known.
+    pub(super) fn into_error(self, id: &str) -> SessionError {
+        let id = id.to_owned();
+        match self {
+            Refusal::NoExecution => SessionError::NoExecution(String::new()),
+            Refusal::TooMany => SessionError::TooMany { id },
+            Refusal::Ended(end) => SessionError::Ended { id, end },
+            Refusal::BadRequest | Refusal::TimeoutAboveCeiling { .. } | Refusal::Failed { .. } => {
+                SessionError::BadRequest
+            }
+        }
+    }
+}
+
+fn verb(step: Step) -> &'static str {
+    match step {
+        Step::Refuse => "use",
+        Step::Open => "open",
+        Step::Read => "read",
+        Step::Write => "write",
+        Step::Rename => "rename",
+        Step::Remove => "remove",
+        Step::MakeDirectory => "make",
+        Step::Watch => "watch",
+        Step::Connect => "connect to",
+        Step::Fork => "fork",
+        Step::Terminal => "open a terminal",
+        Step::WorkingDirectory => "enter the working directory",
+        Step::Execute => "execute",
+    }
+}

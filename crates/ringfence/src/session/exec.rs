@@ -1,0 +1,280 @@
+//! Commands in a session: what is asked for, what comes, and how it ended.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::message::{Size, Step};
+use ringfence_policy::limits::format_duration;
+use rustix::io::Errno;
+
+use super::SessionError;
+use super::link::{Incoming, Stream};
+use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
+use crate::capture::Capture;
+use crate::supervise::{Ended, Outcome, Reason};
+
+/// A command to run in a session.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    pub(super) argv: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) stdin: bool,
+    pub(super) terminal: Option<Size>,
+    pub(super) background: bool,
+}
+
+impl Exec {
+    /// A program, looked up in the session's `PATH`, and its arguments.
+    pub fn new<S: Into<OsString>>(argv: impl IntoIterator<Item = S>) -> Exec {
+        Exec {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            cwd: None,
+            timeout: None,
+            stdin: false,
+            terminal: None,
+            background: false,
+        }
+    }
+
+    /// Sets a variable on top of the session's environment.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Exec {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Where it starts; a relative path is below the session's working directory.
+    pub fn cwd(mut self, cwd: impl Into<PathBuf>) -> Exec {
+        self.cwd = Some(cwd.into());
+        self
+    }
+
+    /// Its own time limit, up to the session's ceiling.
+    pub fn timeout(mut self, timeout: Duration) -> Exec {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Whether input will be written to it; without, its standard input is empty.
+    pub fn stdin(mut self, stdin: bool) -> Exec {
+        self.stdin = stdin;
+        self
+    }
+
+    /// Gives it a terminal of its own, with input.
+    pub fn terminal(mut self, size: Size) -> Exec {
+        self.terminal = Some(size);
+        self.stdin = true;
+        self
+    }
+
+    /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches.
+    pub fn background(mut self, background: bool) -> Exec {
+        self.background = background;
+        self
+    }
+}
+
+/// What comes from an execution.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Stdout(Bytes),
+    Stderr(Bytes),
+    /// The last one. A session that ended under it is the reason `Lost`.
+    Ended(Outcome),
+}
+
+/// An execution, in the foreground or attached to. Dropping one that runs in the foreground ends it.
+#[derive(Debug)]
+pub struct Execution {
+    id: String,
+    stream: Stream,
+    /// Bytes that were missing in what came: followers that lag lose some.
+    skipped: [u64; 2],
+    started: Instant,
+    ended: bool,
+}
+
+impl Exec {
+    pub(super) fn ask(&self) -> Ask {
+        let env = self.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+        Ask::Exec(ExecAsk {
+            argv: self.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            env: env.collect(),
+            cwd: self.cwd.as_ref().map(|cwd| cwd.as_os_str().as_bytes().to_vec()),
+            terminal: self.terminal,
+            stdin: self.stdin,
+            timeout_ms: self.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+            background: self.background,
+        })
+    }
+}
+
+impl Execution {
+    /// Waits until the supervisor says that it runs.
+    pub(super) async fn begin(mut stream: Stream, exec: Option<&Exec>) -> Result<Execution, SessionError> {
+        let started = Instant::now();
+        let program =
+            || exec.and_then(|e| e.argv.first()).map_or_else(String::new, |p| p.to_string_lossy().into_owned());
+        match stream.next().await {
+            Some(Incoming::Answer(Answer::Begun { id })) => {
+                Ok(Execution { id: id.to_string(), stream, skipped: [0; 2], started, ended: false })
+            }
+            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
+            Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
+            None => Err(stream.link.lost()),
+        }
+    }
+
+    /// Unique in its session.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What comes next; `None` after its end. A reader that waits stops the command from writing, and nobody else.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            match self.stream.next().await {
+                Some(Incoming::Data(Channel::Err, bytes)) => return Some(Event::Stderr(bytes)),
+                Some(Incoming::Data(_, bytes)) => return Some(Event::Stdout(bytes)),
+                Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
+                    self.skipped[usize::from(stderr)] += bytes;
+                }
+                Some(Incoming::Answer(Answer::Ended(finished))) => {
+                    self.ended = true;
+                    return Some(Event::Ended(outcome(&finished)));
+                }
+                Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
+                // Its supervisor is gone, and the box with it.
+                Some(Incoming::Answer(_)) | None => {
+                    self.ended = true;
+                    let duration = self.started.elapsed();
+                    return Some(Event::Ended(lost(duration)));
+                }
+            }
+        }
+    }
+
+    /// Writes to its standard input; waits while it does not read. What it ended without reading is dropped.
+    pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
+        if !self.stream.write(bytes).await && self.stream.link.is_closed() {
+            return Err(self.stream.link.lost());
+        }
+        Ok(())
+    }
+
+    /// Ends its standard input.
+    pub async fn close_stdin(&self) -> Result<(), SessionError> {
+        self.stream.put(Kind::Eof(Channel::In), &[]);
+        Ok(())
+    }
+
+    /// Sends a signal to its process group; TERM and KILL reach everything that descends from it.
+    pub async fn signal(&self, signal: i32) -> Result<(), SessionError> {
+        let tree = matches!(signal, libc::SIGTERM | libc::SIGKILL);
+        self.stream.message(Kind::Input, &Say::Signal { signal, tree })
+    }
+
+    /// Ends everything that descends from it: TERM, and KILL after a grace.
+    pub async fn stop(&self) -> Result<(), SessionError> {
+        self.stream.message(Kind::Input, &Say::Stop)
+    }
+
+    /// Tells its terminal a new size.
+    pub async fn resize(&self, size: Size) -> Result<(), SessionError> {
+        self.stream.message(Kind::Input, &Say::Resize(size))
+    }
+
+    /// Bytes of stdout and stderr that came and went before this reader took them: only for followers, who do not hold
+    /// the command up.
+    pub fn skipped(&self) -> [u64; 2] {
+        self.skipped
+    }
+
+    /// Waits for its end and keeps a bounded head and tail of what it writes.
+    pub async fn output(mut self) -> Output {
+        let keeps = self.stream.link.keeps();
+        let mut captures = [Capture::new(keeps), Capture::new(keeps)];
+        let mut outcome = lost(Duration::ZERO);
+        while let Some(event) = self.next().await {
+            match event {
+                Event::Stdout(bytes) => captures[0].push(&bytes),
+                Event::Stderr(bytes) => captures[1].push(&bytes),
+                Event::Ended(ended) => outcome = ended,
+            }
+        }
+        let [out, err] = captures.each_ref().map(Capture::dropped);
+        let (stdout_dropped, stderr_dropped) = (out + self.skipped[0], err + self.skipped[1]);
+        let [stdout, stderr] =
+            captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
+        Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }
+    }
+}
+
+fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stream) -> SessionError {
+    let errno = |number: i32| Errno::from_raw_os_error(number.clamp(1, 4095));
+    match refusal {
+        Refusal::Failed { step: Step::Execute, errno: number } => {
+            SessionError::Execute { program, errno: errno(number) }
+        }
+        Refusal::Failed { step, errno: number } => SessionError::Exec { program, step, errno: errno(number) },
+        Refusal::TimeoutAboveCeiling { ceiling_ms } => SessionError::TimeoutAboveCeiling {
+            asked: format_duration(exec.and_then(|e| e.timeout).unwrap_or_default()),
+            ceiling: format_duration(Duration::from_millis(ceiling_ms)),
+        },
+        other => other.into_error(stream.link.id()),
+    }
+}
+
+/// An outcome as the supervisor tells it.
+fn outcome(finished: &Finished) -> Outcome {
+    let ended = if libc::WIFSIGNALED(finished.status) {
+        Ended::Signaled(libc::WTERMSIG(finished.status))
+    } else {
+        Ended::Exited(libc::WEXITSTATUS(finished.status))
+    };
+    Outcome {
+        ended,
+        reason: finished.reason,
+        duration: Duration::from_micros(finished.duration_us),
+        cpu: Duration::from_micros(finished.cpu_us),
+        peak_memory: finished.peak_memory,
+        denied: Vec::new(),
+    }
+}
+
+fn lost(duration: Duration) -> Outcome {
+    let ended = Ended::Signaled(libc::SIGKILL);
+    let reason = Some(Reason::Lost);
+    Outcome { ended, reason, duration, cpu: Duration::ZERO, peak_memory: 0, denied: Vec::new() }
+}
+
+/// What an execution wrote, and how it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// Head and tail; where bytes were dropped between them, a line says so.
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub stdout_dropped: u64,
+    pub stderr_dropped: u64,
+    pub outcome: Outcome,
+}
+
+impl Output {
+    /// Its exit code; `None` when a signal ended it.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self.outcome.ended {
+            Ended::Exited(code) => Some(code),
+            Ended::Signaled(_) => None,
+        }
+    }
+}

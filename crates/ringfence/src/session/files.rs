@@ -1,0 +1,344 @@
+//! Files and ports of a session, as its guest sees them: a path cannot lead out of the box.
+
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::message::{Changed, Entry, Reply, Request, Write, WriteHow};
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit};
+
+use super::SessionError;
+use super::link::{Incoming, Link, Stream};
+use super::protocol::{Answer, Ask};
+
+/// Files of a session. Relative paths are below its working directory.
+#[derive(Debug, Clone)]
+pub struct Files {
+    pub(super) link: Link,
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOptions {
+    pub mode: u32,
+    /// Make the directories above it.
+    pub parents: bool,
+    pub how: WriteHow,
+}
+
+impl Default for WriteOptions {
+    /// A new file of mode 644 takes the name when it is complete.
+    fn default() -> WriteOptions {
+        WriteOptions { mode: 0o644, parents: false, how: WriteHow::Replace }
+    }
+}
+
+/// Most entries of one list.
+const MOST_ENTRIES: usize = 1_000_000;
+
+/// A stream that a request about a path opened.
+#[derive(Debug)]
+struct Asked {
+    stream: Stream,
+    path: PathBuf,
+}
+
+impl Asked {
+    /// What comes next; a failure is an error.
+    async fn next(&mut self) -> Result<Incoming, SessionError> {
+        let incoming = self.stream.next().await;
+        self.checked(incoming)
+    }
+
+    fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
+        match incoming {
+            None => Err(self.stream.link.lost()),
+            Some(Incoming::Answer(Answer::Guest(Reply::Failed { step, errno }))) => Err(SessionError::File {
+                step,
+                path: self.path.clone(),
+                errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),
+            }),
+            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(self.stream.link.id())),
+            Some(incoming) => Ok(incoming),
+        }
+    }
+
+    /// Waits for the end; the entries that came before it.
+    async fn done(&mut self) -> Result<(Vec<Entry>, u64), SessionError> {
+        let mut entries = Vec::new();
+        loop {
+            match self.next().await? {
+                Incoming::Answer(Answer::Guest(Reply::Done { bytes })) => return Ok((entries, bytes)),
+                Incoming::Answer(Answer::Guest(Reply::Entries(more))) if entries.len() < MOST_ENTRIES => {
+                    entries.extend(more);
+                }
+                Incoming::Answer(_) => return Err(unexpected()),
+                Incoming::Data(..) | Incoming::Eof => {}
+            }
+        }
+    }
+}
+
+fn unexpected() -> SessionError {
+    SessionError::Malformed(FrameError::Malformed { what: "answer" })
+}
+
+fn bytes_of(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+impl Files {
+    fn ask(&self, path: &Path, request: Request) -> Result<Asked, SessionError> {
+        Ok(Asked { stream: self.link.open(&Ask::Guest(request))?, path: path.to_path_buf() })
+    }
+
+    /// All of a file, `limit` bytes at most; a longer one is an error.
+    pub async fn read(&self, path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>, SessionError> {
+        let path = path.as_ref();
+        let mut contents = Vec::new();
+        let mut reader = self.reader(path, 0).await?;
+        while let Some(bytes) = reader.next().await? {
+            if contents.len() as u64 + bytes.len() as u64 > limit {
+                return Err(SessionError::TooLong { path: path.to_path_buf(), limit });
+            }
+            contents.extend_from_slice(&bytes);
+        }
+        Ok(contents)
+    }
+
+    /// The contents of a file as they come, from `offset` on.
+    pub async fn reader(&self, path: impl AsRef<Path>, offset: u64) -> Result<FileReader, SessionError> {
+        let path = path.as_ref();
+        let asked = self.ask(path, Request::Read { path: bytes_of(path), offset, length: None })?;
+        Ok(FileReader { asked, done: false })
+    }
+
+    /// Writes a whole file.
+    pub async fn write(
+        &self,
+        path: impl AsRef<Path>,
+        contents: &[u8],
+        options: WriteOptions,
+    ) -> Result<(), SessionError> {
+        let mut writer = self.writer(path, options).await?;
+        writer.write(contents).await?;
+        writer.finish().await.map(drop)
+    }
+
+    /// Writes a file as its contents come; nothing takes its name before [`FileWriter::finish`].
+    pub async fn writer(&self, path: impl AsRef<Path>, options: WriteOptions) -> Result<FileWriter, SessionError> {
+        let path = path.as_ref();
+        let WriteOptions { mode, parents, how } = options;
+        let asked = self.ask(path, Request::Write(Write { path: bytes_of(path), mode, parents, how }))?;
+        Ok(FileWriter { asked })
+    }
+
+    /// What a directory holds, down to this depth (1: itself only).
+    pub async fn list(&self, path: impl AsRef<Path>, depth: u16) -> Result<Vec<Entry>, SessionError> {
+        let path = path.as_ref();
+        Ok(self.ask(path, Request::List { path: bytes_of(path), depth })?.done().await?.0)
+    }
+
+    /// One entry; links are not followed.
+    pub async fn stat(&self, path: impl AsRef<Path>) -> Result<Entry, SessionError> {
+        let path = path.as_ref();
+        let (entries, _) = self.ask(path, Request::Stat { path: bytes_of(path) })?.done().await?;
+        entries.into_iter().next().ok_or_else(unexpected)
+    }
+
+    pub async fn make_directory(&self, path: impl AsRef<Path>, parents: bool) -> Result<(), SessionError> {
+        let path = path.as_ref();
+        let request = Request::MakeDirectory { path: bytes_of(path), mode: 0o755, parents };
+        self.ask(path, request)?.done().await.map(drop)
+    }
+
+    pub async fn rename(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        replace: bool,
+    ) -> Result<(), SessionError> {
+        let from = from.as_ref();
+        let request = Request::Move { from: bytes_of(from), to: bytes_of(to.as_ref()), replace };
+        self.ask(from, request)?.done().await.map(drop)
+    }
+
+    pub async fn remove(&self, path: impl AsRef<Path>, recursive: bool) -> Result<(), SessionError> {
+        let path = path.as_ref();
+        self.ask(path, Request::Remove { path: bytes_of(path), recursive })?.done().await.map(drop)
+    }
+
+    /// Changes below a path until the answer is dropped.
+    pub async fn watch(&self, path: impl AsRef<Path>, recursive: bool) -> Result<Changes, SessionError> {
+        let path = path.as_ref();
+        let mut asked = self.ask(path, Request::Watch { path: bytes_of(path), recursive })?;
+        match asked.next().await? {
+            Incoming::Answer(Answer::Guest(Reply::Started { .. })) => Ok(Changes { asked }),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// Contents of a file as they come.
+#[derive(Debug)]
+pub struct FileReader {
+    asked: Asked,
+    done: bool,
+}
+
+impl FileReader {
+    /// The next bytes; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, SessionError> {
+        while !self.done {
+            match self.asked.next().await? {
+                Incoming::Data(_, bytes) => return Ok(Some(bytes)),
+                Incoming::Answer(Answer::Guest(Reply::Done { .. })) => self.done = true,
+                Incoming::Eof | Incoming::Answer(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Contents of a file on their way.
+#[derive(Debug)]
+pub struct FileWriter {
+    asked: Asked,
+}
+
+impl FileWriter {
+    /// Writes more; waits while the box does not take it.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
+        if self.asked.stream.write(bytes).await {
+            return Ok(());
+        }
+        // It ended before its contents did: what came says why.
+        self.asked.done().await?;
+        Err(unexpected())
+    }
+
+    /// The file is complete; how many bytes it took. Dropped without, what was there before stays.
+    pub async fn finish(mut self) -> Result<u64, SessionError> {
+        self.asked.stream.put(Kind::Eof(Channel::In), &[]);
+        Ok(self.asked.done().await?.1)
+    }
+}
+
+/// Changes of files, as they happen.
+#[derive(Debug)]
+pub struct Changes {
+    asked: Asked,
+}
+
+impl Changes {
+    /// The next change; an error when the session has ended.
+    pub async fn next(&mut self) -> Result<Changed, SessionError> {
+        loop {
+            match self.asked.next().await? {
+                Incoming::Answer(Answer::Guest(Reply::Changed(changed))) => return Ok(changed),
+                Incoming::Answer(_) => return Err(unexpected()),
+                Incoming::Data(..) | Incoming::Eof => {}
+            }
+        }
+    }
+}
+
+type Window = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+
+/// A connection to a port inside.
+pub struct Port {
+    stream: Stream,
+    /// Bytes that came and were not read yet.
+    rest: Bytes,
+    ended: bool,
+    shut: bool,
+    /// Waits until more can be sent.
+    window: Option<Window>,
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    pub(super) async fn open(link: &Link, port: u16) -> Result<Port, SessionError> {
+        let mut stream = link.open(&Ask::Guest(Request::Connect { port }))?;
+        match stream.next().await {
+            Some(Incoming::Answer(Answer::Guest(Reply::Started { .. }))) => {
+                Ok(Port { stream, rest: Bytes::new(), ended: false, shut: false, window: None })
+            }
+            Some(Incoming::Answer(Answer::Guest(Reply::Failed { errno, .. }))) => {
+                Err(SessionError::Port { port, errno: Errno::from_raw_os_error(errno.clamp(1, 4095)) })
+            }
+            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(link.id())),
+            Some(_) => Err(unexpected()),
+            None => Err(link.lost()),
+        }
+    }
+}
+
+impl AsyncRead for Port {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        while self.rest.is_empty() && !self.ended {
+            match ready!(self.stream.poll_next(cx)) {
+                Some(Incoming::Data(_, bytes)) => self.rest = bytes,
+                Some(Incoming::Eof | Incoming::Answer(Answer::Guest(Reply::Done { .. }))) => self.ended = true,
+                Some(Incoming::Answer(Answer::Guest(Reply::Failed { errno, .. }))) => {
+                    self.ended = true;
+                    return Poll::Ready(Err(std::io::Error::from_raw_os_error(errno.clamp(1, 4095))));
+                }
+                Some(Incoming::Answer(_)) | None => {
+                    self.ended = true;
+                    return Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()));
+                }
+            }
+        }
+        let n = self.rest.len().min(to.remaining());
+        to.put_slice(&self.rest.split_to(n));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Port {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        loop {
+            if let Some(window) = &mut self.window {
+                let permit = ready!(window.as_mut().poll(cx));
+                self.window = None;
+                if permit.is_err() {
+                    return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
+                }
+                // It goes back with the drop: there is room for one byte at least.
+            }
+            if self.shut || self.stream.window().is_closed() {
+                return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
+            }
+            match self.stream.write_some(bytes) {
+                0 if !bytes.is_empty() => {
+                    self.window = Some(Box::pin(Arc::clone(self.stream.window()).acquire_owned()));
+                }
+                n => return Poll::Ready(Ok(n)),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if !std::mem::replace(&mut self.shut, true) {
+            self.stream.put(Kind::Eof(Channel::In), &[]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,109 @@
+//! What is known about a session and its executions: plain data, as clients and state files have it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::supervise::Reason;
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    pub id: String,
+    pub name: Option<String>,
+    pub profile: String,
+    pub engine: String,
+    /// Of the host; at `workdir_inside` in the box.
+    #[serde(serialize_with = "readable")]
+    pub workdir: PathBuf,
+    #[serde(serialize_with = "readable")]
+    pub workdir_inside: PathBuf,
+    pub created: SystemTime,
+    pub state: State,
+    /// Of the supervisor.
+    pub pid: u32,
+    pub idle: Option<Duration>,
+    /// When it will end for idleness, if nothing is asked of it.
+    pub idle_at: Option<SystemTime>,
+    /// When it will end whatever happens.
+    pub expires: Option<SystemTime>,
+    /// Time limit of a command that asks for none.
+    pub timeout: Option<Duration>,
+    /// The longest one that can be asked for.
+    pub timeout_ceiling: Option<Duration>,
+    /// Bytes of each output that are kept.
+    pub output: u64,
+    /// Executions so far, and those that run now.
+    pub executions: u64,
+    pub running: u32,
+}
+
+/// For people: what is not UTF-8 is replaced.
+fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Live,
+    Ended(End),
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// Somebody asked for it.
+    Stopped,
+    Idle,
+    /// Its life was over.
+    Expired,
+    /// Its process 1 died.
+    Died,
+    /// It ran out of memory as a whole.
+    Memory,
+    /// The guest did not obey, or broke the protocol: the box was killed.
+    Unruly,
+    /// Its supervisor was killed, or the machine went down.
+    Lost,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Stopped => "it was stopped",
+            End::Idle => "it was idle for too long",
+            End::Expired => "its life was over",
+            End::Died => "its process 1 died",
+            End::Memory => "it ran out of memory",
+            End::Unruly => "its guest did not obey",
+            End::Lost => "its supervisor was killed",
+        })
+    }
+}
+
+/// A command that runs in a session, or ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExecutionInfo {
+    pub id: String,
+    /// As it was asked for, invalid UTF-8 replaced.
+    pub command: Vec<String>,
+    pub background: bool,
+    pub terminal: bool,
+    pub started: SystemTime,
+    pub state: ExecutionState,
+    /// Bytes written so far.
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExecutionState {
+    Running,
+    Exited { code: i32, reason: Option<Reason> },
+    Signaled { signal: i32, reason: Option<Reason> },
+}

@@ -1,0 +1,402 @@
+//! A client's connection to a supervisor: streams by number, each with its own window.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use ringfence_guest::frame::{self, Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::Serialize;
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use super::SessionError;
+use super::protocol::{Answer, Ask, Hello, VERSION};
+use super::supervisor::address;
+
+/// What comes on a stream. Its end without a last answer: the supervisor is gone.
+#[derive(Debug)]
+pub enum Incoming {
+    Answer(Answer),
+    Data(Channel, Bytes),
+    /// No more data.
+    Eof,
+}
+
+/// A connection, shared by everything that uses it; closed with the last of them.
+#[derive(Debug, Clone)]
+pub struct Link {
+    shared: Arc<Shared>,
+    _task: Arc<Task>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: String,
+    socket: UnixStream,
+    /// What the socket did not take yet.
+    out: Mutex<Vec<u8>>,
+    /// There is something in `out`.
+    waiting: Notify,
+    streams: Mutex<Streams>,
+    next: AtomicU32,
+    /// Bytes of each output that are kept.
+    keeps: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    open: HashMap<u32, Entry>,
+    /// Nothing comes any more.
+    closed: bool,
+    /// It speaks another version.
+    foreign: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    incoming: mpsc::UnboundedSender<Incoming>,
+    /// What may be sent on `In`.
+    window: Arc<Semaphore>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Whoever waits to write learns that nobody reads any more.
+        self.window.close();
+    }
+}
+
+#[derive(Debug)]
+struct Task(tokio::task::AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    /// Connects to the supervisor that listens at `path`.
+    pub fn connect(id: &str, path: &Path) -> io::Result<Link> {
+        let (_dir, address) = address(path)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Of a local socket this does not wait, unless more than a hundred others are just connecting.
+        rustix::net::connect(socket.as_fd(), &address)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let shared = Arc::new(Shared {
+            id: id.to_owned(),
+            socket: UnixStream::from_std(socket.into())?,
+            out: Mutex::default(),
+            waiting: Notify::new(),
+            streams: Mutex::default(),
+            next: AtomicU32::new(1),
+            keeps: AtomicU64::new(ringfence_policy::limits::MIB),
+        });
+        let task = tokio::spawn(Arc::clone(&shared).carry());
+        Ok(Link { shared, _task: Arc::new(Task(task.abort_handle())) })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    /// Bytes of each output that the session keeps, once it has said so.
+    pub fn keeps(&self) -> u64 {
+        self.shared.keeps.load(Ordering::Relaxed)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        locked(&self.shared.streams).closed
+    }
+
+    pub fn lost(&self) -> SessionError {
+        let id = self.shared.id.clone();
+        if locked(&self.shared.streams).foreign { SessionError::Version { id } } else { SessionError::Lost { id } }
+    }
+
+    /// Opens a stream.
+    pub fn open(&self, ask: &Ask) -> Result<Stream, SessionError> {
+        let (sender, incoming) = mpsc::unbounded_channel();
+        let window = Arc::new(Semaphore::new(WINDOW as usize));
+        let number = {
+            let mut streams = locked(&self.shared.streams);
+            if streams.closed {
+                drop(streams);
+                return Err(self.lost());
+            }
+            // Under the lock, so that numbers reach the supervisor in rising order.
+            let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+            streams.open.insert(number, Entry { incoming: sender, window: Arc::clone(&window) });
+            let mut bytes = Vec::with_capacity(256);
+            if let Err(error) = frame::put_message(&mut bytes, number, Kind::Open, ask) {
+                streams.open.remove(&number);
+                return Err(error.into());
+            }
+            self.shared.send(&bytes);
+            number
+        };
+        Ok(Stream { link: self.clone(), number, incoming, window, owed: [0; 2], done: false })
+    }
+
+    /// Asks for one answer.
+    pub async fn ask(&self, ask: &Ask) -> Result<Answer, SessionError> {
+        let mut stream = self.open(ask)?;
+        loop {
+            match stream.next().await {
+                Some(Incoming::Answer(answer)) => {
+                    stream.done = true;
+                    return Ok(answer);
+                }
+                Some(_) => {}
+                None => return Err(self.lost()),
+            }
+        }
+    }
+
+    /// Waits until the other side has closed the connection.
+    pub async fn closed(&self) {
+        // A stream that is never answered ends with the connection.
+        let (sender, mut incoming) = mpsc::unbounded_channel();
+        {
+            let mut streams = locked(&self.shared.streams);
+            if streams.closed {
+                return;
+            }
+            streams.open.insert(0, Entry { incoming: sender, window: Arc::new(Semaphore::new(0)) });
+        }
+        while incoming.recv().await.is_some() {}
+    }
+}
+
+impl Shared {
+    /// Sends bytes, now as far as the socket takes them, and the rest as soon as it does.
+    fn send(&self, bytes: &[u8]) {
+        let mut out = locked(&self.out);
+        let mut rest = bytes;
+        while out.is_empty() && !rest.is_empty() {
+            match self.socket.try_write(rest) {
+                Ok(n) => rest = &rest[n..],
+                // Whoever reads learns that it is gone.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                Err(_) => break,
+            }
+        }
+        if !rest.is_empty() {
+            out.extend_from_slice(rest);
+            self.waiting.notify_one();
+        }
+    }
+
+    /// Carries bytes until the connection ends.
+    async fn carry(self: Arc<Self>) {
+        let mut reads = std::pin::pin!(self.read());
+        let mut writes = std::pin::pin!(self.write());
+        std::future::poll_fn(|context| {
+            let (read, write) = (reads.as_mut().poll(context), writes.as_mut().poll(context));
+            if read.is_ready() || write.is_ready() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        let mut streams = locked(&self.streams);
+        streams.closed = true;
+        // Their receivers see the end.
+        streams.open.clear();
+    }
+
+    async fn write(&self) {
+        loop {
+            self.waiting.notified().await;
+            loop {
+                if self.socket.writable().await.is_err() {
+                    return;
+                }
+                let mut out = locked(&self.out);
+                match self.socket.try_write(&out) {
+                    Ok(n) => {
+                        out.drain(..n);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    // The reading side tells.
+                    Err(_) => out.clear(),
+                }
+                if out.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn read(&self) {
+        let mut decoder = Decoder::new(MAX_REQUEST);
+        let mut buffer = vec![0; 4 * MAX_DATA];
+        loop {
+            if self.socket.readable().await.is_err() {
+                return;
+            }
+            match self.socket.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(n) => {
+                    decoder.feed(&buffer[..n]);
+                    if self.frames(&mut decoder).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn frames(&self, decoder: &mut Decoder) -> Result<(), FrameError> {
+        let mut streams = locked(&self.streams);
+        while let Some(frame) = decoder.next_frame()? {
+            if frame.stream == 0 && frame.kind == Kind::Reply {
+                match frame.message::<Hello>() {
+                    Ok(Hello { version: VERSION, output }) => self.keeps.store(output, Ordering::Relaxed),
+                    _ => {
+                        streams.foreign = true;
+                        return Err(FrameError::Malformed { what: "version" });
+                    }
+                }
+                continue;
+            }
+            // Late for a stream that was closed here.
+            let Some(entry) = streams.open.get(&frame.stream) else { continue };
+            let last = deliver(entry, &frame)?;
+            if last {
+                streams.open.remove(&frame.stream);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Hands a frame to its stream; whether it was the last.
+fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
+    let incoming = match frame.kind {
+        Kind::Reply => {
+            let answer = frame.message::<Answer>()?;
+            let last = is_last(&answer);
+            // A stream that was dropped has nobody to tell.
+            let _ = entry.incoming.send(Incoming::Answer(answer));
+            return Ok(last);
+        }
+        Kind::Data(channel) => Incoming::Data(channel, Bytes::copy_from_slice(frame.payload)),
+        Kind::Eof(_) => Incoming::Eof,
+        Kind::Credit(Channel::In) => {
+            entry.window.add_permits(frame.credit()? as usize);
+            return Ok(false);
+        }
+        _ => return Err(FrameError::Malformed { what: "kind of frame" }),
+    };
+    let _ = entry.incoming.send(incoming);
+    Ok(false)
+}
+
+fn is_last(answer: &Answer) -> bool {
+    use ringfence_guest::message::Reply;
+    match answer {
+        Answer::Guest(reply) => matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_)),
+        Answer::Begun { .. } | Answer::Skipped { .. } => false,
+        _ => true,
+    }
+}
+
+/// A stream. Dropped before its last answer, it is closed.
+#[derive(Debug)]
+pub struct Stream {
+    pub link: Link,
+    number: u32,
+    incoming: mpsc::UnboundedReceiver<Incoming>,
+    window: Arc<Semaphore>,
+    /// Taken and not granted again yet.
+    owed: [u32; 2],
+    done: bool,
+}
+
+impl Stream {
+    /// What comes next; `None` when the connection is lost.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        let incoming = self.incoming.recv().await;
+        self.took(incoming)
+    }
+
+    pub fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Incoming>> {
+        self.incoming.poll_recv(context).map(|incoming| self.took(incoming))
+    }
+
+    fn took(&mut self, incoming: Option<Incoming>) -> Option<Incoming> {
+        match &incoming {
+            None => self.done = true,
+            Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,
+            Some(Incoming::Data(channel, bytes)) => {
+                let owed = &mut self.owed[usize::from(*channel == Channel::Err)];
+                *owed += bytes.len() as u32;
+                if *owed >= WINDOW / 4 {
+                    let grant = std::mem::take(owed);
+                    self.put(Kind::Credit(*channel), &grant.to_le_bytes());
+                }
+            }
+            Some(_) => {}
+        }
+        incoming
+    }
+
+    pub fn put(&self, kind: Kind, payload: &[u8]) {
+        let mut bytes = Vec::with_capacity(payload.len() + frame::HEADER);
+        frame::put(&mut bytes, self.number, kind, payload);
+        self.link.shared.send(&bytes);
+    }
+
+    pub fn message<T: Serialize>(&self, kind: Kind, message: &T) -> Result<(), SessionError> {
+        let mut bytes = Vec::new();
+        frame::put_message(&mut bytes, self.number, kind, message)?;
+        self.link.shared.send(&bytes);
+        Ok(())
+    }
+
+    /// Sends data as far as the other side takes it, and waits for it. False when the stream has ended.
+    pub async fn write(&self, bytes: &[u8]) -> bool {
+        for part in bytes.chunks(MAX_DATA) {
+            let Ok(permits) = self.window.acquire_many(part.len() as u32).await else { return false };
+            permits.forget();
+            self.put(Kind::Data(Channel::In), part);
+        }
+        true
+    }
+
+    /// As much of the bytes as can be sent at once.
+    pub fn write_some(&self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(MAX_DATA).min(self.window.available_permits());
+        match self.window.try_acquire_many(n as u32) {
+            Ok(permits) if n > 0 => {
+                permits.forget();
+                self.put(Kind::Data(Channel::In), &bytes[..n]);
+                n
+            }
+            _ => 0,
+        }
+    }
+
+    pub fn window(&self) -> &Arc<Semaphore> {
+        &self.window
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.done {
+            locked(&self.link.shared.streams).open.remove(&self.number);
+            self.put(Kind::Close, &[]);
+        }
+    }
+}

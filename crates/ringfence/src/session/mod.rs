@@ -1,0 +1,430 @@
+//! Sessions: sandboxes that stay. Created once, used by any process of the same user, ended after an idle time.
+//!
+//! Each session has a small supervisor process of its own, and there is no daemon: [`Sessions`] finds sessions by their
+//! directories and talks to each over its socket. The supervisor owns the box and enforces time from outside; a client
+//! that dies loses its own commands and nothing else.
+//!
+//! ```no_run
+//! use ringfence::policy::{Inputs, Layer, resolve};
+//! use ringfence::session::{Create, Event, Exec, Sessions};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let facts = ringfence::facts::gather()?;
+//! let mut layer = Layer::flags();
+//! layer.profile("shell");
+//! let policy = resolve(Inputs::new(std::env::current_dir()?, facts.home.clone(), layer))?.policy;
+//!
+//! let sessions = Sessions::new("/run/user/1000/ringfence/sessions", "/usr/bin/ringfence");
+//! let session = sessions.open_or_create("notes", Create::new(policy, facts)).await?;
+//!
+//! // All at once …
+//! let output = session.exec(Exec::new(["ls", "-la"])).await?.output().await;
+//! println!("{}", String::from_utf8_lossy(&output.stdout));
+//!
+//! // … or as it comes.
+//! let mut make = session.exec(Exec::new(["make", "test"]).timeout(std::time::Duration::from_secs(300))).await?;
+//! while let Some(event) = make.next().await {
+//!     match event {
+//!         Event::Stdout(bytes) | Event::Stderr(bytes) => print!("{}", String::from_utf8_lossy(&bytes)),
+//!         Event::Ended(outcome) => println!("{:?}", outcome.ended),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod exec;
+mod files;
+mod info;
+mod link;
+mod place;
+mod protocol;
+mod start;
+mod supervisor;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_guest::FrameError;
+use ringfence_policy::Policy;
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan;
+
+use crate::engines::{self, Choice};
+use crate::report::Report;
+use link::Link;
+use place::{Kept, Place};
+use protocol::{Answer, Ask};
+
+pub use error::SessionError;
+pub use exec::{Event, Exec, Execution, Output};
+pub use files::{Changes, FileReader, FileWriter, Files, Port, WriteOptions};
+pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
+pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
+pub use supervisor::{SuperviseError, supervise};
+
+/// All sessions of this user.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    dir: PathBuf,
+    program: PathBuf,
+}
+
+/// What a session is made from.
+#[derive(Debug, Clone)]
+pub struct Create {
+    /// Unique among live sessions; letters, digits, `.`, `_` and `-`.
+    pub name: Option<String>,
+    pub policy: Policy,
+    pub facts: Facts,
+    pub choice: Choice,
+    /// Ends when nothing was asked of it for so long; `None`: never.
+    pub idle: Option<Duration>,
+    /// Ends after so long, whatever happens; `None`: never.
+    pub life: Option<Duration>,
+}
+
+impl Create {
+    /// A session under this policy, which ends after half an hour of idleness, or a day.
+    pub fn new(policy: Policy, facts: Facts) -> Create {
+        Create {
+            name: None,
+            policy,
+            facts,
+            choice: Choice::Auto,
+            idle: Some(Duration::from_secs(1800)),
+            life: Some(Duration::from_secs(86_400)),
+        }
+    }
+
+    pub fn name(mut self, name: impl Into<String>) -> Create {
+        self.name = Some(name.into());
+        self
+    }
+
+    pub fn choice(mut self, choice: Choice) -> Create {
+        self.choice = choice;
+        self
+    }
+
+    pub fn idle(mut self, idle: Option<Duration>) -> Create {
+        self.idle = idle;
+        self
+    }
+
+    pub fn life(mut self, life: Option<Duration>) -> Create {
+        self.life = life;
+        self
+    }
+}
+
+/// What was cleared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Ids of sessions that had ended and are forgotten now.
+    pub ended: Vec<String>,
+    /// Ids of those among them whose supervisor was killed.
+    pub lost: Vec<String>,
+}
+
+impl Sessions {
+    /// Sessions whose sockets and state lie in `dir`, supervised by `program`, a `ringfence` program (the program itself
+    /// passes `/proc/self/exe`).
+    pub fn new(dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Sessions {
+        Sessions { dir: dir.into(), program: program.into() }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn place(&self) -> Place {
+        Place::new(&self.dir)
+    }
+
+    /// Makes a session. A name that a live one has is an error.
+    pub async fn create(&self, create: Create) -> Result<Session, SessionError> {
+        let (place, program) = (self.place(), self.program.clone());
+        let id = blocking(move || make(&place, &program, create)).await?;
+        self.connect(&id).await
+    }
+
+    /// A live session, by id or by name.
+    pub async fn open(&self, id_or_name: &str) -> Result<Session, SessionError> {
+        let id = self.place().resolve(id_or_name)?;
+        self.connect(&id).await
+    }
+
+    /// The live session of this name; made when there is none, or when it has ended.
+    pub async fn open_or_create(&self, name: &str, create: Create) -> Result<Session, SessionError> {
+        let mut tries = 0;
+        loop {
+            match self.open(name).await {
+                Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => {}
+                result => return result,
+            }
+            match self.create(create.clone().name(name)).await {
+                // Somebody else made it in this moment, or its maker has just died.
+                Err(SessionError::NameTaken(_)) if tries < 100 => {
+                    tries += 1;
+                    tokio::time::sleep(STARTING).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Every session: live ones, and those that ended and were not removed. Clears what a killed supervisor left.
+    pub async fn list(&self) -> Result<Vec<Info>, SessionError> {
+        let place = self.place();
+        let ended = blocking(move || {
+            crate::keeper::sweep(&crate::keeper::registry());
+            place.clear(false)
+        })
+        .await?;
+        let mut all: Vec<Info> = ended.into_iter().map(|kept| kept.info).collect();
+        for id in self.place().ids() {
+            if all.iter().any(|info| info.id == id) {
+                continue;
+            }
+            match self.info(&id).await {
+                Ok(info) => all.push(info),
+                // It ended or was removed while we looked.
+                Err(SessionError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        all.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        Ok(all)
+    }
+
+    /// One session by id or name, also when it has ended.
+    pub async fn info(&self, id_or_name: &str) -> Result<Info, SessionError> {
+        let place = self.place();
+        let id = place.resolve(id_or_name)?;
+        match self.connect(&id).await {
+            Ok(session) => match session.info().await {
+                Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
+                result => return result,
+            },
+            Err(SessionError::Ended { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let kept = blocking(move || Ok(place.kept(&id))).await?;
+        kept.map(|kept| kept.info).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
+    }
+
+    /// How each guarantee was kept, also of a session that has ended.
+    pub async fn report(&self, id_or_name: &str) -> Result<Report, SessionError> {
+        let place = self.place();
+        let id = place.resolve(id_or_name)?;
+        let kept = blocking(move || Ok(place.kept(&id))).await?;
+        kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
+    }
+
+    /// Ends a session if it lives, and forgets it.
+    pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
+        let id = self.place().resolve(id_or_name)?;
+        loop {
+            let (place, gone) = (self.place(), id.clone());
+            if blocking(move || place.remove(&gone)).await? {
+                return Ok(());
+            }
+            match self.connect(&id).await {
+                Ok(session) => session.stop().await?,
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Forgets all sessions that have ended, and clears whatever they left.
+    pub async fn gc(&self) -> Result<Cleared, SessionError> {
+        let place = self.place();
+        let ended = blocking(move || {
+            crate::keeper::sweep(&crate::keeper::registry());
+            place.clear(true)
+        })
+        .await?;
+        let lost = |kept: &&Kept| kept.info.state == State::Ended(End::Lost);
+        Ok(Cleared {
+            lost: ended.iter().filter(lost).map(|kept| kept.info.id.clone()).collect(),
+            ended: ended.iter().map(|kept| kept.info.id.clone()).collect(),
+        })
+    }
+
+    /// Connects to a session; waits while it is being made.
+    async fn connect(&self, id: &str) -> Result<Session, SessionError> {
+        let place = self.place();
+        let path = place.socket(id);
+        let until = std::time::Instant::now() + MAKING;
+        loop {
+            match Link::connect(id, &path) {
+                Ok(link) => return Ok(Session { link }),
+                Err(error) if absent(&error) => {}
+                Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
+            }
+            let (looked, gone) = (self.place(), id.to_owned());
+            if let Some(kept) = blocking(move || looked.ended(&gone)).await? {
+                let end = match kept.info.state {
+                    State::Ended(end) => end,
+                    State::Live => End::Lost,
+                };
+                return Err(SessionError::Ended { id: id.to_owned(), end });
+            }
+            if !place.session(id).is_dir() || std::time::Instant::now() >= until {
+                return Err(SessionError::NotFound(id.to_owned()));
+            }
+            tokio::time::sleep(STARTING).await;
+        }
+    }
+}
+
+/// How long a session may take to be made, for those who wait for it.
+const MAKING: Duration = Duration::from_secs(15);
+/// Between two looks at one that is being made.
+const STARTING: Duration = Duration::from_millis(5);
+
+/// Nobody listens there, or not yet.
+fn absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+}
+
+/// Runs what waits for files and processes away from other tasks.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SessionError> + Send + 'static,
+) -> Result<T, SessionError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(SessionError::ShuttingDown),
+        },
+    }
+}
+
+/// Plans a box, takes a place for it and starts its supervisor. Its id.
+fn make(place: &Place, program: &Path, create: Create) -> Result<String, SessionError> {
+    let Create { name, policy, facts, choice, idle, life } = create;
+    let plan = plan::plan(&policy, &facts, &["/bin/true".into()])?;
+    let (engine, report) = engines::select(choice, &plan, &facts)?;
+    let place::Fresh { id, lock } = place.make(name.as_deref())?;
+    let start = supervisor::Start {
+        dir: place.dir().to_path_buf(),
+        id: id.clone(),
+        name,
+        profile: policy.profile,
+        workdir: policy.workdir,
+        engine,
+        plan,
+        facts,
+        report,
+        idle,
+        life,
+    };
+    match start::start(program, &start, lock) {
+        Ok(()) => Ok(id),
+        Err(error) => {
+            place.unmake(&id);
+            Err(error)
+        }
+    }
+}
+
+/// A live session. Cheap to clone; all clones share one connection.
+#[derive(Debug, Clone)]
+pub struct Session {
+    link: Link,
+}
+
+impl Session {
+    pub fn id(&self) -> &str {
+        self.link.id()
+    }
+
+    /// Whether it has ended, as far as this connection knows.
+    pub fn is_closed(&self) -> bool {
+        self.link.is_closed()
+    }
+
+    pub async fn info(&self) -> Result<Info, SessionError> {
+        match self.ask(&Ask::Info).await? {
+            Answer::Info(info) => Ok(*info),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How each guarantee is kept.
+    pub async fn report(&self) -> Result<Report, SessionError> {
+        match self.ask(&Ask::Report).await? {
+            Answer::Report(report) => Ok(report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Starts a command; returns when it runs.
+    pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
+        Execution::begin(self.link.open(&exec.ask())?, Some(&exec)).await
+    }
+
+    /// Executions that run, and the last ones that ended.
+    pub async fn executions(&self) -> Result<Vec<ExecutionInfo>, SessionError> {
+        match self.ask(&Ask::Executions).await? {
+            Answer::Executions(executions) => Ok(executions),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Follows an execution from its first kept byte on, also when it has ended. Dropping it changes nothing for the
+    /// execution.
+    pub async fn attach(&self, execution: &str) -> Result<Execution, SessionError> {
+        let missing = || SessionError::NoExecution(execution.to_owned());
+        let id = execution.parse().map_err(|_| missing())?;
+        match Execution::begin(self.link.open(&Ask::Attach { id })?, None).await {
+            Err(SessionError::NoExecution(_)) => Err(missing()),
+            result => result,
+        }
+    }
+
+    pub fn files(&self) -> Files {
+        Files { link: self.link.clone() }
+    }
+
+    /// A connection to a TCP port of the box's own loopback.
+    pub async fn connect(&self, port: u16) -> Result<Port, SessionError> {
+        Port::open(&self.link, port).await
+    }
+
+    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is.
+    pub async fn extend(&self, life: Option<Duration>, idle: Option<Duration>) -> Result<(), SessionError> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        match self.ask(&Ask::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {
+            Answer::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends it with everything in it; returns when nothing is left.
+    pub async fn stop(&self) -> Result<(), SessionError> {
+        match self.ask(&Ask::Stop).await {
+            // Ended by somebody else is what was wanted.
+            Ok(Answer::Done) | Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
+            Ok(_) => return Err(unexpected()),
+            Err(error) => return Err(error),
+        }
+        self.link.closed().await;
+        Ok(())
+    }
+
+    async fn ask(&self, ask: &Ask) -> Result<Answer, SessionError> {
+        match self.link.ask(ask).await? {
+            Answer::Refused(refusal) => Err(refusal.into_error(self.id())),
+            answer => Ok(answer),
+        }
+    }
+}
+
+fn unexpected() -> SessionError {
+    SessionError::Malformed(FrameError::Malformed { what: "answer" })
+}

@@ -1,0 +1,378 @@
+//! Where sessions are on the host: a directory each, a lock that its supervisor holds, and names.
+//!
+//! `<dir>/lock` is held while anything here is made or removed. `<dir>/<id>/lock` is held as long as the supervisor lives,
+//! so that whoever can take it knows that it is gone. `<dir>/names/<name>` is a link to an id. Nothing here trusts what a
+//! file says about life; only the lock does.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use super::SessionError;
+use super::info::{End, Info, State};
+use crate::report::Report;
+
+/// What a session leaves for those who come later.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    pub info: Info,
+    pub report: Report,
+    /// When it ended.
+    pub ended: Option<SystemTime>,
+}
+
+/// A state file is never longer.
+const LARGEST: u64 = 1 << 20;
+/// Sessions that ended are shown for so long.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// The directory of all sessions.
+#[derive(Debug, Clone)]
+pub struct Place {
+    dir: PathBuf,
+}
+
+/// A session that is being made: its directory, and its lock, which the supervisor inherits.
+#[derive(Debug)]
+pub struct Fresh {
+    pub id: String,
+    pub lock: OwnedFd,
+}
+
+impl Place {
+    pub fn new(dir: &Path) -> Place {
+        Place { dir: dir.to_path_buf() }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn session(&self, id: &str) -> PathBuf {
+        self.dir.join(id)
+    }
+
+    pub fn socket(&self, id: &str) -> PathBuf {
+        self.session(id).join("socket")
+    }
+
+    fn names(&self) -> PathBuf {
+        self.dir.join("names")
+    }
+
+    fn error(path: &Path) -> impl FnOnce(io::Error) -> SessionError {
+        move |source| SessionError::Directory { path: path.to_path_buf(), source }
+    }
+
+    /// Holds the lock of all sessions.
+    fn lock(&self) -> Result<OwnedFd, SessionError> {
+        for parent in self.dir.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+            if !parent.exists() {
+                fs::DirBuilder::new().mode(0o700).create(parent).or_else(made).map_err(Self::error(parent))?;
+            }
+        }
+        own_directory(&self.dir)?;
+        own_directory(&self.names())?;
+        let path = self.dir.join("lock");
+        let file = open_lock(&path).map_err(Self::error(&path))?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| Self::error(&path)(e.into()))?;
+        Ok(file)
+    }
+
+    /// Makes the directory of a new session, and takes its name.
+    pub fn make(&self, name: Option<&str>) -> Result<Fresh, SessionError> {
+        let _locked = self.lock()?;
+        if let Some(name) = name {
+            if !is_name(name) {
+                return Err(SessionError::BadName(name.to_owned()));
+            }
+            if let Some(id) = self.named(name) {
+                if self.lives(&id) {
+                    return Err(SessionError::NameTaken(name.to_owned()));
+                }
+                self.settle(&id);
+            }
+        }
+        let (id, dir) = loop {
+            let id = fresh_id();
+            let dir = self.session(&id);
+            match fs::DirBuilder::new().mode(0o700).create(&dir) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| (id, dir.clone())).map_err(Self::error(&dir))?,
+            }
+        };
+        let path = dir.join("lock");
+        let lock = open_lock(&path).map_err(Self::error(&path))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|e| Self::error(&path)(e.into()))?;
+        if let Some(name) = name {
+            let link = self.names().join(name);
+            // A link that leads nowhere any more was settled above, or is somebody's who died half-way.
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(&id, &link).map_err(Self::error(&link))?;
+        }
+        Ok(Fresh { id, lock })
+    }
+
+    /// Takes back what [`Place::make`] made.
+    pub fn unmake(&self, id: &str) {
+        if let Ok(_locked) = self.lock() {
+            self.forget(id);
+        }
+    }
+
+    /// The id of a session by its id or name, live or not.
+    pub fn resolve(&self, id_or_name: &str) -> Result<String, SessionError> {
+        if is_id(id_or_name) && self.session(id_or_name).is_dir() {
+            return Ok(id_or_name.to_owned());
+        }
+        let named = if is_name(id_or_name) { self.named(id_or_name) } else { None };
+        // Names are given up with the session; one that ended is found by what it left.
+        named
+            .or_else(|| {
+                let mut ended: Vec<Kept> = self.ids().iter().filter_map(|id| self.kept(id)).collect();
+                ended.retain(|kept| kept.info.name.as_deref() == Some(id_or_name));
+                ended.into_iter().max_by_key(|kept| kept.info.created).map(|kept| kept.info.id)
+            })
+            .ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
+    }
+
+    fn named(&self, name: &str) -> Option<String> {
+        let id = fs::read_link(self.names().join(name)).ok()?.to_str()?.to_owned();
+        (is_id(&id) && self.session(&id).is_dir()).then_some(id)
+    }
+
+    /// Every session that has a directory.
+    pub fn ids(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
+        let mut ids: Vec<String> =
+            entries.flatten().filter_map(|e| e.file_name().into_string().ok()).filter(|id| is_id(id)).collect();
+        ids.sort();
+        ids
+    }
+
+    /// Whether its supervisor lives, or is about to.
+    pub fn lives(&self, id: &str) -> bool {
+        let Ok(lock) = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.session(id).join("lock"))
+        else {
+            return false;
+        };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// What is written about a session.
+    pub fn kept(&self, id: &str) -> Option<Kept> {
+        let path = self.session(id).join("state");
+        let file =
+            fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+        serde_json::from_reader(io::BufReader::new(io::Read::take(file, LARGEST))).ok()
+    }
+
+    /// Writes it, all or nothing.
+    pub fn keep(&self, kept: &Kept) -> io::Result<()> {
+        let dir = self.session(&kept.info.id);
+        let temporary = dir.join("state.new");
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&serde_json::to_vec(kept)?)?;
+        fs::rename(&temporary, dir.join("state"))
+    }
+
+    /// Gives up what only a live session needs: its socket and its name.
+    pub fn release(&self, id: &str, name: Option<&str>) {
+        if let Ok(_locked) = self.lock() {
+            self.release_locked(id, name);
+        }
+    }
+
+    fn release_locked(&self, id: &str, name: Option<&str>) {
+        // What is not there is what is wanted.
+        let _ = fs::remove_file(self.socket(id));
+        if let Some(name) = name.filter(|name| self.named(name).as_deref() == Some(id)) {
+            let _ = fs::remove_file(self.names().join(name));
+        }
+    }
+
+    /// A session whose supervisor is gone: says so in its state, and releases the rest. `None` when it left nothing.
+    fn settle(&self, id: &str) -> Option<Kept> {
+        let Some(mut kept) = self.kept(id) else {
+            self.forget(id);
+            return None;
+        };
+        if kept.info.state == State::Live {
+            kept.info.state = State::Ended(End::Lost);
+            kept.info.running = 0;
+            kept.ended = Some(SystemTime::now());
+            // What cannot be written now is found again at the next look.
+            let _ = self.keep(&kept);
+        }
+        self.release_locked(id, kept.info.name.as_deref());
+        Some(kept)
+    }
+
+    /// One that is not alive, settled.
+    pub fn ended(&self, id: &str) -> Result<Option<Kept>, SessionError> {
+        let _locked = self.lock()?;
+        Ok(if self.lives(id) { None } else { self.settle(id) })
+    }
+
+    fn forget(&self, id: &str) {
+        if let Ok(entries) = fs::read_dir(self.names()) {
+            for link in entries.flatten().map(|e| e.path()) {
+                if fs::read_link(&link).is_ok_and(|to| to == Path::new(id)) {
+                    let _ = fs::remove_file(link);
+                }
+            }
+        }
+        // Tried again at the next look.
+        let _ = fs::remove_dir_all(self.session(id));
+    }
+
+    /// Forgets a session that is not alive. False when it is.
+    pub fn remove(&self, id: &str) -> Result<bool, SessionError> {
+        let _locked = self.lock()?;
+        if self.lives(id) {
+            return Ok(false);
+        }
+        self.forget(id);
+        Ok(true)
+    }
+
+    /// Settles every session that is not alive, and forgets those that ended `all` or long ago. What is left, ended.
+    pub fn clear(&self, all: bool) -> Result<Vec<Kept>, SessionError> {
+        if !self.dir.is_dir() {
+            return Ok(Vec::new());
+        }
+        let _locked = self.lock()?;
+        let mut ended = Vec::new();
+        for id in self.ids() {
+            if self.lives(&id) {
+                continue;
+            }
+            let Some(kept) = self.settle(&id) else { continue };
+            let old = kept.ended.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > REMEMBERED);
+            if all || old {
+                self.forget(&id);
+            }
+            if all || !old {
+                ended.push(kept);
+            }
+        }
+        if let (true, Ok(entries)) = (all, fs::read_dir(self.names())) {
+            for link in entries.flatten().map(|e| e.path()) {
+                if !fs::read_link(&link).is_ok_and(|to| self.dir.join(to).is_dir()) {
+                    let _ = fs::remove_file(link);
+                }
+            }
+        }
+        Ok(ended)
+    }
+}
+
+fn made(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+}
+
+fn own_directory(path: &Path) -> Result<(), SessionError> {
+    use crate::keeper::{KeeperError, own_directory};
+    own_directory(path).map_err(|error| match error {
+        KeeperError::NotOurs(path) => SessionError::NotOurs(path),
+        KeeperError::List { path, source } | KeeperError::Make { path, source } => {
+            SessionError::Directory { path, source }
+        }
+        KeeperError::Start(errno) => SessionError::Directory { path: path.to_path_buf(), source: errno.into() },
+    })
+}
+
+fn open_lock(path: &Path) -> io::Result<OwnedFd> {
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .map(OwnedFd::from)
+}
+
+/// How ids begin, so that no name is taken for one.
+const PREFIX: &str = "s-";
+const RANDOM: usize = 12;
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+fn fresh_id() -> String {
+    let mut bytes = [0u8; RANDOM];
+    // Cannot fail for so few bytes once the system is up; ids that collide are tried again.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    let mut id = PREFIX.to_owned();
+    id.extend(bytes.iter().map(|byte| char::from(DIGITS[usize::from(byte % 32)])));
+    id
+}
+
+fn is_id(text: &str) -> bool {
+    text.strip_prefix(PREFIX)
+        .is_some_and(|rest| rest.len() == RANDOM && rest.bytes().all(|byte| DIGITS.contains(&byte)))
+}
+
+/// Letters, digits, `.`, `_` and `-`; no dot first; nothing that looks like an id.
+pub fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && !text.starts_with(['.', '-'])
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && !is_id(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_ids() {
+        for name in ["a", "notes", "my.project_1-x", &"x".repeat(64)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", ".", "..", ".x", "-x", "a/b", "a b", "ä", "a\n", &"x".repeat(65), "s-0123456789ab"] {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(is_id(&fresh_id()));
+        assert_ne!(fresh_id(), fresh_id());
+    }
+
+    #[test]
+    fn a_name_is_one_sessions() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("below/sessions"));
+        let one = place.make(Some("notes")).unwrap();
+        assert!(place.lives(&one.id));
+        assert!(matches!(place.make(Some("notes")), Err(SessionError::NameTaken(_))));
+        assert_eq!(place.resolve("notes").unwrap(), one.id);
+        // Its maker dies: the name is free, and nothing is left of it.
+        drop(one.lock);
+        let two = place.make(Some("notes")).unwrap();
+        assert_eq!(place.resolve("notes").unwrap(), two.id);
+        assert_eq!(place.ids(), [two.id.clone()]);
+        place.unmake(&two.id);
+        assert!(place.ids().is_empty());
+        assert!(matches!(place.resolve("notes"), Err(SessionError::NotFound(_))));
+    }
+
+    #[test]
+    fn two_hundred_at_once_make_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(dir.path());
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let made: Vec<Fresh> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..200).map(|_| scope.spawn(|| place.make(Some("one")).ok())).collect();
+            threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(made.len(), 1);
+    }
+}

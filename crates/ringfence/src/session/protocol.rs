@@ -1,0 +1,109 @@
+//! What clients and the supervisor of a session say to each other, in the same frames as the guest's.
+//!
+//! A client opens streams with an [`Ask`]; the supervisor answers with [`Answer`]s, the last of which is `Ended`, `Refused`,
+//! `Done` or the last reply of the guest. Both sides are of one user, and still check each other's bounds.
+
+use ringfence_guest::message::{Reply, Request, Size, Step};
+use serde::{Deserialize, Serialize};
+
+use super::info::{End, ExecutionInfo, Info};
+use crate::report::Report;
+use crate::supervise::Reason;
+
+/// Said by the supervisor in its first frame.
+pub const VERSION: u16 = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u16,
+    /// Bytes of each output that are kept.
+    pub output: u64,
+}
+
+/// What opens a stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    Exec(ExecAsk),
+    /// The output of an execution from its first kept byte on.
+    Attach {
+        id: u64,
+    },
+    /// Anything but a command: passed on to the guest.
+    Guest(Request),
+    Info,
+    Report,
+    Executions,
+    Extend {
+        life_ms: Option<u64>,
+        idle_ms: Option<u64>,
+    },
+    Stop,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecAsk {
+    pub argv: Vec<Vec<u8>>,
+    /// `NAME=value`, on top of the session's.
+    pub env: Vec<Vec<u8>>,
+    /// Below the working directory when it is relative.
+    pub cwd: Option<Vec<u8>>,
+    pub terminal: Option<Size>,
+    pub stdin: bool,
+    pub timeout_ms: Option<u64>,
+    pub background: bool,
+}
+
+/// More for an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Say {
+    Signal {
+        signal: i32,
+        tree: bool,
+    },
+    Resize(Size),
+    /// TERM, and KILL after the grace, for everything that descends from it.
+    Stop,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Of the guest, to what was passed on.
+    Guest(Reply),
+    /// The command runs.
+    Begun {
+        id: u64,
+    },
+    /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
+    Skipped {
+        stderr: bool,
+        bytes: u64,
+    },
+    Ended(Finished),
+    Info(Box<Info>),
+    Report(Report),
+    Executions(Vec<ExecutionInfo>),
+    Done,
+    Refused(Refusal),
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// As `waitpid` has it.
+    pub status: i32,
+    pub reason: Option<Reason>,
+    pub duration_us: u64,
+    pub cpu_us: u64,
+    pub peak_memory: u64,
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    NoExecution,
+    TimeoutAboveCeiling { ceiling_ms: u64 },
+    Failed { step: Step, errno: i32 },
+    TooMany,
+    BadRequest,
+    Ended(End),
+}

@@ -1,0 +1,449 @@
+//! Clients: any process of the same user, each with its own streams. One that breaks the rules is dropped, alone.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ringfence_guest::frame::{Channel, Decoder, Frame, Kind, MAX_REQUEST, WINDOW};
+use ringfence_guest::message::{Exec, Input as GuestInput, Request};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::super::info::End;
+use super::super::protocol::{Answer, Ask, ExecAsk, Hello, Refusal, Say, VERSION};
+use super::Supervisor;
+use super::executions::{Clock, Execution};
+use super::relay::{To, add};
+use super::wire::{Read, Wire};
+use crate::supervise::Reason;
+
+/// Clients at once.
+const MOST_CLIENTS: usize = 256;
+/// Streams of the guest at once; it takes a few more.
+const MOST_STREAMS: usize = 1000;
+/// What may wait for a client beside the data that it granted.
+const MOST_WAITING: usize = 16 << 20;
+
+#[derive(Debug)]
+pub struct Client {
+    pub wire: Wire,
+    pub streams: HashMap<u32, ClientStream>,
+    /// Streams have rising numbers: what comes for a smaller one that is not open is late.
+    highest: u32,
+}
+
+#[derive(Debug)]
+pub enum ClientStream {
+    /// A stream of the guest's.
+    Guest(u32),
+    /// An execution in the foreground; what may be sent as its input.
+    Execution {
+        id: u64,
+        window: u32,
+    },
+    Attached(Follower),
+    /// Waits for one answer.
+    Waiting,
+}
+
+/// Somebody who follows an execution.
+#[derive(Debug)]
+pub struct Follower {
+    pub id: u64,
+    /// Up to where stdout and stderr were sent.
+    pub position: [u64; 2],
+    pub credit: [u32; 2],
+    pub window: u32,
+}
+
+impl ClientStream {
+    /// What may still be sent as input of an execution.
+    pub fn window(&mut self) -> Option<&mut u32> {
+        match self {
+            ClientStream::Execution { window, .. } => Some(window),
+            ClientStream::Attached(follower) => Some(&mut follower.window),
+            ClientStream::Guest(_) | ClientStream::Waiting => None,
+        }
+    }
+
+    fn execution(&self) -> Option<u64> {
+        match self {
+            ClientStream::Execution { id, .. } => Some(*id),
+            ClientStream::Attached(follower) => Some(follower.id),
+            ClientStream::Guest(_) | ClientStream::Waiting => None,
+        }
+    }
+}
+
+impl Client {
+    /// Whether more waits for it than it can have asked for.
+    pub fn is_stuck(&self) -> bool {
+        self.wire.pending() > MOST_WAITING + self.streams.len() * 2 * WINDOW as usize
+    }
+}
+
+/// The client broke the protocol.
+struct Unruly;
+
+/// Listens at a path that may be longer than an address can be.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let (_dir, address) = address(path)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::fs::chmodat(CWD, path, Mode::RUSR | Mode::WUSR, rustix::fs::AtFlags::empty())?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// The address of a path; by way of its open directory where it is too long. That must stay open until it was used.
+pub fn address(path: &Path) -> io::Result<(Option<OwnedFd>, SocketAddrUnix)> {
+    if path.as_os_str().as_bytes().len() < 108 {
+        return Ok((None, SocketAddrUnix::new(path)?));
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
+    Ok((Some(dir), SocketAddrUnix::new(&short)?))
+}
+
+/// Whether the process at the other end is this user's, and on the host: a box has a user namespace of its own.
+fn is_ours(socket: &OwnedFd) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else { return false };
+    let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
+    let theirs = namespace(&peer.pid.as_raw_nonzero().to_string());
+    peer.uid == rustix::process::getuid() && theirs.is_some() && theirs == namespace("self")
+}
+
+impl Supervisor {
+    pub(super) fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            if self.clients.len() >= MOST_CLIENTS || !is_ours(&socket) {
+                continue;
+            }
+            let token = self.next_client;
+            let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
+            let (Ok(()), Ok(mut wire)) = (added, Wire::new(socket, MAX_REQUEST)) else { continue };
+            self.next_client += 1;
+            wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
+            self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0 });
+            self.dirty.push(token);
+        }
+    }
+
+    pub(super) fn client_ready(&mut self, token: u64, flags: EventFlags) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        if flags.contains(EventFlags::OUT) {
+            self.dirty.push(token);
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return;
+        }
+        match client.wire.read(&mut self.buffer) {
+            Ok(Read::Nothing) => {}
+            Ok(Read::End) | Err(_) => self.drop_client(token),
+            Ok(Read::Bytes(_)) => {
+                let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
+                self.used = Instant::now();
+                let handled = self.client_frames(token, &mut decoder);
+                match self.clients.get_mut(&token) {
+                    Some(client) if handled.is_ok() => client.wire.decoder = decoder,
+                    _ => self.drop_client(token),
+                }
+            }
+        }
+    }
+
+    /// It is gone, or must go: what it ran in the foreground ends, what it asked of the guest is given up.
+    pub(super) fn drop_client(&mut self, token: u64) {
+        let Some(client) = self.clients.remove(&token) else { return };
+        let _ = epoll::delete(&self.epoll, client.wire.fd());
+        for (at, stream) in client.streams {
+            self.leave((token, at), stream);
+        }
+    }
+
+    fn leave(&mut self, place: (u64, u32), stream: ClientStream) {
+        match stream {
+            ClientStream::Guest(stream) => self.close(stream),
+            ClientStream::Execution { id, .. } => self.disown(id),
+            ClientStream::Attached(follower) => {
+                self.detach(place, follower.id);
+                self.executions.trim();
+            }
+            ClientStream::Waiting => self.stopping.retain(|other| *other != place),
+        }
+    }
+
+    fn client_frames(&mut self, token: u64, decoder: &mut Decoder) -> Result<(), Unruly> {
+        while let Some(frame) = decoder.next_frame().map_err(|_| Unruly)? {
+            self.client_frame(token, &frame)?;
+        }
+        Ok(())
+    }
+
+    fn client_frame(&mut self, token: u64, frame: &Frame<'_>) -> Result<(), Unruly> {
+        let place = (token, frame.stream);
+        let client = self.clients.get_mut(&token).ok_or(Unruly)?;
+        if frame.kind == Kind::Open {
+            if frame.stream <= client.highest {
+                return Err(Unruly);
+            }
+            client.highest = frame.stream;
+            let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
+            self.ask(place, ask);
+            return Ok(());
+        }
+        let Some(stream) = client.streams.get_mut(&frame.stream) else {
+            return if frame.stream <= client.highest { Ok(()) } else { Err(Unruly) };
+        };
+        match (frame.kind, &mut *stream) {
+            (Kind::Close, _) => {
+                if let Some(stream) = client.streams.remove(&frame.stream) {
+                    self.leave(place, stream);
+                }
+            }
+            (Kind::Data(Channel::In), ClientStream::Guest(stream)) => {
+                let stream = *stream;
+                let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
+                open.takes = open.takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
+                self.guest.put(stream, frame.kind, frame.payload);
+            }
+            (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => self.guest.put(*stream, frame.kind, &[]),
+            (Kind::Credit(channel @ (Channel::Out | Channel::Err)), ClientStream::Guest(stream)) => {
+                let more = frame.credit().map_err(|_| Unruly)?;
+                let stream = *stream;
+                self.allow(stream, channel, more)?;
+            }
+            (Kind::Credit(channel @ (Channel::Out | Channel::Err)), ClientStream::Execution { id, .. }) => {
+                let more = frame.credit().map_err(|_| Unruly)?;
+                let stream = self.executions.all.get(id).map(|e| e.stream).ok_or(Unruly)?;
+                self.allow(stream, channel, more)?;
+            }
+            (Kind::Credit(channel @ (Channel::Out | Channel::Err)), ClientStream::Attached(follower)) => {
+                let more = frame.credit().map_err(|_| Unruly)?;
+                let credit = &mut follower.credit[Execution::log_of(channel)];
+                *credit = add(*credit, more).ok_or(Unruly)?;
+                let id = follower.id;
+                self.feed(place, id);
+            }
+            (Kind::Data(Channel::In), stream) => {
+                let id = stream.execution().ok_or(Unruly)?;
+                let window = stream.window().ok_or(Unruly)?;
+                *window = window.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
+                self.input(id, place, frame.payload);
+            }
+            (Kind::Eof(Channel::In), stream) => {
+                let id = stream.execution().ok_or(Unruly)?;
+                if let Some(execution) = self.executions.all.get_mut(&id) {
+                    execution.input.ending = true;
+                }
+                self.pump_input(id);
+            }
+            (Kind::Input, stream) => {
+                let id = stream.execution().ok_or(Unruly)?;
+                let say = frame.message::<Say>().map_err(|_| Unruly)?;
+                self.say(id, say);
+            }
+            _ => return Err(Unruly),
+        }
+        Ok(())
+    }
+
+    /// A client takes more of a stream of the guest's.
+    fn allow(&mut self, stream: u32, channel: Channel, more: u32) -> Result<(), Unruly> {
+        // It may have ended this moment.
+        let Some(open) = self.streams.get_mut(&stream) else { return Ok(()) };
+        let granted = &mut open.granted[Execution::log_of(channel)];
+        *granted = add(*granted, more).ok_or(Unruly)?;
+        self.guest.put(stream, Kind::Credit(channel), &more.to_le_bytes());
+        Ok(())
+    }
+
+    fn input(&mut self, id: u64, place: (u64, u32), bytes: &[u8]) {
+        let Some(execution) = self.executions.all.get_mut(&id) else { return };
+        let input = &mut execution.input;
+        if input.wanted && !input.ending && execution.finished.is_none() {
+            input.queue.push_back((place, bytes.to_vec()));
+            self.pump_input(id);
+        } else if let Some(client) = self.clients.get_mut(&place.0) {
+            // Nobody reads it: taken and thrown away, as a closed pipe would.
+            if let Some(window) = client.streams.get_mut(&place.1).and_then(ClientStream::window) {
+                *window += bytes.len() as u32;
+                client.wire.put(place.1, Kind::Credit(Channel::In), &(bytes.len() as u32).to_le_bytes());
+                self.dirty.push(place.0);
+            }
+        }
+    }
+
+    fn say(&mut self, id: u64, say: Say) {
+        match say {
+            Say::Signal { signal, tree } if (1..=64).contains(&signal) => self.signal(id, signal, tree),
+            Say::Signal { .. } => {}
+            Say::Resize(size) => {
+                if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
+                    self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
+                }
+            }
+            Say::Stop => {
+                let asked = self.executions.all.get_mut(&id);
+                if asked.is_some_and(|e| e.ask_to_end(Reason::Cancelled, Instant::now())) {
+                    self.ask_to_end(id);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, place: (u64, u32), ask: Ask) {
+        let answer = match ask {
+            Ask::Exec(ask) => match self.exec(place, ask) {
+                Ok(()) => return,
+                Err(refusal) => Answer::Refused(refusal),
+            },
+            Ask::Attach { id } => {
+                let Some(execution) = self.executions.all.get_mut(&id) else {
+                    return self.answer(place, &Answer::Refused(Refusal::NoExecution));
+                };
+                execution.attached.push(place);
+                let begun = execution.begun;
+                self.follow(place, id);
+                if begun {
+                    self.answer(place, &Answer::Begun { id });
+                }
+                return self.feed(place, id);
+            }
+            Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
+            Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
+            Ask::Guest(request) => {
+                let stream = self.open(To::Client(place), &self.below_workdir(request));
+                return self.remember(place, ClientStream::Guest(stream));
+            }
+            Ask::Info => Answer::Info(Box::new(self.snapshot())),
+            Ask::Report => Answer::Report(self.report.clone()),
+            Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
+            Ask::Extend { life_ms, idle_ms } => {
+                if let Some(life) = life_ms {
+                    self.expires = Instant::now().checked_add(Duration::from_millis(life));
+                }
+                if let Some(idle) = idle_ms {
+                    self.info.idle = Some(Duration::from_millis(idle));
+                }
+                Answer::Done
+            }
+            Ask::Stop => {
+                self.stopping.push(place);
+                self.end.get_or_insert(End::Stopped);
+                return self.remember(place, ClientStream::Waiting);
+            }
+        };
+        self.answer(place, &answer);
+    }
+
+    fn remember(&mut self, place: (u64, u32), stream: ClientStream) {
+        if let Some(client) = self.clients.get_mut(&place.0) {
+            client.streams.insert(place.1, stream);
+        }
+    }
+
+    fn follow(&mut self, place: (u64, u32), id: u64) {
+        let follower = Follower { id, position: [0; 2], credit: [WINDOW; 2], window: WINDOW };
+        self.remember(place, ClientStream::Attached(follower));
+    }
+
+    fn exec(&mut self, place: (u64, u32), ask: ExecAsk) -> Result<(), Refusal> {
+        let limits = &self.plan.limits;
+        let asked = ask.timeout_ms.map(Duration::from_millis);
+        if let (Some(asked), Some(ceiling)) = (asked, limits.timeout_ceiling)
+            && asked > ceiling
+        {
+            return Err(Refusal::TimeoutAboveCeiling { ceiling_ms: ceiling.as_millis() as u64 });
+        }
+        // Somebody sits at a terminal: it ends with the session.
+        let timeout = asked.or(limits.timeout.filter(|_| ask.terminal.is_none()));
+        if self.streams.len() >= MOST_STREAMS {
+            return Err(Refusal::TooMany);
+        }
+        let well_formed = |text: &Vec<u8>| !text.contains(&0);
+        let names = |entry: &Vec<u8>| entry.iter().position(|b| *b == b'=').is_some_and(|at| at > 0);
+        if ask.argv.first().is_none_or(Vec::is_empty)
+            || !ask.argv.iter().chain(&ask.env).chain(&ask.cwd).all(well_formed)
+            || !ask.env.iter().all(names)
+        {
+            return Err(Refusal::BadRequest);
+        }
+        self.executions.count += 1;
+        let id = self.executions.count;
+        let request = Exec {
+            env: self.environment(&ask.env),
+            cwd: self.inside(ask.cwd.as_deref().unwrap_or_default()),
+            terminal: ask.terminal,
+            stdin: ask.stdin,
+            argv: ask.argv,
+        };
+        let mut execution = Execution::new(id, 0, &request.argv, ask.background, limits.output);
+        execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
+        execution.terminal = request.terminal.is_some();
+        execution.input.wanted = request.stdin;
+        execution.kills_before = self.kills;
+        execution.stream = self.open(To::Execution(id), &Request::Exec(request));
+        if ask.background {
+            execution.attached.push(place);
+            self.follow(place, id);
+        } else {
+            execution.owner = Some(place);
+            self.remember(place, ClientStream::Execution { id, window: WINDOW });
+        }
+        self.executions.all.insert(id, execution);
+        Ok(())
+    }
+
+    /// The session's environment with these entries on top.
+    fn environment(&self, more: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let name = |entry: &[u8]| entry.split(|b| *b == b'=').next().map(<[u8]>::to_vec);
+        let mut all: Vec<Vec<u8>> = Vec::with_capacity(self.plan.env.len() + more.len());
+        for (key, value) in &self.plan.env {
+            if more.iter().all(|entry| name(entry).as_deref() != Some(key.as_bytes())) {
+                all.push([key.as_bytes(), b"=", value.as_bytes()].concat());
+            }
+        }
+        for (index, entry) in more.iter().enumerate() {
+            // Said twice, the last counts.
+            if more[index + 1..].iter().all(|later| name(later) != name(entry)) {
+                all.push(entry.clone());
+            }
+        }
+        all
+    }
+
+    /// A path inside: a relative one is below the working directory.
+    fn inside(&self, path: &[u8]) -> Vec<u8> {
+        let workdir = self.plan.workdir.as_os_str().as_bytes();
+        match path {
+            [] => workdir.to_vec(),
+            [b'/', ..] => path.to_vec(),
+            _ => [workdir, b"/", path].concat(),
+        }
+    }
+
+    fn below_workdir(&self, request: Request) -> Request {
+        let at = |path: Vec<u8>| self.inside(&path);
+        match request {
+            Request::Read { path, offset, length } => Request::Read { path: at(path), offset, length },
+            Request::Write(write) => Request::Write(ringfence_guest::message::Write { path: at(write.path), ..write }),
+            Request::List { path, depth } => Request::List { path: at(path), depth },
+            Request::Stat { path } => Request::Stat { path: at(path) },
+            Request::MakeDirectory { path, mode, parents } => Request::MakeDirectory { path: at(path), mode, parents },
+            Request::Move { from, to, replace } => Request::Move { from: at(from), to: at(to), replace },
+            Request::Remove { path, recursive } => Request::Remove { path: at(path), recursive },
+            Request::Watch { path, recursive } => Request::Watch { path: at(path), recursive },
+            other @ (Request::Exec(_) | Request::Connect { .. } | Request::Ping) => other,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The guest's side: every frame is hostile until it is checked.
+
+use std::time::{Duration, Instant};
+
+use ringfence_guest::frame::{self, Channel, Decoder, Frame, Kind};
+use ringfence_guest::message::{Hello, Reply};
+use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::super::info::End;
+use super::super::protocol::{Answer, Finished, Refusal};
+use super::executions::Execution;
+use super::relay::{To, add};
+use super::wire::{Read, Wire};
+use super::{SuperviseError, Supervisor};
+use crate::engines::{Event, Running};
+use crate::supervise::Reason;
+
+/// The guest broke the protocol.
+struct Unruly;
+
+/// Waits until the box is built and its guest says hello. Returns the buffer that it read with.
+pub fn hello(running: &Running, guest: &mut Wire, until: Instant) -> Result<Vec<u8>, SuperviseError> {
+    let mut buffer = Vec::new();
+    let mut built = false;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(SuperviseError::Hello("it took too long"));
+        }
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let interest = if built { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds =
+            [PollFd::from_borrowed_fd(guest.fd(), PollFlags::IN), PollFd::from_borrowed_fd(running.events(), interest)];
+        let _ = poll(&mut fds, Some(&time));
+        let (said, told) = (!fds[0].revents().is_empty(), !built && !fds[1].revents().is_empty());
+        if told {
+            match running.next_event()? {
+                // Its last door closes when it executes the guest.
+                Event::Closed => built = true,
+                _ => return Err(SuperviseError::Hello("the box said something else")),
+            }
+        }
+        if said {
+            match guest.read(&mut buffer) {
+                Ok(Read::End) | Err(_) => {
+                    // The set-up that failed says why.
+                    if !built {
+                        running.next_event()?;
+                    }
+                    return Err(SuperviseError::Hello("it ended"));
+                }
+                Ok(_) => {}
+            }
+            match guest.decoder.next_frame() {
+                Ok(None) => {}
+                Ok(Some(Frame { stream: 0, kind: Kind::Reply, payload })) => {
+                    let frame = Frame { stream: 0, kind: Kind::Reply, payload };
+                    return match frame.message::<Hello>() {
+                        Ok(Hello { version: frame::VERSION }) => Ok(buffer),
+                        _ => Err(SuperviseError::Hello("it speaks another version")),
+                    };
+                }
+                _ => return Err(SuperviseError::Hello("it speaks something else")),
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    pub(super) fn guest_ready(&mut self, flags: EventFlags) {
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return;
+        }
+        match self.guest.read(&mut self.buffer) {
+            Ok(Read::Bytes(_)) => {
+                let mut decoder = std::mem::replace(&mut self.guest.decoder, Decoder::new(0));
+                if self.guest_frames(&mut decoder).is_err() {
+                    self.end.get_or_insert(End::Unruly);
+                }
+                self.guest.decoder = decoder;
+            }
+            Ok(Read::Nothing) => {}
+            Ok(Read::End) | Err(_) => {
+                self.end.get_or_insert(End::Died);
+            }
+        }
+    }
+
+    fn guest_frames(&mut self, decoder: &mut Decoder) -> Result<(), Unruly> {
+        while let Some(frame) = decoder.next_frame().map_err(|_| Unruly)? {
+            self.guest_frame(&frame)?;
+        }
+        Ok(())
+    }
+
+    fn guest_frame(&mut self, frame: &Frame<'_>) -> Result<(), Unruly> {
+        let Some(stream) = self.streams.get_mut(&frame.stream) else {
+            // On its way when the stream was closed; more than it was granted then it cannot be.
+            let known = frame.stream != 0 && frame.stream < self.next_stream;
+            let cost = (frame.payload.len() + frame::HEADER) as u64;
+            self.stale = self.stale.checked_sub(cost).filter(|_| known).ok_or(Unruly)?;
+            return Ok(());
+        };
+        let to = stream.to;
+        match frame.kind {
+            Kind::Data(channel @ (Channel::Out | Channel::Err)) => {
+                let granted = &mut stream.granted[Execution::log_of(channel)];
+                *granted = granted.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
+                match to {
+                    To::Execution(id) => self.output(id, channel, frame.payload),
+                    To::Client(place) => self.pass_on(place, frame.kind, frame.payload),
+                }
+            }
+            Kind::Eof(Channel::Out | Channel::Err) => {
+                if let To::Client(place) = to {
+                    self.pass_on(place, frame.kind, &[]);
+                }
+            }
+            Kind::Credit(Channel::In) => {
+                let more = frame.credit().map_err(|_| Unruly)?;
+                match to {
+                    To::Execution(id) => {
+                        let execution = self.executions.all.get_mut(&id).ok_or(Unruly)?;
+                        execution.input.credit = add(execution.input.credit, more).ok_or(Unruly)?;
+                        self.pump_input(id);
+                    }
+                    To::Client(place) => {
+                        stream.takes = add(stream.takes, more).ok_or(Unruly)?;
+                        self.pass_on(place, frame.kind, frame.payload);
+                    }
+                }
+            }
+            Kind::Reply => {
+                let reply = frame.message::<Reply>().map_err(|_| Unruly)?;
+                match to {
+                    To::Execution(id) => self.execution_reply(id, reply)?,
+                    To::Client(place) => self.reply(frame.stream, place, reply),
+                }
+            }
+            _ => return Err(Unruly),
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, (client, stream): (u64, u32), kind: Kind, payload: &[u8]) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.wire.put(stream, kind, payload);
+        }
+        self.dirty.push(client);
+    }
+
+    fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) {
+        let last = matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_));
+        let answer = Answer::Guest(reply);
+        if last {
+            self.streams.remove(&stream);
+            self.answer_last(place, &answer);
+            self.used = Instant::now();
+        } else {
+            self.answer(place, &answer);
+        }
+    }
+
+    fn execution_reply(&mut self, id: u64, reply: Reply) -> Result<(), Unruly> {
+        let execution = self.executions.all.get_mut(&id).ok_or(Unruly)?;
+        match reply {
+            Reply::Started { .. } if !execution.begun => {
+                execution.begun = true;
+                let listening = execution.owner.into_iter().chain(execution.attached.clone());
+                for place in listening.collect::<Vec<_>>() {
+                    self.answer(place, &Answer::Begun { id });
+                }
+            }
+            Reply::Exited(exited) if execution.begun => {
+                let duration = execution.started.elapsed();
+                // The kernel's count, off the way of a command that did well.
+                let kills_before = execution.kills_before;
+                let killed = exited.status != 0
+                    && self.running.as_ref().is_some_and(|running| running.usage().killed_for_memory > kills_before);
+                self.look_at_kills = true;
+                let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
+                self.finished(
+                    id,
+                    Finished {
+                        status: exited.status,
+                        reason: killed.then_some(Reason::Memory),
+                        duration_us: micros(duration),
+                        cpu_us,
+                        peak_memory: exited.peak_memory,
+                    },
+                );
+            }
+            Reply::Failed { step, errno } if !execution.begun => {
+                let listening = execution.owner.into_iter().chain(execution.attached.clone());
+                let listening: Vec<_> = listening.collect();
+                if let Some(gone) = self.executions.all.remove(&id) {
+                    self.streams.remove(&gone.stream);
+                }
+                for place in listening {
+                    self.answer_last(place, &Answer::Refused(Refusal::Failed { step, errno }));
+                }
+            }
+            _ => return Err(Unruly),
+        }
+        Ok(())
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

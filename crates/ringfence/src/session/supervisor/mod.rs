@@ -1,0 +1,430 @@
+//! The supervisor: the process that owns the box of one session, from its making to its end.
+//!
+//! One thread, one poller, nothing that waits. It carries frames between any number of clients and the guest, and holds
+//! what must not depend on either: time limits, idleness, life, bounds. Every byte of the guest and of clients is checked;
+//! a guest that breaks the protocol ends its own session, a client that does is dropped. When this process dies, process 1
+//! of the box sees its socket close and takes everything with it.
+
+mod clients;
+mod executions;
+mod guest;
+mod relay;
+mod wire;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringfence_guest::frame::MAX_REPLY;
+use ringfence_linux::limits;
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::Plan;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::info::{End, Info, State};
+use super::place::{Kept, Place};
+use crate::engines::{self, Engine, EngineError, Running};
+use crate::report::Report;
+use clients::Client;
+pub(super) use clients::address;
+use executions::{Due, Executions};
+use relay::Stream;
+use wire::Wire;
+
+/// What a session is made from, as its creator planned it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    #[serde(with = "bytes_of_path")]
+    pub dir: PathBuf,
+    pub id: String,
+    pub name: Option<String>,
+    pub profile: String,
+    #[serde(with = "bytes_of_path")]
+    pub workdir: PathBuf,
+    pub engine: Engine,
+    pub plan: Plan,
+    pub facts: Facts,
+    pub report: Report,
+    pub idle: Option<Duration>,
+    pub life: Option<Duration>,
+}
+
+mod bytes_of_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(path.as_os_str().as_bytes())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        Vec::<u8>::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
+    }
+}
+
+/// What the creator hears.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Told {
+    Ready,
+    Failed(String),
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    #[error("cannot read what to supervise: {0}")]
+    Request(std::io::Error),
+    #[error("what to supervise is malformed")]
+    Malformed,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the guest did not say hello: {0}")]
+    Hello(&'static str),
+    #[error("cannot listen at `{}`: {source}", path.display())]
+    Listen { path: PathBuf, source: std::io::Error },
+    #[error("cannot write the state of the session: {0}")]
+    State(std::io::Error),
+    #[error("cannot wait: {0}")]
+    Poll(Errno),
+}
+
+/// Makes the session that `request` describes, tells its creator on `answer`, and stays until it has ended. For the
+/// `ringfence` program, which `create` starts for this alone.
+pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(), SuperviseError> {
+    let mut bytes = Vec::new();
+    request.read_to_end(&mut bytes).map_err(SuperviseError::Request)?;
+    drop(request);
+    let start: Result<Start, _> = postcard::from_bytes(&bytes).map_err(|_| SuperviseError::Malformed);
+    drop(bytes);
+    let made = start.and_then(Supervisor::make);
+    let told = match &made {
+        Ok(_) => Told::Ready,
+        Err(error) => Told::Failed(error.to_string()),
+    };
+    // A creator that is gone has nobody to tell; the session it asked for is there.
+    if let Ok(text) = postcard::to_allocvec(&told) {
+        let _ = std::io::Write::write_all(&mut std::fs::File::from(answer), &text);
+    }
+    made?.run()
+}
+
+const LISTENER: u64 = 0;
+const GUEST: u64 = 1;
+/// Clients have numbers from here on.
+const CLIENTS: u64 = 16;
+
+/// Without a byte taken for so long while bytes wait, the guest has stalled.
+const STALLED: Duration = Duration::from_secs(30);
+/// So much may wait for the guest before clients are not read any more.
+const HIGH: usize = 8 << 20;
+/// The guest says hello in this time, or there is no session.
+const HELLO: Duration = Duration::from_secs(10);
+/// How often a tree without a control group is counted, while something runs.
+const LOOK: Duration = Duration::from_millis(50);
+/// Clients get so long to take the last words.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+pub(super) struct Supervisor {
+    place: Place,
+    info: Info,
+    report: Report,
+    plan: Plan,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// `None` when the box has ended.
+    running: Option<Running>,
+    guest: Wire,
+    /// Open streams of the guest.
+    streams: HashMap<u32, Stream>,
+    next_stream: u32,
+    /// Bytes that may still come on streams that were closed.
+    stale: u64,
+    clients: HashMap<u64, Client>,
+    next_client: u64,
+    /// Clients with something to write.
+    dirty: Vec<u64>,
+    executions: Executions,
+    /// Clients' streams that asked for the end.
+    stopping: Vec<executions::Place>,
+    buffer: Vec<u8>,
+    used: Instant,
+    expires: Option<Instant>,
+    /// Since when the guest has taken nothing of what waits.
+    waits_since: Option<(Instant, usize)>,
+    /// Clients are not read, since the guest does not take what they sent.
+    paused: bool,
+    /// Kills for memory so far; looked up when an execution has ended.
+    kills: u64,
+    look_at_kills: bool,
+    end: Option<End>,
+}
+
+impl Supervisor {
+    /// Makes the box, and listens.
+    fn make(start: Start) -> Result<Supervisor, SuperviseError> {
+        let place = Place::new(&start.dir);
+        let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
+        let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
+        let buffer = guest::hello(&running, &mut guest, Instant::now() + HELLO)?;
+        let path = place.socket(&start.id);
+        let listener = clients::listen(&path).map_err(|source| SuperviseError::Listen { path, source })?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SuperviseError::Poll)?;
+        for (fd, token) in [(listener.as_fd(), LISTENER), (guest.fd(), GUEST)] {
+            epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
+        }
+        let limits = &start.plan.limits;
+        let info = Info {
+            id: start.id,
+            name: start.name,
+            profile: start.profile,
+            engine: start.engine.name().to_owned(),
+            workdir: start.workdir,
+            workdir_inside: start.plan.workdir.clone(),
+            created: SystemTime::now(),
+            state: State::Live,
+            pid: std::process::id(),
+            idle: start.idle,
+            idle_at: None,
+            expires: None,
+            timeout: limits.timeout,
+            timeout_ceiling: limits.timeout_ceiling,
+            output: limits.output,
+            executions: 0,
+            running: 0,
+        };
+        let now = Instant::now();
+        let supervisor = Supervisor {
+            place,
+            info,
+            report: start.report,
+            plan: start.plan,
+            epoll,
+            listener,
+            running: Some(running),
+            guest,
+            streams: HashMap::new(),
+            next_stream: 1,
+            stale: 0,
+            clients: HashMap::new(),
+            next_client: CLIENTS,
+            dirty: Vec::new(),
+            executions: Executions::default(),
+            stopping: Vec::new(),
+            buffer,
+            used: now,
+            expires: start.life.and_then(|life| now.checked_add(life)),
+            waits_since: None,
+            paused: false,
+            kills: 0,
+            look_at_kills: false,
+            end: None,
+        };
+        supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
+        Ok(supervisor)
+    }
+
+    /// Until it has ended, and nothing is left of it.
+    fn run(mut self) -> Result<(), SuperviseError> {
+        let mut events = Vec::with_capacity(64);
+        let end = loop {
+            if let Some(end) = self.end {
+                break end;
+            }
+            self.flush();
+            self.after_flush();
+            events.clear();
+            let timeout =
+                self.next().map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    self.finish(End::Died);
+                    return Err(SuperviseError::Poll(errno));
+                }
+            }
+            for event in events.drain(..) {
+                let (data, flags) = (event.data, event.flags);
+                match data.u64() {
+                    LISTENER => self.accept(),
+                    GUEST => self.guest_ready(flags),
+                    client => self.client_ready(client, flags),
+                }
+            }
+            self.look(Instant::now());
+        };
+        self.finish(end);
+        Ok(())
+    }
+
+    /// How long until something must be looked at.
+    fn next(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
+        let stalled = self.waits_since.map(|(since, _)| since + STALLED);
+        let look = (self.watches() && self.executions.running().next().is_some()).then(|| now + LOOK);
+        let clocks = self.executions.running().filter_map(executions::Execution::next).min();
+        let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
+        // Rounded up: the poller counts whole milliseconds on older kernels.
+        Some(next.saturating_duration_since(now) + Duration::from_millis(1))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Whether the tree is counted from here, since no control group does.
+    fn watches(&self) -> bool {
+        self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
+    }
+
+    /// Looks at every clock.
+    fn look(&mut self, now: Instant) {
+        let mut due: Vec<(u64, Due)> = Vec::new();
+        for execution in self.executions.all.values_mut() {
+            due.extend(execution.due(now).map(|what| (execution.id, what)));
+        }
+        for (id, what) in due {
+            match what {
+                Due::Term => self.ask_to_end(id),
+                Due::Kill => self.signal(id, libc::SIGKILL, true),
+                Due::EndBox => self.end = Some(End::Unruly),
+            }
+        }
+        if self.expires.is_some_and(|at| now >= at) {
+            self.end.get_or_insert(End::Expired);
+        }
+        if self.is_idle() && self.info.idle.is_some_and(|idle| now.saturating_duration_since(self.used) >= idle) {
+            self.end.get_or_insert(End::Idle);
+        }
+        if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
+            self.end.get_or_insert(End::Unruly);
+        }
+        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running)
+            && limits::census(running.pid()).memory > limit
+            && limits::census_proportional(running.pid()) > limit
+        {
+            self.end.get_or_insert(End::Memory);
+        }
+    }
+
+    /// What nobody waits for.
+    fn after_flush(&mut self) {
+        if std::mem::take(&mut self.look_at_kills)
+            && let Some(running) = &self.running
+        {
+            self.kills = running.usage().killed_for_memory;
+        }
+    }
+
+    /// Writes to everybody who has something to read.
+    fn flush(&mut self) {
+        let before = self.guest.pending();
+        if before > 0 {
+            if self.guest.flush().is_err() {
+                self.end.get_or_insert(End::Died);
+            }
+            let left = self.guest.pending();
+            self.waits_since = match (left, self.waits_since) {
+                (0, _) => None,
+                (left, Some((since, then))) if left >= then => Some((since, left)),
+                (left, _) => Some((Instant::now(), left)),
+            };
+            Self::want_room(&self.epoll, GUEST, &mut self.guest, EventFlags::IN);
+        }
+        let pause = self.guest.pending() > HIGH;
+        if pause != self.paused {
+            self.paused = pause;
+            for (token, client) in &mut self.clients {
+                // Told once more, whatever it waits for now.
+                client.wire.waits_for_room = !client.wire.waits_for_room;
+                Self::want_room(&self.epoll, *token, &mut client.wire, reads(pause));
+            }
+        }
+        for token in std::mem::take(&mut self.dirty) {
+            let Some(client) = self.clients.get_mut(&token) else { continue };
+            if client.wire.flush().is_err() || client.is_stuck() {
+                self.drop_client(token);
+                continue;
+            }
+            Self::want_room(&self.epoll, token, &mut client.wire, reads(self.paused));
+        }
+    }
+
+    /// Waits for room in a socket exactly while something waits to be written.
+    fn want_room(epoll: &OwnedFd, token: u64, wire: &mut Wire, reads: EventFlags) {
+        let wanted = wire.pending() > 0;
+        if wanted != wire.waits_for_room {
+            wire.waits_for_room = wanted;
+            let flags = if wanted { reads | EventFlags::OUT } else { reads };
+            // It is registered for as long as it is open.
+            let _ = epoll::modify(epoll, wire.fd(), EventData::new_u64(token), flags);
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { info: self.snapshot(), report: self.report.clone(), ended: None }
+    }
+
+    /// What is to be known now.
+    fn snapshot(&self) -> Info {
+        let now = Instant::now();
+        let at = |instant: Instant| SystemTime::now() + instant.saturating_duration_since(now);
+        let running = self.executions.running().count() as u32;
+        let idle_at = self.info.idle.and_then(|idle| {
+            let from = if self.is_idle() { self.used } else { now };
+            from.checked_add(idle).map(at)
+        });
+        Info { idle_at, expires: self.expires.map(at), executions: self.executions.count, running, ..self.info.clone() }
+    }
+
+    /// Ends the box with everything in it, says so, and gives up its place.
+    fn finish(&mut self, mut end: End) {
+        if let Some(running) = self.running.take()
+            && let Ok((_, usage)) = running.finish()
+            && end == End::Died
+            && usage.killed_for_memory > self.kills
+        {
+            end = End::Memory;
+        }
+        let mut kept = self.kept();
+        kept.info.state = State::Ended(end);
+        kept.info.running = 0;
+        kept.ended = Some(SystemTime::now());
+        // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.
+        let _ = self.place.keep(&kept);
+        self.place.release(&self.info.id, self.info.name.as_deref());
+        self.say_farewell(end);
+    }
+
+    /// Last words to all clients, as far as they take them in time.
+    fn say_farewell(&mut self, end: End) {
+        self.end_streams(end);
+        let until = Instant::now() + FAREWELL;
+        loop {
+            self.clients.retain(|_, client| client.wire.flush().is_ok() && client.wire.pending() > 0);
+            let left = until.saturating_duration_since(Instant::now());
+            if self.clients.is_empty() || left.is_zero() {
+                return;
+            }
+            let fds: Vec<BorrowedFd<'_>> = self.clients.values().map(|client| client.wire.fd()).collect();
+            let mut polled: Vec<_> = fds
+                .iter()
+                .map(|fd| rustix::event::PollFd::from_borrowed_fd(*fd, rustix::event::PollFlags::OUT))
+                .collect();
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let _ = rustix::event::poll(&mut polled, Some(&time));
+        }
+    }
+}
+
+/// What is waited for beside room.
+fn reads(paused: bool) -> EventFlags {
+    if paused { EventFlags::empty() } else { EventFlags::IN }
+}
