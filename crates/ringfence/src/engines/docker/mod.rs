@@ -4,8 +4,10 @@
 //! API alone, and about objects alone that carry our [`labels`].
 
 pub mod compile;
+pub mod container;
 pub mod daemon;
 pub mod error;
+pub mod files;
 pub mod images;
 pub mod labels;
 pub mod names;
@@ -18,12 +20,14 @@ pub use daemon::{Abilities, Daemon};
 pub use error::{DockerError, Step};
 pub use names::Name;
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::future::Future;
 
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{Mount, Plan};
+use ringfence_policy::plan::{GUARDS_DIR, Mount, Plan};
 use ringfence_policy::policy::Network;
 
 use super::{Engine, EngineError};
@@ -144,7 +148,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
         volumes: &volumes,
         ephemeral: true,
     };
-    let body = request::request(plan, &compiled, &abilities, parts)?.body();
+    let body = request::request(plan, &compiled, &abilities, parts)?.body(None);
     let mut out = String::new();
     for stub in &plan.stubs {
         let _ = writeln!(out, "keep the name `{}` until the end", stub.path.display());
@@ -154,6 +158,26 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     out.push('\n');
     Ok(out)
 }
+
+/// The environment of a command: what the plan says over what the image says, guards first in `PATH`.
+fn environment(plan: &Plan, image: &Image) -> Vec<(OsString, OsString)> {
+    let mut all: BTreeMap<OsString, OsString> = BTreeMap::from([("PATH".into(), IMAGE_PATH.into())]);
+    let pairs = image.env.iter().filter_map(|pair| pair.split_once('='));
+    all.extend(pairs.filter(|(name, _)| !name.is_empty()).map(|(name, value)| (name.into(), value.into())));
+    all.extend(plan.env.iter().cloned());
+    let guarded = |m: &Mount| matches!(m, Mount::Bind { target, .. } if target.starts_with(GUARDS_DIR));
+    if plan.mounts.iter().any(guarded) {
+        let behind = all.remove(OsStr::new("PATH")).unwrap_or_default();
+        let mut path = OsString::from(GUARDS_DIR);
+        path.push(":");
+        path.push(behind);
+        all.insert("PATH".into(), path);
+    }
+    all.into_iter().collect()
+}
+
+/// Where programs are looked up when an image does not say.
+const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The volumes of a plan and what they are called.
 fn volumes_of(plan: &Plan, slug: &str) -> Result<Vec<(ringfence_policy::plan::Volume, Name)>, DockerError> {

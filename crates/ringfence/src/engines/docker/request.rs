@@ -192,8 +192,16 @@ impl Request {
         self.volumes.iter().filter(|(_, (_, writable))| *writable).map(|(target, _)| target.as_path())
     }
 
-    /// What the daemon is asked for.
-    pub fn body(&self) -> ContainerCreateBody {
+    pub fn user(&self) -> (u32, u32) {
+        (self.user.uid, self.user.gid)
+    }
+
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// What the daemon is asked for. `network`: the id of the one that is called so, where it is known.
+    pub fn body(&self, network: Option<&str>) -> ContainerCreateBody {
         let Unprivileged { uid, gid } = self.user;
         ContainerCreateBody {
             image: Some(self.image.clone()),
@@ -206,18 +214,19 @@ impl Request {
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             labels: Some(self.labels.clone()),
             network_disabled: Some(self.reach == Reach::Nothing),
-            host_config: Some(self.host_config()),
+            host_config: Some(self.host_config(network)),
             ..ContainerCreateBody::default()
         }
     }
 
-    fn host_config(&self) -> HostConfig {
+    fn host_config(&self, network: Option<&str>) -> HostConfig {
         let limits = &self.limits;
         let memory = limits.memory.map(to_i64);
         HostConfig {
             network_mode: Some(match &self.reach {
                 Reach::Nothing => "none".to_owned(),
-                Reach::Bridge(name) => name.to_string(),
+                // Another one may have taken the name meanwhile.
+                Reach::Bridge(name) => network.map_or_else(|| name.to_string(), str::to_owned),
             }),
             memory,
             // As much as the memory: none of it is swap.

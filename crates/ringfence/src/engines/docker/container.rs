@@ -1,0 +1,433 @@
+//! One container with a guest in it: made, watched, ended.
+//!
+//! Calls to the daemon are made on a thread of their own, one at a time, so that a box can be used from anywhere. Nothing
+//! here depends on the guest's good will: killing and removing are the daemon's, and when that cannot be had, closing the
+//! socket ends the guest.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bollard::models::ContainerInspectResponse;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use futures_util::StreamExt;
+use ringfence_linux::limits::{Gauge, Usage};
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::{Mount, Plan};
+
+use super::compile;
+use super::daemon::Daemon;
+use super::error::{DockerError, Step};
+use super::files::{BoxFiles, Store};
+use super::images::{self, OnProgress};
+use super::labels::{self, Owner, Purpose};
+use super::names::{self, Name};
+use super::request::{self, Image, Parts, Reach, Request};
+use super::{network, volumes};
+use crate::engines::EngineError;
+
+/// How long a guest may take to call after its container was started.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a container may take to go after it was removed by force.
+const LAST_WAIT: Duration = Duration::from_secs(15);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a box is for.
+#[derive(Debug, Clone)]
+pub struct Purposes<'a> {
+    /// The id of its session, in hex digits.
+    pub session: &'a str,
+    /// The name of its session, which a home is kept by.
+    pub slug: &'a str,
+    pub profile: &'a str,
+    /// Ringfence's state directory.
+    pub state: &'a Path,
+}
+
+/// A container that runs.
+#[derive(Debug)]
+pub struct Container {
+    daemon: PathBuf,
+    id: String,
+    name: Name,
+    /// Of the guest, as the host sees it.
+    pid: i32,
+    gauge: Option<Gauge>,
+    files: Option<BoxFiles>,
+    removed: bool,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Made {
+    pub container: Container,
+    /// The socket to the guest.
+    pub channel: OwnedFd,
+    /// The whole environment of a command: the plan's over the image's.
+    pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    /// Caches that the box runs without, and why.
+    pub without: Vec<DockerError>,
+}
+
+/// Makes a container with a guest in it.
+pub fn start(
+    plan: &Plan,
+    facts: &Facts,
+    guest: &[u8],
+    purposes: &Purposes<'_>,
+    progress: OnProgress<'_>,
+) -> Result<Made, EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    let (abilities, image) = super::block_on(async {
+        let abilities = daemon.abilities().await?;
+        let image = images::find(&daemon, plan.image.as_deref().unwrap_or_default(), progress).await?;
+        Ok((abilities, image))
+    })?;
+    let compiled = compile::compile(plan, &facts.mounts, &abilities)?;
+    if !abilities.rootless && !abilities.userns {
+        check_writable(plan)?;
+    }
+    let store = Store::open(purposes.state)?;
+    let owner = Owner::new(facts.uid, purposes.state);
+    let hash = hash(plan, &image);
+    let keeps_home = keeps_home(plan);
+    let name = Name::container(&names::part(purposes.profile).unwrap_or_else(|_| "own".to_owned()), purposes.session)
+        .map_err(DockerError::from)?;
+    // A stopped box of the same session may have left some.
+    store.clear(purposes.session)?;
+    let (files, listener) = store.furnish(purposes.session, &compiled, guest)?;
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let labels = labels::sandbox(
+        &owner,
+        &labels::Sandbox { session: purposes.session, profile: purposes.profile, policy: &hash, created },
+    );
+    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, purposes.slug, &owner).await })?;
+    let parts = Parts {
+        name: name.clone(),
+        image: &image,
+        labels,
+        files: &files.places,
+        volumes: &volumes.ready,
+        ephemeral: !keeps_home,
+    };
+    let request = request::request(plan, &compiled, &abilities, parts)?;
+    let store = store.path();
+    let (id, pid, channel) = super::block_on(async {
+        let id = create(&daemon, &request, store, &owner).await?;
+        match run(&daemon, &request, &id, &listener).await {
+            Ok((pid, channel)) => Ok((id, pid, channel)),
+            Err(error) => {
+                // What is left is found by its labels, should this fail as well.
+                let _ = remove(&daemon, &id).await;
+                Err(error)
+            }
+        }
+    })?;
+    drop(listener);
+    let gauge = Gauge::of(pid);
+    let container =
+        Container { daemon: daemon.socket().to_path_buf(), id, name, pid, gauge, files: Some(files), removed: false };
+    if let Some(files) = &container.files {
+        files.hang_up()?;
+    }
+    Ok(Made { container, channel, env: super::environment(plan, &image), without: volumes.failed })
+}
+
+/// Whether the home outlives the container, which then stays to be looked at as well.
+fn keeps_home(plan: &Plan) -> bool {
+    use ringfence_policy::plan::Volume;
+    plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { volume: Volume::Home, .. }))
+}
+
+/// What a container is made from; another one means another container.
+pub fn hash(plan: &Plan, image: &Image) -> String {
+    /// Raised when the request changes for all.
+    const HARDENING: u32 = 1;
+    let text = format!(
+        "{HARDENING} {} {:?} {:?} {:?} {}:{} {:?} {:?}",
+        image.id, plan.limits, plan.network, plan.mounts, plan.uid, plan.gid, plan.allow_syscalls, plan.tmp_exec
+    );
+    ringfence_policy::layers::content_hash(text.as_bytes()).trim_start_matches("sha256:").chars().take(16).collect()
+}
+
+/// A directory that the policy calls writable must be so for the user of the container. Docker maps no ids.
+fn check_writable(plan: &Plan) -> Result<(), DockerError> {
+    for mount in &plan.mounts {
+        let Mount::Bind { source, writable: true, .. } = mount else { continue };
+        let data = std::fs::metadata(source).map_err(|error| DockerError::Files {
+            what: "look at",
+            path: source.clone(),
+            source: error,
+        })?;
+        let bits = match () {
+            () if data.uid() == plan.uid => 0o200,
+            () if data.gid() == plan.gid => 0o020,
+            () => 0o002,
+        };
+        // An access list says more than the bits; then the kernel decides.
+        if data.mode() & bits == 0 && !has_access_list(source) {
+            let (path, owner) = (source.clone(), (data.uid(), data.gid()));
+            return Err(DockerError::NotWritable { path, uid: plan.uid, gid: plan.gid, owner });
+        }
+    }
+    Ok(())
+}
+
+fn has_access_list(path: &Path) -> bool {
+    let mut value = [0u8; 1];
+    !matches!(
+        rustix::fs::getxattr(path, c"system.posix_acl_access", &mut value),
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP | rustix::io::Errno::NOENT)
+    )
+}
+
+async fn create(daemon: &Daemon, request: &Request, state: &Path, owner: &Owner) -> Result<String, DockerError> {
+    let mut again = true;
+    loop {
+        let network = match request.reach() {
+            Reach::Nothing => None,
+            Reach::Bridge(_) => Some(network::ensure(daemon, state).await?),
+        };
+        let options = CreateContainerOptionsBuilder::new().name(request.name.as_str()).build();
+        let created = daemon.docker().create_container(Some(options), request.body(network.as_deref())).await;
+        let error = match created {
+            Ok(created) => return Ok(created.id),
+            Err(source) => daemon.error(Step::CreateContainer, source),
+        };
+        match error.status() {
+            // One of this name is there. What a crash left is ours to remove; anything else is not.
+            Some(409) if again => clear_name(daemon, request, owner, error).await?,
+            // Newer daemons look the network up when a container is created.
+            Some(404) if again && network.is_some() && !exists(daemon, network.as_deref()).await => {
+                network::forget(daemon, state)?;
+            }
+            _ => return Err(error),
+        }
+        again = false;
+    }
+}
+
+async fn exists(daemon: &Daemon, network: Option<&str>) -> bool {
+    match network {
+        None => true,
+        Some(id) => daemon.docker().inspect_network(id, None).await.is_ok(),
+    }
+}
+
+async fn clear_name(daemon: &Daemon, request: &Request, owner: &Owner, taken: DockerError) -> Result<(), DockerError> {
+    let found = inspect(daemon, request.name.as_str()).await?;
+    let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+    let running = found.state.and_then(|state| state.running).unwrap_or(false);
+    if !labels::is(&labels, Some(owner), Purpose::Sandbox) || running {
+        return Err(taken);
+    }
+    remove(daemon, request.name.as_str()).await
+}
+
+/// Starts a container, and waits until its guest calls.
+async fn run(
+    daemon: &Daemon,
+    request: &Request,
+    id: &str,
+    listener: &UnixListener,
+) -> Result<(i32, OwnedFd), DockerError> {
+    hand_over_volumes(daemon, request, id).await?;
+    let started = daemon.docker().start_container(id, None).await;
+    started.map_err(|source| daemon.error(Step::StartContainer, source))?;
+    let channel = tokio::select! {
+        called = called(listener) => called?,
+        ended = ended(daemon, id) => return Err(ended),
+        () = tokio::time::sleep(PATIENCE) => return Err(DockerError::NoGuest(PATIENCE)),
+    };
+    let state = inspect(daemon, id).await?.state.unwrap_or_default();
+    let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    if !state.running.unwrap_or(false) || pid == 0 {
+        return Err(DockerError::Ended(state.error.unwrap_or_default()));
+    }
+    let caller = rustix::net::sockopt::socket_peercred(&channel);
+    match caller {
+        // Whoever else calls is not the guest.
+        Ok(caller) if caller.pid.as_raw_nonzero().get() == pid => Ok((pid, channel)),
+        _ => Err(DockerError::Ended("another process called in its place".to_owned())),
+    }
+}
+
+async fn called(listener: &UnixListener) -> Result<OwnedFd, DockerError> {
+    let failed =
+        |source: io::Error| DockerError::Files { what: "listen at", path: PathBuf::from(request::CHANNEL), source };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(failed)?;
+    let (stream, _) = listener.accept().await.map_err(failed)?;
+    let stream = stream.into_std().map_err(failed)?;
+    stream.set_nonblocking(false).map_err(failed)?;
+    Ok(stream.into())
+}
+
+/// Waits for the end of a container that should not have ended.
+async fn ended(daemon: &Daemon, id: &str) -> DockerError {
+    let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+    let mut wait = std::pin::pin!(daemon.docker().wait_container(id, Some(options)));
+    match wait.next().await {
+        Some(Ok(response)) => DockerError::Ended(format!("exit code {}", response.status_code)),
+        Some(Err(bollard::errors::Error::DockerContainerWaitError { code, .. })) => {
+            DockerError::Ended(format!("exit code {code}"))
+        }
+        Some(Err(source)) => daemon.error(Step::WaitContainer, source),
+        None => DockerError::Ended(String::new()),
+    }
+}
+
+/// A fresh volume is root's. A tape with nothing but the directory itself hands it over, before anything runs.
+async fn hand_over_volumes(daemon: &Daemon, request: &Request, id: &str) -> Result<(), DockerError> {
+    let (uid, gid) = request.user();
+    for target in request.owned_volumes() {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_uid(u64::from(uid));
+        header.set_gid(u64::from(gid));
+        header.set_size(0);
+        let mut tape = tar::Builder::new(Vec::new());
+        let written = tape.append_data(&mut header, "./", io::empty()).and_then(|()| tape.into_inner());
+        let tape = written.map_err(|source| DockerError::Files { what: "pack", path: target.to_path_buf(), source })?;
+        let options = UploadToContainerOptionsBuilder::new().path(&target.display().to_string()).build();
+        let sent = daemon.docker().upload_to_container(id, Some(options), bollard::body_full(tape.into())).await;
+        sent.map_err(|source| daemon.error(Step::PrepareVolume, source))?;
+    }
+    Ok(())
+}
+
+async fn inspect(daemon: &Daemon, id: &str) -> Result<ContainerInspectResponse, DockerError> {
+    let found = daemon.docker().inspect_container(id, None).await;
+    found.map_err(|source| daemon.error(Step::InspectContainer, source))
+}
+
+/// Kills and removes a container, and waits until it is gone. That it is gone already is what is wanted.
+async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
+    let until = std::time::Instant::now() + LAST_WAIT;
+    loop {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        let error = match daemon.docker().remove_container(id, Some(options)).await {
+            Ok(()) => return Ok(()),
+            Err(source) => daemon.error(Step::RemoveContainer, source),
+        };
+        match error.status() {
+            Some(404) => return Ok(()),
+            // Somebody is at it: the daemon itself, where it removes what has ended.
+            Some(409 | 500) if std::time::Instant::now() < until => tokio::time::sleep(LOOK).await,
+            Some(409 | 500) => return Err(DockerError::Stuck(id.to_owned())),
+            _ => return Err(error),
+        }
+    }
+}
+
+impl Container {
+    /// The id of the guest as the host sees it.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// What the container has used, while it is there.
+    pub fn usage(&self) -> Usage {
+        self.gauge.as_ref().map(Gauge::usage).unwrap_or_default()
+    }
+
+    /// Kills everything in it. That it is gone already is what is wanted.
+    pub fn kill(&self) -> Result<(), DockerError> {
+        let daemon = Daemon::at(&self.daemon)?;
+        super::block_on(async {
+            let options = KillContainerOptionsBuilder::new().signal("KILL").build();
+            match daemon.docker().kill_container(&self.id, Some(options)).await {
+                Ok(()) => Ok(()),
+                Err(source) => {
+                    let error = daemon.error(Step::KillContainer, source);
+                    // Not there, or not running.
+                    if matches!(error.status(), Some(404 | 409)) { Ok(()) } else { Err(error) }
+                }
+            }
+        })
+    }
+
+    /// Ends it, and waits until nothing of it is there.
+    pub fn finish(mut self) -> Result<Usage, DockerError> {
+        let usage = self.usage();
+        let daemon = Daemon::at(&self.daemon)?;
+        super::block_on(async { remove(&daemon, &self.id).await })?;
+        self.removed = true;
+        self.files = None;
+        Ok(usage)
+    }
+}
+
+impl Drop for Container {
+    /// For a start that failed half-way; what this leaves is found by its labels.
+    fn drop(&mut self) {
+        if !self.removed
+            && let Ok(daemon) = Daemon::at(&self.daemon)
+        {
+            let _ = super::block_on(async { remove(&daemon, &self.id).await });
+        }
+    }
+}
+
+/// Removes the containers, and the files of boxes, whose session is not among the living. Returns the sessions.
+pub fn clear(facts: &Facts, state: &Path, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
+    let store = Store::open(state)?;
+    let owner = Owner::new(facts.uid, state);
+    let mut cleared: Vec<String> = Vec::new();
+    for id in store.boxes()?.into_iter().filter(|id| !living(id)) {
+        store.clear(&id)?;
+        cleared.push(id);
+    }
+    let daemon = match Daemon::connect(facts) {
+        Ok(daemon) => daemon,
+        // Without a daemon there are no containers.
+        Err(DockerError::Absent(_) | DockerError::Address(_)) => return Ok(cleared),
+        Err(error) => return Err(error),
+    };
+    let found = super::block_on(async { list(&daemon, &owner).await })?;
+    let dead: Vec<(String, String)> = found.into_iter().filter(|(_, session)| !living(session)).collect();
+    super::block_on(async {
+        for (id, _) in &dead {
+            remove(&daemon, id).await?;
+        }
+        Ok(())
+    })?;
+    cleared.extend(dead.into_iter().map(|(_, session)| session));
+    cleared.sort();
+    cleared.dedup();
+    Ok(cleared)
+}
+
+/// Our containers, each with its session.
+async fn list(daemon: &Daemon, owner: &Owner) -> Result<Vec<(String, String)>, DockerError> {
+    // The daemon is asked what it can do first, so that it is spoken to in its own version.
+    daemon.abilities().await?;
+    let options =
+        ListContainersOptionsBuilder::new().all(true).filters(&labels::filters(owner, Purpose::Sandbox)).build();
+    let found = daemon.docker().list_containers(Some(options)).await;
+    let found = found.map_err(|source| daemon.error(Step::ListContainers, source))?;
+    let pair = |container: bollard::models::ContainerSummary| {
+        let labels: HashMap<String, String> = container.labels.unwrap_or_default();
+        // The daemon was asked for ours; what it answers is checked all the same.
+        let ours = labels::is(&labels, Some(owner), Purpose::Sandbox);
+        ours.then(|| Some((container.id?, labels::session(&labels)?.to_owned()))).flatten()
+    };
+    Ok(found.into_iter().filter_map(pair).collect())
+}
