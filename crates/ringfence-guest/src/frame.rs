@@ -133,6 +133,22 @@ pub fn put(out: &mut Vec<u8>, stream: u32, kind: Kind, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
+/// Begins a frame whose payload is appended next; [`finish`] with what this returns completes it.
+pub fn begin(out: &mut Vec<u8>, stream: u32, kind: Kind) -> usize {
+    let start = out.len();
+    put(out, stream, kind, &[]);
+    start
+}
+
+/// Completes the frame that was begun at `start`; one without a payload is taken back.
+pub fn finish(out: &mut Vec<u8>, start: usize) {
+    let length = out.len().saturating_sub(start + HEADER);
+    match out.get_mut(start..start + 4) {
+        Some(slot) if length > 0 => slot.copy_from_slice(&(length as u32).to_le_bytes()),
+        _ => out.truncate(start),
+    }
+}
+
 /// Appends a frame that holds a message.
 pub fn put_message<T: Serialize>(out: &mut Vec<u8>, stream: u32, kind: Kind, message: &T) -> Result<(), FrameError> {
     let malformed = |_| FrameError::Malformed { what: std::any::type_name::<T>() };
@@ -162,13 +178,21 @@ impl Decoder {
 
     /// Adds bytes that were read.
     pub fn feed(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).extend_from_slice(bytes);
+    }
+
+    /// Where to append so many bytes, without copying them once more. What is there already must stay.
+    pub fn room(&mut self, bytes: usize) -> &mut Vec<u8> {
         if self.taken == self.buffer.len() {
             self.buffer.clear();
+            // A large message came and went.
+            self.buffer.shrink_to(bytes.max(2 * MAX_DATA));
         } else if self.taken > 0 {
             self.buffer.drain(..self.taken);
         }
         self.taken = 0;
-        self.buffer.extend_from_slice(bytes);
+        self.buffer.reserve(bytes);
+        &mut self.buffer
     }
 
     /// The next whole frame. Bytes that are no frame are an error at once, however many are still to come.

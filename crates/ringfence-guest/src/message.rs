@@ -11,6 +11,14 @@ pub struct Hello {
     pub version: u16,
 }
 
+/// The first frame to a guest, an `Input` on stream 0: what holds for every command. The engine sends it when it starts the
+/// guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `RLIMIT_*` and value, for each command and not for the guest: it lives long, and needs descriptors for each stream.
+    pub limits: Vec<(u32, u64)>,
+}
+
 /// What opens a stream. The guest answers each with replies on the same stream, the last of which is `Done`, `Exited` or
 /// `Failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +109,8 @@ pub enum WriteHow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
     /// To the command's process group; `tree`: to everything that descends from the command, double forks and new sessions
-    /// included.
+    /// included. After a `tree` signal `Exited` is said when all of them are gone, so that a KILL can follow a TERM which the
+    /// command itself obeyed and a descendant did not.
     Signal {
         signal: i32,
         tree: bool,
@@ -112,11 +121,12 @@ pub enum Input {
 /// What a guest answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The command was executed; a watch or a connection stands.
+    /// The command was executed; a watch (0) or a connection (0) stands. Before any data.
     Started {
         pid: u32,
     },
-    /// The command ended, and what it wrote has been sent. The last reply.
+    /// The command ended, and what it wrote has been sent. The last reply, which ends every channel; `Eof` comes before it
+    /// only for a channel that the command closed while it ran. What it left in the background goes on.
     Exited(Exited),
     Entries(Vec<Entry>),
     Changed(Changed),

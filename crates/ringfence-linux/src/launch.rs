@@ -55,6 +55,9 @@ pub struct Spec {
     pub script_argv: PointerList,
     pub env: PointerList,
     pub terminal: Terminal,
+    /// What process 1 becomes instead of starting the command: this program, with `argv`, no environment, and the standard
+    /// descriptors as its only ones. It says nothing to the owner any more.
+    pub becomes: Option<OwnedFd>,
     /// For the command's process until it executes.
     pub stack: Stack,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
@@ -193,7 +196,7 @@ pub enum Event {
     Stopped(i32),
     /// The command ended with this `waitpid` status.
     Exited { status: i32 },
-    /// The socket closed: process 1 is gone.
+    /// The socket closed: process 1 is gone, or has become the program that it was to become.
     Closed,
 }
 
@@ -455,6 +458,11 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
+    if let Some(program) = &spec.becomes {
+        let errno = become_program(spec, program)?;
+        report(owner, message(NOT_EXECUTED, errno.raw_os_error(), 0));
+        return Ok(());
+    }
     let process_one = rustix::process::getpid();
     let command = sys::vfork(&spec.stack, || {
         if let Some(prepared) = prepared {
@@ -561,9 +569,30 @@ fn enter_session(slave: Option<&OwnedFd>) -> Result<(), Failure> {
     }
 }
 
+/// Process 1 becomes another program; returns only when it could not.
+fn become_program(spec: &Spec, program: &OwnedFd) -> Result<Errno, Failure> {
+    place_stdio(spec, None)?;
+    rustix::process::chdir(c"/").map_err(at(Stage::WorkingDirectory))?;
+    Ok(sys::execute_file(program.as_fd(), &spec.argv, &spec.env))
+}
+
 /// The last steps of the command's own process; returns only when it could not be executed.
 fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure> {
     enter_session(slave)?;
+    place_stdio(spec, slave)?;
+    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
+        sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
+    }
+    sys::reset_signals().map_err(at(Stage::Session))?;
+    match sys::execve(&spec.program, &spec.argv, &spec.env) {
+        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),
+        errno => Ok(errno),
+    }
+}
+
+/// Puts the standard descriptors in their places; no other one is open in the program that follows.
+fn place_stdio(spec: &Spec, slave: Option<&OwnedFd>) -> Result<(), Failure> {
     // From above 2 downwards they may be each other's numbers: duplicate first, place then.
     let mut placed: [Option<OwnedFd>; 3] = [None, None, None];
     for (slot, fd) in placed.iter_mut().zip(&spec.stdio) {
@@ -575,16 +604,7 @@ fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure
             sys::dup_onto(fd.as_fd(), target).map_err(at(Stage::Stdio))?;
         }
     }
-    sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))?;
-    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
-    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
-        sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
-    }
-    sys::reset_signals().map_err(at(Stage::Session))?;
-    match sys::execve(&spec.program, &spec.argv, &spec.env) {
-        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),
-        errno => Ok(errno),
-    }
+    sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))
 }
 
 /// Reaps, forwards signals, reports; returns when the command has ended, and everything else in the box ends then. False

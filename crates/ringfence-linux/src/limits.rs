@@ -182,6 +182,14 @@ impl Group {
         Ok(())
     }
 
+    /// Running out of memory ends one process, the largest, and not the whole box: a guest outlives its commands.
+    pub fn kill_one_by_one(&self) -> Result<(), LimitError> {
+        match (&self.home, self.dirs.as_slice()) {
+            (Home::V2(_), [dir]) => write_if_there(&dir.join("memory.oom.group"), "0"),
+            _ => Ok(()),
+        }
+    }
+
     /// Descriptors that process 1 writes `0` to, to join; opened here, since the right to move is the opener's.
     pub fn doors(&self) -> Result<Vec<OwnedFd>, LimitError> {
         let open = |dir: &PathBuf| {

@@ -253,6 +253,11 @@ pub fn sealed_file(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Errno
     sealed(name, bytes, MemfdFlags::NOEXEC_SEAL)
 }
 
+/// A program in memory that nobody can change any more.
+pub fn sealed_program(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    sealed(name, bytes, MemfdFlags::EXEC)
+}
+
 fn sealed(name: &std::ffi::CStr, bytes: &[u8], exec: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = match rustix::fs::memfd_create(name, flags | exec) {

@@ -226,6 +226,23 @@ pub fn execve(program: &CStr, argv: &PointerList, envp: &PointerList) -> Errno {
     Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
 }
 
+/// `execveat(2)` of an open file, which need not have a name; returns only on failure.
+pub fn execute_file(program: BorrowedFd<'_>, argv: &PointerList, envp: &PointerList) -> Errno {
+    // SAFETY: the path is a NUL-terminated literal, and both lists are null-terminated arrays of pointers to NUL-terminated
+    // strings that the lists own.
+    let failed = check(unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.pointers.as_ptr(),
+            envp.pointers.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    });
+    failed.err().unwrap_or(Errno::INVAL)
+}
+
 /// A null-terminated array of C strings for [`execve`], made before the fork.
 #[derive(Debug)]
 pub struct PointerList {
@@ -464,6 +481,23 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     }
 }
 
+/// Waits until this signal, which must be blocked, has come, and takes it. False when it has not come in time.
+pub fn take_signal(signal: i32, at_most: std::time::Duration) -> Result<bool, Errno> {
+    // SAFETY: an all-zero sigset is valid memory for sigemptyset, which then initialises it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigemptyset(&mut set) };
+    // SAFETY: `set` is an initialised set; a number that is no signal is refused.
+    check(unsafe { libc::sigaddset(&mut set, signal) }.into())?;
+    let time = libc::timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos().into() };
+    // SAFETY: `set` and `time` are live and initialised; no information about the signal is asked for.
+    match check(unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &time) }.into()) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Unblocks every signal and takes back what Rust's runtime ignores. What the caller ignores (`nohup`) stays ignored, and
 /// what it handles has its default meaning after exec.
 pub fn reset_signals() -> Result<(), Errno> {
@@ -507,6 +541,8 @@ pub struct Waited {
     pub status: i32,
     /// User and system time of the child and all it waited for.
     pub cpu: std::time::Duration,
+    /// The part of it that the kernel spent for them.
+    pub system: std::time::Duration,
     /// Peak resident memory of the largest process among them, in bytes.
     pub peak_memory: u64,
 }
@@ -522,13 +558,14 @@ pub fn wait(pid: i32, hang: bool, stops: bool) -> Result<Option<Waited>, Errno> 
         match check(unsafe { libc::wait4(pid, &mut status, options, &mut usage) }.into()) {
             Ok(0) => return Ok(None),
             Ok(pid) => {
-                let micros = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1_000_000
-                    + usage.ru_utime.tv_usec
-                    + usage.ru_stime.tv_usec;
+                let time = |t: libc::timeval| {
+                    std::time::Duration::from_micros((t.tv_sec * 1_000_000 + t.tv_usec).max(0) as u64)
+                };
                 return Ok(Some(Waited {
                     pid: pid as i32,
                     status,
-                    cpu: std::time::Duration::from_micros(micros.max(0) as u64),
+                    cpu: time(usage.ru_utime) + time(usage.ru_stime),
+                    system: time(usage.ru_stime),
                     peak_memory: (usage.ru_maxrss.max(0) as u64) * 1024,
                 }));
             }

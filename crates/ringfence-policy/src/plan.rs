@@ -50,6 +50,9 @@ pub struct Plan {
     pub env: Vec<(OsString, OsString)>,
     /// Program (a path inside) and arguments.
     pub command: Command,
+    /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
+    /// the commands which it will be asked for.
+    pub guest: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,
     pub trace_denials: bool,
@@ -241,6 +244,16 @@ pub const GUARDS_DIR: &str = "/dev/ringfence/bin";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
+    plan_for(policy, facts, Some(command))
+}
+
+/// The same for a box that stays, with a guest in it.
+pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+    plan_for(policy, facts, None)
+}
+
+/// `None`: the guest.
+fn plan_for(policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
     let lookup = Tree::lookup(policy, facts);
     let tree = Tree::with(&lookup, policy, facts)?;
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
@@ -267,7 +280,11 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let command = resolve_command(command, &environment, policy, &workdir)?;
+    let guest = command.is_none();
+    let command = match command {
+        Some(command) => resolve_command(command, &environment, policy, &workdir)?,
+        None => Command { program: PathBuf::from("guest"), args: vec!["guest".into()] },
+    };
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
@@ -285,6 +302,7 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
         workdir,
         env: environment,
         command,
+        guest,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
         trace_denials: policy.trace_denials,

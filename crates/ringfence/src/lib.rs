@@ -7,6 +7,7 @@ pub mod capture;
 pub mod denials;
 pub mod engines;
 pub mod facts;
+pub mod guest;
 mod keeper;
 pub mod report;
 pub mod session;

@@ -72,7 +72,10 @@ pub(super) fn compile(plan: &Plan, filter: Option<Vec<u8>>, staged: &Staged) -> 
     }
     args.words(["--die-with-parent", "--cap-drop", "ALL", "--hostname", "ringfence"]);
     args.words(["--uid", &plan.uid.to_string(), "--gid", &plan.gid.to_string(), "--clearenv"]);
-    for (name, value) in &plan.env {
+    if plan.guest {
+        args.words(["--as-pid-1"]);
+    }
+    for (name, value) in plan.env.iter().filter(|_| !plan.guest) {
         args.0.push(Arg::Variable { name: name.clone(), value: value.clone() });
     }
     for (index, mount) in plan.mounts.iter().enumerate() {
@@ -297,9 +300,17 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
     let (reader, messages) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
             .map_err(failed)?;
+    let program = match plan.guest {
+        // Handed over as an open file too; the starter executes it before that is closed.
+        true => {
+            files.push(crate::guest::open().map_err(EngineError::Guest)?);
+            format!("/proc/self/fd/{}", FIRST_FILE + files.len() as i32 - 1).into()
+        }
+        false => plan.command.program.clone(),
+    };
     let first = FIRST_FILE.to_string();
     let argv = ["bwrap", "--args", &first, "--", starter::PATH].map(OsStr::new).into_iter();
-    let command = [plan.command.program.as_os_str()].into_iter().chain(plan.command.args.iter().map(|a| a.as_os_str()));
+    let command = [program.as_os_str()].into_iter().chain(plan.command.args.iter().map(|a| a.as_os_str()));
     let (terminal, stdio) = stdio_parts(stdio);
     let spec = Spec {
         namespaces: if from_root.is_some() { libc::CLONE_NEWNS as u64 } else { 0 },
@@ -319,6 +330,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         argv: pointers(argv.chain(command))?,
         script_argv: PointerList::new(Vec::new()),
         env: PointerList::new(Vec::new()),
+        becomes: None,
         stack: Stack::new(),
         terminal,
         stdio,

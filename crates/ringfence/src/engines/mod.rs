@@ -9,20 +9,26 @@ pub mod native;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use ringfence_guest::frame::Kind;
+use ringfence_guest::message::Settings;
 use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
 use ringfence_linux::limits::{Group, Home, LimitError, Usage};
 use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::limits::{format_duration, format_size};
+use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use crate::keeper::{self, Keeper, KeeperError};
 use crate::report::{Report, Verdict, enforced, weakened};
@@ -101,6 +107,10 @@ pub enum EngineError {
     Filter(#[from] ringfence_linux::seccomp::Error),
     #[error("cannot prepare standard descriptors: {0}")]
     Stdio(Errno),
+    #[error("cannot prepare the guest: {0}")]
+    Guest(Errno),
+    #[error("the guest did not answer in {} s", GUEST_ANSWERS.as_secs())]
+    Silent,
 }
 
 fn list(errors: &[EngineError]) -> String {
@@ -200,12 +210,20 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
+    let limits = match plan.guest {
+        // The guest's own processes do not count against the caller; process 1 is allowed for already.
+        true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
+        false => plan.limits.clone(),
+    };
     let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
     let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
     // Before the group is made, so that none is without a keeper.
     let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
     let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?;
-    let group = home.map(|home| Group::make(&home, &plan.limits, &name)).transpose()?;
+    let group = home.map(|home| Group::make(&home, &limits, &name)).transpose()?;
+    if let (Some(group), true) = (&group, plan.guest) {
+        group.kill_one_by_one()?;
+    }
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
@@ -218,7 +236,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     match &group {
         Some(group) => spec.groups = group.doors()?,
         None => {
-            let stand_ins = stand_ins(plan, &spec.identity);
+            let stand_ins = stand_ins(&limits, &spec.identity);
             spec.rlimits.extend(stand_ins);
             spec.lingers = plan.limits.pids.is_some();
             spec.processors = plan
@@ -227,15 +245,83 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
                 .map(|cpus| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize });
         }
     }
-    spec.rlimits.extend(rlimits(plan));
+    spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = std::mem::take(&mut spec.steps);
     Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
 }
 
-/// STUB
-pub fn start_guest(_: Engine, _: &Plan, _: &Facts) -> Result<(Running, OwnedFd), EngineError> {
-    Err(EngineError::Lost("stub".to_owned()))
+/// Reapers that wait for a command, and the like.
+const GUEST_PROCESSES: u64 = 4;
+
+/// How long a guest may take until its first word.
+const GUEST_ANSWERS: Duration = Duration::from_secs(30);
+
+/// Starts a box with a guest in it, for a plan made by [`plan_guest`](ringfence_policy::plan::plan_guest). Returns when the
+/// guest has spoken: its first frame can be read from the socket, which is all there is to talk to it. The box ends when the
+/// socket is closed, and at the latest with [`Running::finish`]; events of the box mean nothing any more.
+pub fn start_guest(engine: Engine, plan: &Plan, facts: &Facts) -> Result<(Running, OwnedFd), EngineError> {
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(EngineError::Guest)?;
+    let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
+    let mut first = Vec::new();
+    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
+        .map_err(|_| EngineError::Guest(Errno::INVAL))?;
+    // A few bytes into an empty socket: never partly.
+    rustix::io::write(&ours, &first).map_err(EngineError::Guest)?;
+    let null = |flags| rustix::fs::open(c"/dev/null", flags | OFlags::CLOEXEC, Mode::empty());
+    let nothing = || null(OFlags::RDWR).map_err(EngineError::Stdio);
+    let running = start(engine, plan, facts, StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
+    await_guest(&running, &ours)?;
+    Ok((running, ours))
+}
+
+/// Waits until the guest has spoken, or setting up has failed.
+fn await_guest(running: &Running, channel: &OwnedFd) -> Result<(), EngineError> {
+    let lost = |e: Errno| EngineError::Lost(e.to_string());
+    let started = Instant::now();
+    let mut becoming = true;
+    loop {
+        let left = GUEST_ANSWERS.checked_sub(started.elapsed()).ok_or(EngineError::Silent)?;
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut ready = [
+            PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(running.events(), PollFlags::IN),
+        ];
+        let watched = if becoming { 2 } else { 1 };
+        match poll(&mut ready[..watched], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(lost(e)),
+        }
+        if becoming && !ready[1].revents().is_empty() {
+            match running.next_event()? {
+                Event::Closed => becoming = false,
+                Event::Exited { status } => {
+                    return Err(EngineError::Lost(format!("it ended with status {status:#x}")));
+                }
+                _ => {}
+            }
+        }
+        if !ready[0].revents().is_empty() {
+            let mut byte = [0u8];
+            match rustix::net::recv(channel, &mut byte, RecvFlags::PEEK) {
+                Ok((1, _)) => return Ok(()),
+                // Why is told by an event, if at all.
+                Ok(_) if becoming => channel_closed(running)?,
+                Ok(_) => return Err(EngineError::Lost("it closed its socket".to_owned())),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(lost(e)),
+            }
+        }
+    }
+}
+
+/// The socket closed before the guest spoke: what happened is the box's next event.
+fn channel_closed(running: &Running) -> Result<(), EngineError> {
+    match running.next_event()? {
+        Event::Closed | Event::Exited { .. } => Err(EngineError::Lost("it closed its socket".to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the plan has a limit on the tree as a whole.
@@ -301,14 +387,20 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
 /// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
 /// while the tree as a whole is watched from outside.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
-fn stand_ins(plan: &Plan, identity: &Identity) -> Vec<(u32, u64)> {
-    let mut limits = Vec::new();
+fn stand_ins(limits: &Limits, identity: &Identity) -> Vec<(u32, u64)> {
+    let mut rlimits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
     if !matches!(identity, Identity::Kept) {
-        limits.extend(plan.limits.pids.map(|n| (libc::RLIMIT_NPROC as _, n + 1)));
+        rlimits.extend(limits.pids.map(|n| (libc::RLIMIT_NPROC as _, n + 1)));
     }
-    limits.extend(plan.limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
-    limits
+    rlimits.extend(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
+    rlimits
+}
+
+/// Whether this limit is for commands and not for a guest, which lives long and needs descriptors for each stream.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+fn is_of_commands((resource, _): &(u32, u64)) -> bool {
+    [libc::RLIMIT_NOFILE as u32, libc::RLIMIT_CPU as u32].contains(resource)
 }
 
 /// A box that was started. Dropping it without [`Running::finish`] ends it too.

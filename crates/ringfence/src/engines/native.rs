@@ -157,7 +157,7 @@ fn inside(target: &Path) -> Result<CString, EngineError> {
 
 /// Everything that process 1 needs.
 pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec, EngineError> {
-    if stacks(facts) {
+    if stacks(facts) && !plan.guest {
         return stacked::spec(plan, stdio);
     }
     let ids = by_root(facts).then(HostIds::for_this_process);
@@ -193,6 +193,7 @@ fn base_spec(
 ) -> Result<Spec, EngineError> {
     let (terminal, stdio) = stdio_parts(stdio);
     let program = &plan.command.program;
+    let becomes = plan.guest.then(crate::guest::open).transpose().map_err(EngineError::Guest)?;
     let script = [std::ffi::OsStr::new("/bin/sh"), program.as_os_str()];
     Ok(Spec {
         namespaces: namespaces as u64,
@@ -211,7 +212,8 @@ fn base_spec(
         program: c_path(program)?,
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
         script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
-        env: env_pointers(&plan.env)?,
+        env: if plan.guest { pointers([])? } else { env_pointers(&plan.env)? },
+        becomes,
         stack: Stack::new(),
         terminal,
         stdio,
@@ -271,6 +273,10 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
         lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
     }
     lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
+    if plan.guest {
+        lines.push("become the guest".to_owned());
+        return Ok(lines.iter().map(|l| format!("{l}\n")).collect());
+    }
     lines.push(format!("enter `{}`", plan.workdir.display()));
     let args: Vec<String> =
         plan.command.args.iter().map(|a| String::from_utf8_lossy(a.as_bytes()).into_owned()).collect();
@@ -280,7 +286,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
 
 /// What this engine answers for each promise.
 pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-    if stacks(facts) {
+    if stacks(facts) && !plan.guest {
         return stacked::promise(plan, facts);
     }
     available(facts)?;

@@ -307,7 +307,7 @@ async fn blocking<T: Send + 'static>(
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, create: Create) -> Result<String, SessionError> {
     let Create { name, policy, facts, choice, idle, life } = create;
-    let plan = plan::plan(&policy, &facts, &["/bin/true".into()])?;
+    let plan = plan::plan_guest(&policy, &facts)?;
     let (engine, report) = engines::select(choice, &plan, &facts)?;
     let place::Fresh { id, lock } = place.make(name.as_deref())?;
     let start = supervisor::Start {

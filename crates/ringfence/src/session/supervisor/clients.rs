@@ -213,10 +213,16 @@ impl Supervisor {
             (Kind::Data(Channel::In), ClientStream::Guest(stream)) => {
                 let stream = *stream;
                 let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
-                open.takes = open.takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
+                let takes = open.takes.as_mut().ok_or(Unruly)?;
+                *takes = takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
                 self.guest.put(stream, frame.kind, frame.payload);
             }
-            (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => self.guest.put(*stream, frame.kind, &[]),
+            (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => {
+                let stream = *stream;
+                let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
+                open.takes.take().ok_or(Unruly)?;
+                self.guest.put(stream, frame.kind, &[]);
+            }
             (Kind::Credit(channel @ (Channel::Out | Channel::Err)), ClientStream::Guest(stream)) => {
                 let more = frame.credit().map_err(|_| Unruly)?;
                 let stream = *stream;

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use ringfence_guest::frame::{self, Channel, Decoder, Frame, Kind};
 use ringfence_guest::message::{Hello, Reply};
 use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::info::End;
 use super::super::protocol::{Answer, Finished, Refusal};
@@ -13,57 +12,22 @@ use super::executions::Execution;
 use super::relay::{To, add};
 use super::wire::{Read, Wire};
 use super::{SuperviseError, Supervisor};
-use crate::engines::{Event, Running};
 use crate::supervise::Reason;
 
 /// The guest broke the protocol.
 struct Unruly;
 
-/// Waits until the box is built and its guest says hello. Returns the buffer that it read with.
-pub fn hello(running: &Running, guest: &mut Wire, until: Instant) -> Result<Vec<u8>, SuperviseError> {
+/// The guest has spoken: whether that is a greeting in our version. Returns the buffer that it was read with.
+pub fn hello(guest: &mut Wire) -> Result<Vec<u8>, SuperviseError> {
     let mut buffer = Vec::new();
-    let mut built = false;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(SuperviseError::Hello("it took too long"));
-        }
-        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let interest = if built { PollFlags::empty() } else { PollFlags::IN };
-        let mut fds =
-            [PollFd::from_borrowed_fd(guest.fd(), PollFlags::IN), PollFd::from_borrowed_fd(running.events(), interest)];
-        let _ = poll(&mut fds, Some(&time));
-        let (said, told) = (!fds[0].revents().is_empty(), !built && !fds[1].revents().is_empty());
-        if told {
-            match running.next_event()? {
-                // Its last door closes when it executes the guest.
-                Event::Closed => built = true,
-                _ => return Err(SuperviseError::Hello("the box said something else")),
-            }
-        }
-        if said {
-            match guest.read(&mut buffer) {
-                Ok(Read::End) | Err(_) => {
-                    // The set-up that failed says why.
-                    if !built {
-                        running.next_event()?;
-                    }
-                    return Err(SuperviseError::Hello("it ended"));
-                }
-                Ok(_) => {}
-            }
-            match guest.decoder.next_frame() {
-                Ok(None) => {}
-                Ok(Some(Frame { stream: 0, kind: Kind::Reply, payload })) => {
-                    let frame = Frame { stream: 0, kind: Kind::Reply, payload };
-                    return match frame.message::<Hello>() {
-                        Ok(Hello { version: frame::VERSION }) => Ok(buffer),
-                        _ => Err(SuperviseError::Hello("it speaks another version")),
-                    };
-                }
-                _ => return Err(SuperviseError::Hello("it speaks something else")),
-            }
-        }
+    let spoken = guest.read(&mut buffer);
+    match guest.decoder.next_frame() {
+        Ok(Some(frame)) if (frame.stream, frame.kind) == (0, Kind::Reply) => match frame.message::<Hello>() {
+            Ok(Hello { version: frame::VERSION }) => Ok(buffer),
+            _ => Err(SuperviseError::Hello("it speaks another version")),
+        },
+        _ if spoken == Ok(Read::End) => Err(SuperviseError::Hello("it ended")),
+        _ => Err(SuperviseError::Hello("it speaks something else")),
     }
 }
 
@@ -126,7 +90,9 @@ impl Supervisor {
                         self.pump_input(id);
                     }
                     To::Client(place) => {
-                        stream.takes = add(stream.takes, more).ok_or(Unruly)?;
+                        if let Some(takes) = &mut stream.takes {
+                            *takes = add(*takes, more).ok_or(Unruly)?;
+                        }
                         self.pass_on(place, frame.kind, frame.payload);
                     }
                 }

@@ -124,8 +124,6 @@ const CLIENTS: u64 = 16;
 const STALLED: Duration = Duration::from_secs(30);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
-/// The guest says hello in this time, or there is no session.
-const HELLO: Duration = Duration::from_secs(10);
 /// How often a tree without a control group is counted, while something runs.
 const LOOK: Duration = Duration::from_millis(50);
 /// Clients get so long to take the last words.
@@ -172,7 +170,7 @@ impl Supervisor {
         let place = Place::new(&start.dir);
         let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
-        let buffer = guest::hello(&running, &mut guest, Instant::now() + HELLO)?;
+        let buffer = guest::hello(&mut guest)?;
         let path = place.socket(&start.id);
         let listener = clients::listen(&path).map_err(|source| SuperviseError::Listen { path, source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SuperviseError::Poll)?;

@@ -19,8 +19,8 @@ pub struct Stream {
     pub to: To,
     /// What the guest may still send, on `Out` and `Err`.
     pub granted: [u32; 2],
-    /// What it takes on `In`, where a client's bytes are passed on as they come.
-    pub takes: u32,
+    /// What it takes on `In`, where a client's bytes are passed on as they come; `None` when it takes none, or no more.
+    pub takes: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +30,9 @@ pub enum To {
 }
 
 impl Stream {
-    pub fn new(to: To) -> Stream {
-        Stream { to, granted: [WINDOW; 2], takes: WINDOW }
+    pub fn new(to: To, request: &Request) -> Stream {
+        let takes = matches!(request, Request::Write(_) | Request::Connect { .. }).then_some(WINDOW);
+        Stream { to, granted: [WINDOW; 2], takes }
     }
 }
 
@@ -46,7 +47,7 @@ impl Supervisor {
         let stream = self.next_stream;
         // Four thousand million of them: a session does not live that long.
         self.next_stream = self.next_stream.wrapping_add(1).max(1);
-        self.streams.insert(stream, Stream::new(to));
+        self.streams.insert(stream, Stream::new(to, request));
         self.guest.message(stream, Kind::Open, request);
         stream
     }

@@ -1,0 +1,421 @@
+//! The guest's one thread: waits for the host, for commands and for files, and gives each its turn.
+//!
+//! It never waits for anything else, never runs anything of its own accord, and trusts nothing it shares a namespace with.
+//! What the host sends is bounded; what is no frame, or more than was granted, ends the guest and everything with it.
+
+mod exec;
+mod link;
+mod reapers;
+mod streams;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, VERSION};
+use ringfence_guest::message::{Hello, Input, Reply, Request, Settings, Step};
+use ringfence_linux::sys;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use exec::{Exec, Failure};
+use link::Link;
+use reapers::Reapers;
+use tree::Processes;
+
+/// Most streams at once.
+const MOST_STREAMS: usize = 1024;
+
+/// Read from the host at once.
+const READ: usize = 64 * 1024;
+
+/// How often something is looked at that does not tell by itself.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Keys of streams that the host has closed and that are still ending; its own are 32 bits.
+const CLOSED: u64 = 1 << 32;
+
+/// Why the guest ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("cannot {what}: {errno}")]
+    System { what: &'static str, errno: Errno },
+    #[error(transparent)]
+    Errno(#[from] Errno),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the host sent more than it was granted")]
+    Credit,
+    #[error("the host sent data after its end")]
+    AfterEnd,
+    #[error("the host used stream {0} twice")]
+    Stream(u32),
+    #[error("the host sent what only a guest does")]
+    Direction,
+}
+
+/// Whether a stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    Goes,
+    Ended,
+}
+
+/// What of a stream is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Host,
+    Children,
+    Reaper,
+    In,
+    Out,
+    Err,
+}
+
+impl Part {
+    const ALL: [Part; 6] = [Part::Host, Part::Children, Part::Reaper, Part::In, Part::Out, Part::Err];
+}
+
+/// What an event is told by.
+fn token(key: u64, part: Part) -> u64 {
+    key << 8 | part as u64
+}
+
+/// What every stream uses.
+#[derive(Debug)]
+pub struct Context {
+    link: Link,
+    epoll: OwnedFd,
+    reapers: Reapers,
+    processes: Processes,
+    null: OwnedFd,
+    settings: Option<Settings>,
+}
+
+/// What a stream is for.
+#[derive(Debug)]
+enum Stream {
+    Exec(Exec),
+}
+
+/// Runs until the host is gone.
+pub fn run() -> Result<(), Fault> {
+    let at = |what| move |errno| Fault::System { what, errno };
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(at("hide"))?;
+    sys::close_range(3, u32::MAX, false).map_err(at("close descriptors"))?;
+    // None of them means anything here but that a child ended, and that is asked for.
+    let _blocked = sys::SignalsBlocked::new().map_err(at("block signals"))?;
+    let children = sys::signal_fd(&[libc::SIGCHLD]).map_err(at("wait for children"))?;
+    if rustix::process::getpid().as_raw_nonzero().get() != 1 {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(at("reap"))?;
+    }
+    raise_open_files();
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).map_err(at("take the socket"))?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(at("take the socket"))?;
+    let null = open_null().map_err(at("open nothing"))?;
+    for standard in 0..3 {
+        sys::dup_onto(std::os::fd::AsFd::as_fd(&null), standard).map_err(at("let go of the socket"))?;
+    }
+    rustix::process::chdir(c"/").map_err(at("leave the working directory"))?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(at("wait"))?;
+    let data = |part| EventData::new_u64(token(0, part));
+    epoll::add(&epoll, &socket, data(Part::Host), EventFlags::IN).map_err(at("wait"))?;
+    epoll::add(&epoll, &children, data(Part::Children), EventFlags::IN).map_err(at("wait"))?;
+    let processes = Processes::open().map_err(at("open /proc"))?;
+    let mut link = Link::new(socket);
+    link.message(0, &Hello { version: VERSION });
+    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None };
+    let mut guest = Guest {
+        cx,
+        children,
+        decoder: Decoder::new(MAX_REQUEST),
+        streams: BTreeMap::new(),
+        next_closed: CLOSED,
+        waits_to_write: false,
+        pending: false,
+    };
+    loop {
+        match guest.turn() {
+            Ok(Flow::Goes) => {}
+            ended => {
+                guest.end();
+                return ended.map(drop);
+            }
+        }
+    }
+}
+
+/// As many as it may have: a few for each stream.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // What it has then does.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// What a command without input reads: `/dev/null`, or where there is none, a pipe that nobody writes to.
+fn open_null() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match rustix::fs::open(c"/dev/null", flags, Mode::empty()) {
+        Err(_) => rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map(|(read, _)| read),
+        opened => opened,
+    }
+}
+
+struct Guest {
+    cx: Context,
+    children: OwnedFd,
+    decoder: Decoder,
+    streams: BTreeMap<u64, Stream>,
+    next_closed: u64,
+    waits_to_write: bool,
+    /// Some stream must be looked at soon.
+    pending: bool,
+}
+
+impl Guest {
+    /// Waits for what happens next and answers it.
+    fn turn(&mut self) -> Result<Flow, Fault> {
+        self.cx.link.flush()?;
+        if self.cx.link.is_full() {
+            // Nothing else is done: whatever is, would be kept in memory.
+            poll(&mut [PollFd::new(self.cx.link.socket(), PollFlags::OUT)], None)?;
+            return Ok(Flow::Goes);
+        }
+        self.wait_to_write(!self.cx.link.is_empty())?;
+        let spare = self.cx.reapers.wants_spare();
+        let timeout = if spare { Some(&NOW) } else { Some(&LOOK).filter(|_| self.pending) };
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+        let count = match epoll::wait(&self.cx.epoll, &mut events, timeout) {
+            Err(Errno::INTR) => 0,
+            result => result?,
+        };
+        if count == 0 && spare {
+            // Ahead of time, when there is nothing else to do.
+            self.cx.reapers.make_spare(&self.cx.epoll);
+        }
+        for event in &events[..count] {
+            let token = { event.data }.u64();
+            let key = token >> 8;
+            match Part::ALL.get(token as usize & 0xff) {
+                Some(Part::Host) => {
+                    let flags = event.flags;
+                    if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+                        && self.read()? == Flow::Ended
+                    {
+                        return Ok(Flow::Ended);
+                    }
+                }
+                Some(Part::Children) => self.reap()?,
+                Some(Part::Reaper) => {
+                    if { event.flags }.contains(EventFlags::OUT) {
+                        self.cx.reapers.flush(key as i32, &self.cx.epoll)?;
+                    }
+                    self.reports(key as i32)?;
+                }
+                Some(part) => self.with(key, |stream, cx| match stream {
+                    Stream::Exec(exec) => exec.ready(key, *part, cx),
+                })?,
+                None => {}
+            }
+        }
+        if self.pending {
+            self.look()?;
+        }
+        Ok(Flow::Goes)
+    }
+
+    fn wait_to_write(&mut self, wanted: bool) -> Result<(), Errno> {
+        if wanted != self.waits_to_write {
+            let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let data = EventData::new_u64(token(0, Part::Host));
+            epoll::modify(&self.cx.epoll, self.cx.link.socket(), data, flags)?;
+            self.waits_to_write = wanted;
+        }
+        Ok(())
+    }
+
+    /// Does something with a stream, and forgets it when that ended it.
+    fn with(
+        &mut self,
+        key: u64,
+        act: impl FnOnce(&mut Stream, &mut Context) -> Result<Flow, Fault>,
+    ) -> Result<(), Fault> {
+        let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
+        let flow = act(stream, &mut self.cx)?;
+        match stream {
+            _ if flow == Flow::Ended => drop(self.streams.remove(&key)),
+            Stream::Exec(exec) => self.pending |= exec.is_pending(),
+        }
+        Ok(())
+    }
+
+    /// Reads from the host.
+    fn read(&mut self) -> Result<Flow, Fault> {
+        let room = self.decoder.room(READ);
+        match rustix::io::read(self.cx.link.socket(), rustix::buffer::spare_capacity(room)) {
+            Ok(0) => return Ok(Flow::Ended),
+            Ok(_) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Flow::Goes),
+            Err(e) => return Err(e.into()),
+        }
+        // Out of the way, since a frame lives in it while the guest acts on it.
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(MAX_REQUEST));
+        while let Some(frame) = decoder.next_frame()? {
+            self.frame(frame)?;
+        }
+        self.decoder = decoder;
+        Ok(Flow::Goes)
+    }
+
+    fn frame(&mut self, frame: Frame<'_>) -> Result<(), Fault> {
+        let (stream, key) = (frame.stream, u64::from(frame.stream));
+        if self.cx.settings.is_none() {
+            if (stream, frame.kind) != (0, Kind::Input) {
+                return Err(Fault::Stream(stream));
+            }
+            self.cx.settings = Some(frame.message()?);
+            return Ok(());
+        }
+        match frame.kind {
+            Kind::Open => self.open(stream, frame.message()?),
+            Kind::Input => {
+                let input: Input = frame.message()?;
+                self.with(key, |stream, cx| {
+                    match stream {
+                        Stream::Exec(exec) => exec.input(input, cx),
+                    }
+                    Ok(Flow::Goes)
+                })
+            }
+            Kind::Data(Channel::In) => self.data(key, Some(frame.payload)),
+            Kind::Eof(Channel::In) => self.data(key, None),
+            Kind::Credit(channel) => {
+                let bytes = frame.credit()?;
+                self.with(key, |stream, cx| match stream {
+                    Stream::Exec(exec) => exec.grant(key, channel, bytes, cx),
+                })
+            }
+            Kind::Close => self.close(key),
+            Kind::Reply | Kind::Data(_) | Kind::Eof(_) => Err(Fault::Direction),
+        }
+    }
+
+    fn data(&mut self, key: u64, bytes: Option<&[u8]>) -> Result<(), Fault> {
+        self.with(key, |stream, cx| {
+            match stream {
+                Stream::Exec(exec) => exec.data(key, bytes, cx)?,
+            }
+            Ok(Flow::Goes)
+        })
+    }
+
+    fn open(&mut self, id: u32, request: Request) -> Result<(), Fault> {
+        let key = u64::from(id);
+        if id == 0 || self.streams.contains_key(&key) {
+            return Err(Fault::Stream(id));
+        }
+        if self.streams.len() >= MOST_STREAMS {
+            self.cx.link.failed(id, Step::Refuse, Errno::AGAIN);
+            return Ok(());
+        }
+        match self.begin(id, request) {
+            Ok(Some(stream)) => drop(self.streams.insert(key, stream)),
+            Ok(None) => self.cx.link.message(id, &Reply::Done { bytes: 0 }),
+            Err((step, errno)) => self.cx.link.failed(id, step, errno),
+        }
+        Ok(())
+    }
+
+    /// What a request becomes: a stream, or nothing when it is done already.
+    fn begin(&mut self, id: u32, request: Request) -> Result<Option<Stream>, Failure> {
+        let key = u64::from(id);
+        match request {
+            Request::Exec(exec) => Exec::open(key, id, exec, &mut self.cx).map(|exec| Some(Stream::Exec(exec))),
+            Request::Ping => Ok(None),
+            _ => Err((Step::Refuse, Errno::NOSYS)),
+        }
+    }
+
+    fn close(&mut self, key: u64) -> Result<(), Fault> {
+        let Some(mut stream) = self.streams.remove(&key) else { return Ok(()) };
+        match &mut stream {
+            Stream::Exec(exec) => {
+                if exec.close(&mut self.cx) == Flow::Goes {
+                    let hidden = self.next_closed;
+                    self.next_closed += 1;
+                    if let Some(reaper) = exec.reaper() {
+                        self.cx.reapers.rename(reaper, hidden);
+                    }
+                    self.pending = true;
+                    self.streams.insert(hidden, stream);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what a reaper says.
+    fn reports(&mut self, reaper: i32) -> Result<(), Fault> {
+        let (owner, reports) = self.cx.reapers.reports(reaper, &self.cx.epoll);
+        let Some(key) = owner else { return Ok(()) };
+        for report in reports {
+            self.with(key, |stream, cx| match stream {
+                Stream::Exec(exec) => exec.report(key, report, cx),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of every child that ended.
+    fn reap(&mut self) -> Result<(), Fault> {
+        while sys::read_signal(std::os::fd::AsFd::as_fd(&self.children)).is_some() {}
+        while let Some(child) = sys::wait(-1, false, false)? {
+            if self.cx.reapers.is_reaper(child.pid) {
+                // Its last words come first.
+                self.reports(child.pid)?;
+            }
+            match self.cx.reapers.reaped(child.pid) {
+                Some(Some(key)) => self.with(key, |stream, cx| match stream {
+                    Stream::Exec(exec) => exec.lost(key, cx),
+                })?,
+                Some(None) => {}
+                // Something that a command left behind, or a command whose reaper was killed.
+                None => {
+                    let is_it = |stream: &Stream| matches!(stream, Stream::Exec(exec) if exec.is_command(child.pid));
+                    let found = self.streams.iter().find(|(_, stream)| is_it(stream)).map(|(key, _)| *key);
+                    if let Some(key) = found {
+                        self.with(key, |stream, cx| match stream {
+                            Stream::Exec(exec) => exec.gone(key, child.pid, child.status, cx),
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every stream that does not tell by itself.
+    fn look(&mut self) -> Result<(), Fault> {
+        self.pending = false;
+        let is_pending = |stream: &Stream| matches!(stream, Stream::Exec(exec) if exec.is_pending());
+        let keys: Vec<u64> = self.streams.iter().filter(|(_, s)| is_pending(s)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.with(key, |stream, cx| match stream {
+                Stream::Exec(exec) => exec.look(key, cx),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Nothing outlives the guest. As process 1 it takes everything along by itself.
+    fn end(&mut self) {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        if own != 1 {
+            self.cx.processes.signal(&[own], libc::SIGKILL);
+        }
+    }
+}

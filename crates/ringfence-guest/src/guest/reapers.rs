@@ -1,0 +1,306 @@
+//! Reapers: a small process between the guest and each command, to which everything comes that the command orphans. So all
+//! that descends from a command can be found, whatever it did to hide (double forks, new sessions).
+//!
+//! A reaper is a copy of the guest, and as unreadable. It is forked ahead, waits for an order, starts the command, tells
+//! how it went, and is used again when nothing is left of the command. Code beside it can kill it, as it can kill all of
+//! its own kind; the guest then takes over.
+
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ringfence_guest::message::Step;
+use ringfence_linux::sys::{self, Fork, Stack, Waited};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize};
+
+use super::exec::{self, Order};
+use super::{Part, token};
+
+/// Most reapers that wait for an order.
+const MOST_IDLE: usize = 4;
+
+/// A command that ends before this is told of in one message.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// What a reaper tells.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Report {
+    Failed {
+        step: Step,
+        errno: i32,
+    },
+    Started {
+        pid: i32,
+    },
+    /// `left`: something that it started is still there. `Empty` follows when that is gone, too.
+    Ended {
+        pid: i32,
+        status: i32,
+        user_micros: u64,
+        system_micros: u64,
+        peak_memory: u64,
+        left: bool,
+    },
+    Empty,
+}
+
+#[derive(Debug)]
+struct Reaper {
+    socket: OwnedFd,
+    /// The stream whose command it looks after.
+    owner: Option<u64>,
+    /// What of its order did not fit into the socket.
+    rest: Vec<u8>,
+}
+
+/// All reapers, by process id.
+#[derive(Debug, Default)]
+pub struct Reapers {
+    all: BTreeMap<i32, Reaper>,
+    idle: Vec<i32>,
+    /// There was no process left for one. Tried again when one is needed or something has ended.
+    starved: bool,
+}
+
+impl Reapers {
+    /// Whether none is ready and one could be made.
+    pub fn wants_spare(&self) -> bool {
+        self.idle.is_empty() && !self.starved
+    }
+
+    pub fn make_spare(&mut self, epoll: &OwnedFd) {
+        match self.make(epoll) {
+            Ok(pid) => self.idle.push(pid),
+            Err(_) => self.starved = true,
+        }
+    }
+
+    fn make(&mut self, epoll: &OwnedFd) -> Result<i32, Errno> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        match sys::fork(0)? {
+            Fork::Child => {
+                let code = match serve(theirs) {
+                    Ok(()) => 0,
+                    Err(_) => 1,
+                };
+                sys::exit_now(code)
+            }
+            Fork::Parent(pid) => {
+                let pid = pid.as_raw_nonzero().get();
+                rustix::io::ioctl_fionbio(&ours, true)?;
+                epoll::add(epoll, &ours, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::IN)?;
+                self.all.insert(pid, Reaper { socket: ours, owner: None, rest: Vec::new() });
+                Ok(pid)
+            }
+        }
+    }
+
+    /// Hands an order to a reaper, and says which.
+    pub fn order(&mut self, owner: u64, order: &[u8], fds: &[BorrowedFd<'_>], epoll: &OwnedFd) -> Result<i32, Errno> {
+        let pid = match self.idle.pop() {
+            Some(pid) => pid,
+            None => self.make(epoll)?,
+        };
+        let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
+        reaper.owner = Some(owner);
+        let mut bytes = Vec::with_capacity(4 + order.len());
+        bytes.extend_from_slice(&(order.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(order);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        let sent = rustix::net::sendmsg(&reaper.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        // Somebody may have stopped it.
+        let _ = sys::kill(pid, libc::SIGCONT);
+        if sent < bytes.len() {
+            reaper.rest = bytes.split_off(sent);
+            let both = EventFlags::IN | EventFlags::OUT;
+            epoll::modify(epoll, &reaper.socket, EventData::new_u64(token(pid as u64, Part::Reaper)), both)?;
+        }
+        Ok(pid)
+    }
+
+    /// Sends more of an order.
+    pub fn flush(&mut self, pid: i32, epoll: &OwnedFd) -> Result<(), Errno> {
+        let Some(reaper) = self.all.get_mut(&pid) else { return Ok(()) };
+        match rustix::net::send(&reaper.socket, &reaper.rest, SendFlags::NOSIGNAL) {
+            Ok(sent) => drop(reaper.rest.drain(..sent)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // It was killed, which is noticed when it is reaped.
+            Err(_) => reaper.rest.clear(),
+        }
+        if reaper.rest.is_empty() {
+            let data = EventData::new_u64(token(pid as u64, Part::Reaper));
+            epoll::modify(epoll, &reaper.socket, data, EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    /// What a reaper has to say, and to which stream.
+    pub fn reports(&mut self, pid: i32, epoll: &OwnedFd) -> (Option<u64>, Vec<Report>) {
+        let Some(reaper) = self.all.get_mut(&pid) else { return (None, Vec::new()) };
+        let mut bytes = [0u8; 256];
+        let mut reports = Vec::new();
+        match rustix::net::recv(&reaper.socket, &mut bytes, RecvFlags::empty()) {
+            Ok((0, _)) => {
+                // Killed; the rest is done when it is reaped.
+                let _ = epoll::delete(epoll, &reaper.socket);
+            }
+            Ok((length, _)) => {
+                let mut rest = &bytes[..length];
+                while let Ok((report, more)) = postcard::take_from_bytes::<Report>(rest) {
+                    reports.push(report);
+                    rest = more;
+                }
+            }
+            Err(_) => {}
+        }
+        (reaper.owner, reports)
+    }
+
+    /// The owner of a reaper's command has another key now.
+    pub fn rename(&mut self, pid: i32, owner: u64) {
+        if let Some(reaper) = self.all.get_mut(&pid) {
+            reaper.owner = Some(owner);
+        }
+    }
+
+    /// Nothing is left of the command: it can be used again.
+    pub fn release(&mut self, pid: i32) {
+        if self.idle.len() >= MOST_IDLE {
+            self.dismiss(pid);
+        } else if let Some(reaper) = self.all.get_mut(&pid) {
+            reaper.owner = None;
+            self.idle.push(pid);
+        }
+    }
+
+    /// Ends a reaper; what it looks after comes to the guest.
+    pub fn dismiss(&mut self, pid: i32) {
+        if let Some(reaper) = self.all.get_mut(&pid) {
+            reaper.owner = None;
+            let _ = sys::kill(pid, libc::SIGKILL);
+        }
+    }
+
+    /// A child of the guest's ended. `None`: it was no reaper. Else the stream that it left alone, if any.
+    pub fn reaped(&mut self, pid: i32) -> Option<Option<u64>> {
+        self.starved = false;
+        let reaper = self.all.remove(&pid)?;
+        self.idle.retain(|idle| *idle != pid);
+        Some(reaper.owner)
+    }
+
+    pub fn is_reaper(&self, pid: i32) -> bool {
+        self.all.contains_key(&pid)
+    }
+}
+
+/// The life of a reaper: order, command, report, again. Ends when the guest does.
+fn serve(guest: OwnedFd) -> Result<(), Errno> {
+    sys::close_all_but(&[guest.as_raw_fd()]);
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut bytes = Vec::new();
+    let stack = Stack::new();
+    loop {
+        let fds = receive(&guest, &mut bytes)?;
+        let order: Order = postcard::from_bytes(&bytes).map_err(|_| Errno::PROTO)?;
+        match exec::start(order, fds, &stack) {
+            Err((step, errno)) => say(&guest, Report::Failed { step, errno: errno.raw_os_error() })?,
+            Ok(pid) => look_after(&guest, pid)?,
+        }
+    }
+}
+
+/// Reaps until nothing is left of a command.
+fn look_after(guest: &OwnedFd, command: i32) -> Result<(), Errno> {
+    let child = wait_for(guest, command)?;
+    let left = has_children();
+    say(
+        guest,
+        Report::Ended {
+            pid: command,
+            status: child.status,
+            user_micros: (child.cpu - child.system).as_micros() as u64,
+            system_micros: child.system.as_micros() as u64,
+            peak_memory: child.peak_memory,
+            left,
+        },
+    )?;
+    if left {
+        while sys::wait(-1, true, false)?.is_some() {}
+        say(guest, Report::Empty)?;
+    }
+    Ok(())
+}
+
+/// Waits for the command, and reaps whatever else ends before it.
+fn wait_for(guest: &OwnedFd, command: i32) -> Result<Waited, Errno> {
+    // One message for both saves the guest and the host from waking twice for a short command.
+    let mut told = false;
+    if !sys::take_signal(libc::SIGCHLD, AT_ONCE)? {
+        say(guest, Report::Started { pid: command })?;
+        told = true;
+    }
+    loop {
+        match sys::wait(-1, told, false)? {
+            Some(child) if child.pid == command => return Ok(child),
+            Some(_) => {}
+            None if told => return Err(Errno::CHILD),
+            None => {
+                say(guest, Report::Started { pid: command })?;
+                told = true;
+            }
+        }
+    }
+}
+
+/// Whether anything is still there, dead or alive.
+fn has_children() -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
+}
+
+fn say(guest: &OwnedFd, report: Report) -> Result<(), Errno> {
+    let mut bytes = [0u8; 64];
+    let used = postcard::to_slice(&report, &mut bytes).map_err(|_| Errno::PROTO)?;
+    rustix::net::send(guest, used, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Waits for an order and its descriptors.
+fn receive(guest: &OwnedFd, bytes: &mut Vec<u8>) -> Result<Vec<OwnedFd>, Errno> {
+    let mut header = [0u8; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        rustix::net::recvmsg(guest, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes < header.len() {
+        return Err(Errno::PIPE);
+    }
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    bytes.clear();
+    bytes.resize(u32::from_le_bytes(header) as usize, 0);
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::net::recv(guest.as_fd(), &mut bytes[filled..], RecvFlags::empty())? {
+            (0, _) => return Err(Errno::PIPE),
+            (n, _) => filled += n,
+        }
+    }
+    Ok(fds)
+}

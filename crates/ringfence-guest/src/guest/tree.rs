@@ -1,0 +1,109 @@
+//! Everything that descends from a process, found through `/proc`, and ended.
+//!
+//! A process with a signal pending cannot fork: the kernel makes it see the signal first. So each one is stopped before
+//! its children are read, and then the list is complete.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+use ringfence_linux::sys;
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Rounds of looking for what came meanwhile.
+const ROUNDS: usize = 64;
+
+/// `/proc`, held open.
+#[derive(Debug)]
+pub struct Processes(OwnedFd);
+
+impl Processes {
+    pub fn open() -> Result<Processes, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(c"/proc", flags, Mode::empty()).map(Processes)
+    }
+
+    /// The children of a process, of all its threads. None when it is gone.
+    pub fn children(&self, pid: i32) -> Vec<i32> {
+        let mut children = Vec::new();
+        // It went meanwhile: then its children are somebody else's, and found there.
+        let _ = self.read_children(pid, &mut children);
+        children
+    }
+
+    fn read_children(&self, pid: i32, children: &mut Vec<i32>) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let name = CString::new(format!("{pid}/task")).map_err(|_| Errno::INVAL)?;
+        let tasks = rustix::fs::openat(&self.0, name, flags | OFlags::DIRECTORY, Mode::empty())?;
+        for task in Dir::read_from(&tasks)? {
+            let mut path = task?.file_name().to_bytes().to_vec();
+            if path.starts_with(b".") {
+                continue;
+            }
+            path.extend_from_slice(b"/children");
+            let Ok(file) = rustix::fs::openat(&tasks, path, flags, Mode::empty()) else { continue };
+            let mut text = Vec::new();
+            loop {
+                text.reserve(4096);
+                if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text))? == 0 {
+                    break;
+                }
+            }
+            let words = text.split(|b| *b == b' ').filter_map(|w| std::str::from_utf8(w).ok()?.parse::<i32>().ok());
+            // 0 is a child outside of what can be seen here; 1 is nobody's child.
+            children.extend(words.filter(|pid| *pid > 1));
+        }
+        Ok(())
+    }
+
+    /// All that descends from these, not they themselves.
+    fn descendants(&self, roots: &[i32], mut found: impl FnMut(i32)) -> BTreeSet<i32> {
+        let mut seen = BTreeSet::new();
+        let mut open = roots.to_vec();
+        while let Some(pid) = open.pop() {
+            for child in self.children(pid) {
+                if seen.insert(child) {
+                    found(child);
+                    open.push(child);
+                }
+            }
+        }
+        seen
+    }
+
+    /// Sends a signal to all that descends from these.
+    pub fn signal(&self, roots: &[i32], signal: i32) {
+        // It went meanwhile: that is no failure.
+        let send = |pid: i32, signal: i32| {
+            let _ = sys::kill(pid, signal);
+        };
+        if signal != libc::SIGKILL {
+            let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+            for pid in self.descendants(roots, |_| ()) {
+                send(pid, signal);
+                if !stops && signal != 0 {
+                    // What is stopped would not see it.
+                    send(pid, libc::SIGCONT);
+                }
+            }
+            return;
+        }
+        let mut all = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let now = self.descendants(roots, |pid| {
+                if !all.contains(&pid) {
+                    send(pid, libc::SIGSTOP);
+                }
+            });
+            let before = all.len();
+            all.extend(now);
+            if all.len() == before {
+                break;
+            }
+        }
+        for pid in all {
+            send(pid, libc::SIGKILL);
+        }
+    }
+}
