@@ -252,7 +252,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
 }
 
 /// Reapers that wait for a command, and the like.
-const GUEST_PROCESSES: u64 = 4;
+pub(crate) const GUEST_PROCESSES: u64 = 4;
 
 /// How long a guest may take until its first word.
 const GUEST_ANSWERS: Duration = Duration::from_secs(30);
@@ -263,17 +263,98 @@ const GUEST_ANSWERS: Duration = Duration::from_secs(30);
 pub fn start_guest(engine: Engine, plan: &Plan, facts: &Facts) -> Result<(Running, OwnedFd), EngineError> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(EngineError::Guest)?;
-    let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
-    let mut first = Vec::new();
-    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
-        .map_err(|_| EngineError::Guest(Errno::INVAL))?;
     // A few bytes into an empty socket: never partly.
-    rustix::io::write(&ours, &first).map_err(EngineError::Guest)?;
+    rustix::io::write(&ours, &first_words(plan)?).map_err(EngineError::Guest)?;
     let null = |flags| rustix::fs::open(c"/dev/null", flags | OFlags::CLOEXEC, Mode::empty());
     let nothing = || null(OFlags::RDWR).map_err(EngineError::Stdio);
     let running = start(engine, plan, facts, StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
     await_guest(&running, &ours)?;
     Ok((running, ours))
+}
+
+/// Whom a box with a guest is for.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// The id of its session.
+    pub session: &'a str,
+    /// The name of its session.
+    pub name: Option<&'a str>,
+    pub profile: &'a str,
+    /// Where state of this user lies.
+    pub state: &'a Path,
+}
+
+/// A box with a guest in it.
+#[derive(Debug)]
+pub enum Inhabited {
+    /// A tree of processes of this host.
+    Process(Running),
+    /// A container, and who keeps what it needs on this host.
+    Container(docker::Container, Option<Keeper>),
+}
+
+/// Makes a box with a guest in it, on any engine. The plan's environment becomes that of the box.
+pub fn inhabit(
+    engine: Engine,
+    plan: &mut Plan,
+    facts: &Facts,
+    about: About<'_>,
+) -> Result<(Inhabited, OwnedFd), EngineError> {
+    if engine != Engine::Docker {
+        return start_guest(engine, plan, facts).map(|(running, channel)| (Inhabited::Process(running), channel));
+    }
+    let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
+    let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
+    rustix::io::write(&made.channel, &first_words(plan)?).map_err(EngineError::Guest)?;
+    plan.env = made.env;
+    Ok((Inhabited::Container(made.container, keeper), made.channel))
+}
+
+impl Inhabited {
+    /// The id of process 1 as the host sees it.
+    pub fn pid(&self) -> i32 {
+        match self {
+            Inhabited::Process(running) => running.pid(),
+            Inhabited::Container(container, _) => container.pid(),
+        }
+    }
+
+    /// Whether the kernel limits the tree as a whole.
+    pub fn has_group(&self) -> bool {
+        match self {
+            Inhabited::Process(running) => running.has_group(),
+            Inhabited::Container(..) => true,
+        }
+    }
+
+    /// What the box used so far, as its control group counts; nothing where there is none.
+    pub fn usage(&self) -> Usage {
+        match self {
+            Inhabited::Process(running) => running.usage(),
+            Inhabited::Container(container, _) => container.usage(),
+        }
+    }
+
+    /// Ends whatever is left and waits until nothing of the box is there.
+    pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
+        match self {
+            Inhabited::Process(running) => running.finish(),
+            Inhabited::Container(container, keeper) => {
+                let usage = container.finish()?;
+                drop(keeper);
+                Ok((None, usage))
+            }
+        }
+    }
+}
+
+/// What a guest is told before anything else.
+fn first_words(plan: &Plan) -> Result<Vec<u8>, EngineError> {
+    let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
+    let mut first = Vec::new();
+    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
+        .map_err(|_| EngineError::Guest(Errno::INVAL))?;
+    Ok(first)
 }
 
 /// Waits until the guest has spoken, or setting up has failed.

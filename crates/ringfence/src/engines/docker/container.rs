@@ -31,7 +31,7 @@ use super::labels::{self, Owner, Purpose};
 use super::names::{self, Name};
 use super::request::{self, Image, Parts, Reach, Request};
 use super::{network, volumes};
-use crate::engines::EngineError;
+use crate::engines::{About, EngineError};
 
 /// How long a guest may take to call after its container was started.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,18 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LAST_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// What a box is for.
-#[derive(Debug, Clone)]
-pub struct Purposes<'a> {
-    /// The id of its session, in hex digits.
-    pub session: &'a str,
-    /// The name of its session, which a home is kept by.
-    pub slug: &'a str,
-    pub profile: &'a str,
-    /// Ringfence's state directory.
-    pub state: &'a Path,
-}
 
 /// A container that runs.
 #[derive(Debug)]
@@ -82,7 +70,7 @@ pub fn start(
     plan: &Plan,
     facts: &Facts,
     guest: &[u8],
-    purposes: &Purposes<'_>,
+    about: About<'_>,
     progress: OnProgress<'_>,
 ) -> Result<Made, EngineError> {
     let daemon = Daemon::connect(facts)?;
@@ -95,21 +83,22 @@ pub fn start(
     if !abilities.rootless && !abilities.userns {
         check_writable(plan)?;
     }
-    let store = Store::open(purposes.state)?;
-    let owner = Owner::new(facts.uid, purposes.state);
+    let store = Store::open(about.state)?;
+    let owner = Owner::new(facts.uid, about.state);
+    let box_id = fresh_id();
+    // A home without a name would be found by nobody.
+    let slug = about.name.unwrap_or(about.session);
     let hash = hash(plan, &image);
     let keeps_home = keeps_home(plan);
-    let name = Name::container(&names::part(purposes.profile).unwrap_or_else(|_| "own".to_owned()), purposes.session)
+    let name = Name::container(&names::part(about.profile).unwrap_or_else(|_| "own".to_owned()), &box_id)
         .map_err(DockerError::from)?;
-    // A stopped box of the same session may have left some.
-    store.clear(purposes.session)?;
-    let (files, listener) = store.furnish(purposes.session, &compiled, guest)?;
+    let (files, listener) = store.furnish(&box_id, &compiled, guest)?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let labels = labels::sandbox(
         &owner,
-        &labels::Sandbox { session: purposes.session, profile: purposes.profile, policy: &hash, created },
+        &labels::Sandbox { session: about.session, profile: about.profile, policy: &hash, created },
     );
-    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, purposes.slug, &owner).await })?;
+    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, slug, &owner).await })?;
     let parts = Parts {
         name: name.clone(),
         image: &image,
@@ -145,6 +134,14 @@ pub fn start(
 fn keeps_home(plan: &Plan) -> bool {
     use ringfence_policy::plan::Volume;
     plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { volume: Volume::Home, .. }))
+}
+
+/// Twelve random digits: what a container and its files are called by.
+fn fresh_id() -> String {
+    let mut bytes = [0u8; 6];
+    // Cannot fail for so few bytes once the system is up; a name that is taken is an error of its own.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a container is made from; another one means another container.

@@ -16,6 +16,7 @@ pub mod request;
 mod seccomp;
 pub mod volumes;
 
+pub use container::Container;
 pub use daemon::{Abilities, Daemon};
 pub use error::{DockerError, Step};
 pub use names::Name;

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
@@ -18,11 +17,14 @@ use super::compile::{Compiled, Source, unmet};
 use super::daemon::Abilities;
 use super::names::Name;
 use super::seccomp;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, GUEST_PROCESSES};
 
 /// Where the guest and the socket to it lie inside.
 pub const GUEST: &str = "/dev/ringfence/guest";
 pub const CHANNEL: &str = "/dev/ringfence/channel";
+
+/// Descriptors that a guest may have.
+const GUEST_FILES: u64 = 8192;
 
 /// Somebody who is not root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,8 +234,8 @@ impl Request {
             // As much as the memory: none of it is swap.
             memory_swap: memory,
             nano_cpus: limits.cpus.map(|cpus| (cpus * 1e9) as i64),
-            // The guest counts too.
-            pids_limit: limits.pids.map(|pids| to_i64(pids) + 2),
+            // The guest's own do not count against the caller.
+            pids_limit: limits.pids.map(|pids| to_i64(pids + 1 + GUEST_PROCESSES)),
             ulimits: Some(self.ulimits()),
             cap_drop: Some(vec!["ALL".to_owned()]),
             security_opt: Some(vec!["no-new-privileges:true".to_owned(), format!("seccomp={}", self.filter)]),
@@ -258,8 +260,8 @@ impl Request {
         };
         // 0 would not stop a core dump that is piped to a program; 1 does.
         let mut all = vec![limit("core", 1)];
-        all.extend(self.limits.files.map(|files| limit("nofile", files)));
-        all.extend(self.limits.cpu_time.map(|time: Duration| limit("cpu", time.as_secs().max(1) + 1)));
+        // The guest needs a few for each stream; it gives commands what the policy says, and processor time as well.
+        all.extend(self.limits.files.map(|files| limit("nofile", files.max(GUEST_FILES))));
         all
     }
 

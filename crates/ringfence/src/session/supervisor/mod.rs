@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
-use crate::engines::{self, Engine, EngineError, Running};
+use crate::engines::{self, About, Engine, EngineError, Inhabited};
 use crate::report::Report;
 use clients::Client;
 pub(super) use clients::address;
@@ -137,7 +137,7 @@ pub(super) struct Supervisor {
     epoll: OwnedFd,
     listener: OwnedFd,
     /// `None` when the box has ended.
-    running: Option<Running>,
+    running: Option<Inhabited>,
     guest: Wire,
     /// Open streams of the guest.
     streams: HashMap<u32, Stream>,
@@ -166,9 +166,11 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Makes the box, and listens.
-    fn make(start: Start) -> Result<Supervisor, SuperviseError> {
+    fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
         let place = Place::new(&start.dir);
-        let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
+        let about =
+            About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
+        let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;
         let path = place.socket(&start.id);
