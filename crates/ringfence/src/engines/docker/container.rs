@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
-    RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
 use ringfence_linux::limits::{Gauge, Usage};
@@ -73,6 +73,7 @@ pub fn start(
     about: About<'_>,
     progress: OnProgress<'_>,
 ) -> Result<Made, EngineError> {
+    request::Unprivileged::check(plan)?;
     let daemon = Daemon::connect(facts)?;
     let (abilities, image) = super::block_on(async {
         let abilities = daemon.abilities().await?;
@@ -98,7 +99,7 @@ pub fn start(
         &owner,
         &labels::Sandbox { session: about.session, profile: about.profile, policy: &hash, created },
     );
-    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, slug, &owner).await })?;
+    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, &image, slug, &owner, &store).await })?;
     let parts = Parts {
         name: name.clone(),
         image: &image,
@@ -108,16 +109,14 @@ pub fn start(
         ephemeral: !keeps_home,
     };
     let request = request::request(plan, &compiled, &abilities, parts)?;
-    let store = store.path();
     let (id, pid, channel) = super::block_on(async {
-        let id = create(&daemon, &request, store, &owner).await?;
-        match run(&daemon, &request, &id, &listener).await {
-            Ok((pid, channel)) => Ok((id, pid, channel)),
-            Err(error) => {
-                // What is left is found by its labels, should this fail as well.
-                let _ = remove(&daemon, &id).await;
-                Err(error)
+        match bring_up(&daemon, &request, &store, &owner, &listener).await {
+            // Older daemons look the network up when a container starts, newer ones when it is created.
+            Err((error, Some(network))) if error.status() == Some(404) && !exists(&daemon, &network).await => {
+                network::forget(&daemon, store.path())?;
+                bring_up(&daemon, &request, &store, &owner, &listener).await.map_err(|(error, _)| error)
             }
+            result => result.map_err(|(error, _)| error),
         }
     })?;
     drop(listener);
@@ -186,37 +185,54 @@ fn has_access_list(path: &Path) -> bool {
     )
 }
 
-async fn create(daemon: &Daemon, request: &Request, state: &Path, owner: &Owner) -> Result<String, DockerError> {
+/// Creates a container and starts it; with an error comes the network that it was to be on.
+async fn bring_up(
+    daemon: &Daemon,
+    request: &Request,
+    store: &Store,
+    owner: &Owner,
+    listener: &UnixListener,
+) -> Result<(String, i32, OwnedFd), (DockerError, Option<String>)> {
+    let network = match request.reach() {
+        Reach::Nothing => None,
+        Reach::Bridge(_) => Some(network::ensure(daemon, store.path()).await.map_err(|error| (error, None))?),
+    };
+    let created = create(daemon, request, network.as_deref(), owner).await;
+    let id = created.map_err(|error| (error, network.clone()))?;
+    match run(daemon, &id, listener).await {
+        Ok((pid, channel)) => Ok((id, pid, channel)),
+        Err(error) => {
+            // What is left is found by its labels, should this fail as well.
+            let _ = remove(daemon, &id).await;
+            Err((error, network))
+        }
+    }
+}
+
+async fn create(
+    daemon: &Daemon,
+    request: &Request,
+    network: Option<&str>,
+    owner: &Owner,
+) -> Result<String, DockerError> {
     let mut again = true;
     loop {
-        let network = match request.reach() {
-            Reach::Nothing => None,
-            Reach::Bridge(_) => Some(network::ensure(daemon, state).await?),
-        };
         let options = CreateContainerOptionsBuilder::new().name(request.name.as_str()).build();
-        let created = daemon.docker().create_container(Some(options), request.body(network.as_deref())).await;
-        let error = match created {
+        let error = match daemon.docker().create_container(Some(options), request.body(network)).await {
             Ok(created) => return Ok(created.id),
             Err(source) => daemon.error(Step::CreateContainer, source),
         };
-        match error.status() {
-            // One of this name is there. What a crash left is ours to remove; anything else is not.
-            Some(409) if again => clear_name(daemon, request, owner, error).await?,
-            // Newer daemons look the network up when a container is created.
-            Some(404) if again && network.is_some() && !exists(daemon, network.as_deref()).await => {
-                network::forget(daemon, state)?;
-            }
-            _ => return Err(error),
+        // One of this name is there. What a crash left is ours to remove; anything else is not.
+        if error.status() != Some(409) || !again {
+            return Err(error);
         }
+        clear_name(daemon, request, owner, error).await?;
         again = false;
     }
 }
 
-async fn exists(daemon: &Daemon, network: Option<&str>) -> bool {
-    match network {
-        None => true,
-        Some(id) => daemon.docker().inspect_network(id, None).await.is_ok(),
-    }
+async fn exists(daemon: &Daemon, network: &str) -> bool {
+    daemon.docker().inspect_network(network, None).await.is_ok()
 }
 
 async fn clear_name(daemon: &Daemon, request: &Request, owner: &Owner, taken: DockerError) -> Result<(), DockerError> {
@@ -230,13 +246,7 @@ async fn clear_name(daemon: &Daemon, request: &Request, owner: &Owner, taken: Do
 }
 
 /// Starts a container, and waits until its guest calls.
-async fn run(
-    daemon: &Daemon,
-    request: &Request,
-    id: &str,
-    listener: &UnixListener,
-) -> Result<(i32, OwnedFd), DockerError> {
-    hand_over_volumes(daemon, request, id).await?;
+async fn run(daemon: &Daemon, id: &str, listener: &UnixListener) -> Result<(i32, OwnedFd), DockerError> {
     let started = daemon.docker().start_container(id, None).await;
     started.map_err(|source| daemon.error(Step::StartContainer, source))?;
     let channel = tokio::select! {
@@ -282,33 +292,13 @@ async fn ended(daemon: &Daemon, id: &str) -> DockerError {
     }
 }
 
-/// A fresh volume is root's. A tape with nothing but the directory itself hands it over, before anything runs.
-async fn hand_over_volumes(daemon: &Daemon, request: &Request, id: &str) -> Result<(), DockerError> {
-    let (uid, gid) = request.user();
-    for target in request.owned_volumes() {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Directory);
-        header.set_mode(0o755);
-        header.set_uid(u64::from(uid));
-        header.set_gid(u64::from(gid));
-        header.set_size(0);
-        let mut tape = tar::Builder::new(Vec::new());
-        let written = tape.append_data(&mut header, "./", io::empty()).and_then(|()| tape.into_inner());
-        let tape = written.map_err(|source| DockerError::Files { what: "pack", path: target.to_path_buf(), source })?;
-        let options = UploadToContainerOptionsBuilder::new().path(&target.display().to_string()).build();
-        let sent = daemon.docker().upload_to_container(id, Some(options), bollard::body_full(tape.into())).await;
-        sent.map_err(|source| daemon.error(Step::PrepareVolume, source))?;
-    }
-    Ok(())
-}
-
 async fn inspect(daemon: &Daemon, id: &str) -> Result<ContainerInspectResponse, DockerError> {
     let found = daemon.docker().inspect_container(id, None).await;
     found.map_err(|source| daemon.error(Step::InspectContainer, source))
 }
 
 /// Kills and removes a container, and waits until it is gone. That it is gone already is what is wanted.
-async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
+pub(super) async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
     let until = std::time::Instant::now() + LAST_WAIT;
     loop {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();

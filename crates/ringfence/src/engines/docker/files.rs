@@ -69,6 +69,17 @@ impl Store {
         &self.0
     }
 
+    /// Whether exactly this was noted.
+    pub fn noted(&self, name: &str, text: &str) -> bool {
+        fs::read_to_string(self.0.join(name)).is_ok_and(|noted| noted == text)
+    }
+
+    /// Notes what needs not be done again.
+    pub fn note(&self, name: &str, text: &str) -> Result<(), DockerError> {
+        let path = self.0.join(name);
+        fs::write(&path, text).map_err(failed("write", &path))
+    }
+
     /// Ids of boxes that have files here.
     pub fn boxes(&self) -> Result<Vec<String>, DockerError> {
         let dir = self.0.join("boxes");

@@ -189,15 +189,6 @@ fn space(user: Unprivileged, mode: u32, size: u64, inodes: u64, exec: bool) -> S
 }
 
 impl Request {
-    /// Targets of volumes that the user of the container is to own.
-    pub fn owned_volumes(&self) -> impl Iterator<Item = &Path> {
-        self.volumes.iter().filter(|(_, (_, writable))| *writable).map(|(target, _)| target.as_path())
-    }
-
-    pub fn user(&self) -> (u32, u32) {
-        (self.user.uid, self.user.gid)
-    }
-
     pub fn reach(&self) -> &Reach {
         &self.reach
     }
