@@ -2,12 +2,15 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use ringfence::policy::Guarantee;
 use ringfence::policy::layer::{FlagError, Layer};
+use ringfence::policy::limits::parse_duration;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
+use ringfence::records::Status;
 
 /// Runs commands that an AI agent chose in a sandbox whose walls you can read.
 #[derive(Debug, Parser)]
@@ -26,6 +29,9 @@ impl Cli {
             && separated(std::env::args_os().skip(1)).is_none()
         {
             return Ok(Cli { command: Command::Run(run) });
+        }
+        if let Some(exec) = SessionExec::read_plain(std::env::args_os().skip(1)) {
+            return Ok(Cli { command: Command::Session(Session::Exec(exec)) });
         }
         let cli = Cli::try_parse()?;
         if let Some((flag, value)) = separated(std::env::args_os().skip(1)) {
@@ -53,6 +59,11 @@ pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
     #[command(after_help = RUN_HELP)]
     Run(Run),
+    /// Live sandboxes: create one, run many commands in it, move files, end it
+    #[command(subcommand)]
+    Session(Session),
+    /// Clear what sessions left that have ended or were killed
+    Gc,
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -62,6 +73,8 @@ pub enum Command {
     Config(Config),
     /// Say whether a path could be read or written, or a host reached, and which rule decides
     Explain(Explain),
+    /// List what was run, and how it ended
+    History(History),
     /// Trust a project's `.ringfence.toml` with what it would loosen
     Trust(Trust),
     /// Print completions for a shell
@@ -154,7 +167,7 @@ impl Run {
 }
 
 /// Flags that shape the policy.
-#[derive(Debug, Default, PartialEq, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
     #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
@@ -171,6 +184,18 @@ pub struct PolicyFlags {
     /// Work in this directory
     #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Policy")]
     pub cwd: Option<PathBuf>,
+
+    /// Make the box of this container image (only Docker can)
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub image: Option<String>,
+
+    /// Run as these ids inside, or as yourself (`caller`)
+    #[arg(long, value_name = "UID:GID", help_heading = "Policy")]
+    pub user: Option<String>,
+
+    /// Share a package cache with other boxes: cargo, go, npm, pip, pnpm, uv, yarn (repeatable; only Docker can)
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub cache: Vec<String>,
 
     /// Let the network in, or keep it out (`--network=false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
@@ -270,6 +295,8 @@ pub enum EngineFlag {
     Native,
     /// The bwrap program
     Bubblewrap,
+    /// Containers
+    Docker,
 }
 
 fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
@@ -278,11 +305,219 @@ fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
     })
 }
 
+#[derive(Debug, Subcommand)]
+pub enum Session {
+    /// Make a session, and print its id
+    Create(SessionCreate),
+    /// Run a command in a session
+    #[command(after_help = RUN_HELP)]
+    Exec(SessionExec),
+    /// A terminal in a session
+    Shell(SessionShell),
+    /// List sessions
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say everything about a session, and how each guarantee is kept
+    Show {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what was written in a session, as far as it is kept
+    Logs(SessionLogs),
+    /// Give a session more time
+    Extend {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// What is left of its life from now on, such as 2h
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        life: Option<Duration>,
+        /// It ends when it was idle for so long
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        idle: Option<Duration>,
+    },
+    /// End a session with everything in it, or one execution
+    Stop {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        #[arg(value_name = "EXECUTION")]
+        execution: Option<String>,
+    },
+    /// End sessions if they live, and forget them; a home of its own stays
+    Rm {
+        #[arg(value_name = "SESSION", required = true)]
+        sessions: Vec<String>,
+        /// Remove the home too, with all that is in it
+        #[arg(long)]
+        home: bool,
+        /// Do not ask
+        #[arg(long, requires = "home")]
+        yes: bool,
+    },
+    /// Copy files and directories in (`SRC SESSION:DST`) or out (`SESSION:SRC DST`)
+    Cp {
+        #[arg(value_hint = ValueHint::AnyPath)]
+        from: OsString,
+        #[arg(value_hint = ValueHint::AnyPath)]
+        to: OsString,
+    },
+    /// Let local programs connect to a port in a session
+    Forward {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// The port inside; another one on this side with LOCAL:PORT, any free one with 0:PORT
+        #[arg(value_name = "[LOCAL:]PORT", value_parser = parse_ports)]
+        ports: (u16, u16),
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct SessionCreate {
+    /// A name for it, which no other live session has
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Take the live session of this name if there is one
+    #[arg(long, requires = "name")]
+    pub reuse: bool,
+
+    /// End it when it was idle for so long (`never`: do not)
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_span)]
+    pub idle: Span,
+
+    /// End it after so long (`never`: do not)
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
+    pub life: Span,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+}
+
+/// A time that may be without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Option<Duration>);
+
+#[derive(Debug, Default, PartialEq, Args)]
+pub struct SessionExec {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Time until the command is ended, such as 30s, up to the session's ceiling
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub timeout: Option<Duration>,
+
+    /// Start in this directory of the session
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+
+    /// Pass a variable of the environment, or set it (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+
+    /// Pass our standard input on; without, the command's is empty
+    #[arg(long)]
+    pub stdin: bool,
+
+    /// Capture the output, and print one JSON object in its place
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the id of the execution and leave it running
+    #[arg(long, conflicts_with = "stdin")]
+    pub background: bool,
+
+    /// The command and its arguments; flags of Ringfence end here
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+impl SessionExec {
+    /// Reads the plainest command lines without clap: see [`Run::read_plain`].
+    fn read_plain(args: impl Iterator<Item = OsString>) -> Option<SessionExec> {
+        let mut args = args;
+        if args.next()? != "session" || args.next()? != "exec" {
+            return None;
+        }
+        let mut exec = SessionExec::default();
+        loop {
+            let arg = args.next()?;
+            match arg.to_str()? {
+                "--" => break,
+                "--json" if !exec.json => exec.json = true,
+                "--stdin" if !exec.stdin => exec.stdin = true,
+                text if text.starts_with('-') || text.is_empty() || !exec.session.is_empty() => return None,
+                text => exec.session = text.to_owned(),
+            }
+        }
+        exec.command = args.collect();
+        (!exec.session.is_empty() && !exec.command.is_empty()).then_some(exec)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct SessionShell {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Start in this directory of the session
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+
+    /// A program instead of a shell
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionLogs {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Of this execution alone, and nothing but what it wrote
+    #[arg(value_name = "EXECUTION")]
+    pub execution: Option<String>,
+
+    /// Go on until it has ended
+    #[arg(short, long, requires = "execution")]
+    pub follow: bool,
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn parse_span(text: &str) -> Result<Span, String> {
+    if text == "never" { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
+}
+
+/// The local port and the one inside.
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("`{text}` is not a port"));
+    let (local, inside) = match text.split_once(':') {
+        Some((local, inside)) => (port(local)?, port(inside)?),
+        None => (port(text)?, port(text)?),
+    };
+    if inside == 0 { Err("port 0 is nobody's".to_owned()) } else { Ok((local, inside)) }
+}
+
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// As root: make Docker's network of sandboxes, and close this host's services to it (once after each start)
+    #[arg(long)]
+    pub prepare_network: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -313,6 +548,110 @@ pub struct Explain {
     /// A path (with a slash in it, or there), or the name or address of a host; without it: the working directory
     #[arg(value_name = "PATH|HOST", value_hint = ValueHint::AnyPath)]
     pub what: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct History {
+    #[command(subcommand)]
+    pub command: Option<HistoryCommand>,
+
+    #[command(flatten)]
+    pub list: HistoryList,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryList {
+    /// List the latest so many; 0 lists all
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: u64,
+
+    /// List what began since then: `2h`, `2026-01-31`, `2026-01-31T12:00:00Z`
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+
+    /// List what ended, or stands, like this
+    #[arg(long, value_enum, value_name = "STATUS")]
+    pub status: Option<StatusFlag>,
+
+    /// List what ran under this profile
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+
+    /// List commands with this text in them
+    #[arg(long, value_name = "TEXT")]
+    pub command: Option<String>,
+
+    /// List what ran in this session
+    #[arg(long, value_name = "ID")]
+    pub session: Option<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum HistoryCommand {
+    /// Print everything about one record
+    Show {
+        /// The id, or the beginning of it
+        id: String,
+
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove old records; without flags: as configured
+    Prune(HistoryPrune),
+    /// Change the tables of the database to another version, for an older Ringfence
+    Migrate {
+        /// The version
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+        to: i64,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryPrune {
+    /// Remove what began longer ago than this, such as 30d
+    #[arg(long, value_name = "TIME")]
+    pub older_than: Option<String>,
+
+    /// Remove the oldest until the rest is no larger than this, such as 100m
+    #[arg(long, value_name = "SIZE")]
+    pub max_size: Option<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The statuses that a flag can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusFlag {
+    /// Not ended yet
+    Running,
+    /// The command ended by itself
+    Exited,
+    /// A signal ended it
+    Signaled,
+    /// Ringfence could not run it
+    Failed,
+    /// Whoever ran it was killed
+    Interrupted,
+}
+
+impl From<StatusFlag> for Status {
+    fn from(flag: StatusFlag) -> Status {
+        match flag {
+            StatusFlag::Running => Status::Running,
+            StatusFlag::Exited => Status::Exited,
+            StatusFlag::Signaled => Status::Signaled,
+            StatusFlag::Failed => Status::Failed,
+            StatusFlag::Interrupted => Status::Interrupted,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -354,6 +693,7 @@ impl PolicyFlags {
             Some(EngineFlag::Auto) => layer.engine(EngineChoice::Auto),
             Some(EngineFlag::Native) => layer.engine(EngineChoice::Native),
             Some(EngineFlag::Bubblewrap) => layer.engine(EngineChoice::Bubblewrap),
+            Some(EngineFlag::Docker) => layer.engine(EngineChoice::Docker),
         }
         type Switch = fn(&mut Layer, bool);
         let switches: [(Option<bool>, Switch); 5] = [
@@ -381,9 +721,14 @@ impl PolicyFlags {
 
     fn texts(&self, layer: &mut Layer) -> Result<(), BadFlag> {
         type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
-        let repeated: [(&'static str, &[String], Set); 2] =
-            [("preset", &self.preset, Layer::preset), ("allow-syscall", &self.allow_syscall, Layer::allow_syscall)];
-        let single: [(&'static str, &Option<String>, Set); 9] = [
+        let repeated: [(&'static str, &[String], Set); 3] = [
+            ("preset", &self.preset, Layer::preset),
+            ("cache", &self.cache, Layer::cache),
+            ("allow-syscall", &self.allow_syscall, Layer::allow_syscall),
+        ];
+        let single: [(&'static str, &Option<String>, Set); 11] = [
+            ("image", &self.image, Layer::image),
+            ("user", &self.user, Layer::user),
             ("memory", &self.memory, Layer::memory),
             ("cpus", &self.cpus, Layer::cpus),
             ("pids", &self.pids, Layer::pids),
@@ -461,6 +806,31 @@ mod tests {
         }
         assert!(read > 1000, "{read}");
         assert!(plain(&[]).is_some() && plain(&["--network=false", "--", "/bin/true"]).is_some());
+    }
+
+    #[test]
+    fn plain_session_lines_are_read_as_clap_reads_them() {
+        let words =
+            ["s", "--json", "--stdin", "--", "ls", "-la", "--cwd", "--timeout=1s", "", "--bogus", "--background"];
+        let mut read = 0;
+        for a in words {
+            for b in words {
+                for c in words {
+                    for d in words {
+                        let line = ["session", "exec", a, b, c, d];
+                        let Some(plain) = SessionExec::read_plain(line.iter().map(OsString::from)) else { continue };
+                        let clap = Cli::try_parse_from([&["ringfence"], &line[..]].concat()).ok();
+                        let clap = clap.and_then(|cli| match cli.command {
+                            Command::Session(Session::Exec(exec)) => Some(exec),
+                            _ => None,
+                        });
+                        assert_eq!(Some(plain), clap, "{line:?}");
+                        read += 1;
+                    }
+                }
+            }
+        }
+        assert!(read > 50, "{read}");
     }
 
     #[test]

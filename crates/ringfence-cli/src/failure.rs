@@ -8,6 +8,8 @@ use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::TreeError;
+use ringfence::records::StoreError;
+use ringfence::session::SessionError;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -38,8 +40,12 @@ pub enum Kind {
     Engine,
     NotExecutable,
     NotFound,
+    /// A session that is not there, has ended, or cannot be used so.
+    Session,
     /// Output could not be written.
     Output,
+    /// Records of the past cannot be used.
+    Records,
 }
 
 impl Kind {
@@ -172,6 +178,30 @@ impl From<PlanError> for Failure {
     }
 }
 
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let message = error.to_string();
+        match error {
+            SessionError::Plan(error) => error.into(),
+            SessionError::Engine(error) => error.into(),
+            SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
+            SessionError::NotFound(_) => {
+                Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
+            }
+            SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
+                .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Policy, message)
+                .hint("ask for less, or create the session with a higher `timeout-ceiling`"),
+            SessionError::Start(_) => {
+                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
+            }
+            _ => Failure::new(Kind::Session, message),
+        }
+    }
+}
+
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Failure {
         let failure = Failure::new(Kind::Policy, error.to_string());
@@ -183,10 +213,30 @@ impl From<TreeError> for Failure {
             )),
             TreeError::Synthetic { .. } => failure.hint("leave the rule away: /proc and /dev are never the host's"),
             TreeError::WorkdirExcluded { .. } | TreeError::WorkdirTooWide(_) => failure.hint(ANOTHER_DIRECTORY),
+            TreeError::WorkdirNotShown(_) => failure.hint("show it with --ro . or --rw ."),
             TreeError::LinkInWritable { .. } => {
                 failure.hint("a sandbox could have planted it: name what it leads to, or replace the link")
             }
             TreeError::Lookup { .. } => failure,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let failure = Failure::new(Kind::Records, error.to_string());
+        match error {
+            StoreError::Open { .. } | StoreError::Database(_) => failure.hint(
+                "runs are recorded all the same, in the journal beside it; a database that is broken can be moved away",
+            ),
+            StoreError::Newer { known, .. } => failure
+                .hint(format!("use the newer Ringfence, or let it go back: ringfence history migrate --to {known}")),
+            StoreError::Ambiguous { .. } => failure.hint("write more of it"),
+            StoreError::NoRecord(_) => failure.hint("`ringfence history` lists them"),
+            StoreError::Migrate { .. }
+            | StoreError::NoVersion(_)
+            | StoreError::Journal(_)
+            | StoreError::Lock { .. } => failure,
         }
     }
 }
@@ -198,13 +248,23 @@ impl From<EngineError> for Failure {
             EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
             EngineError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
             EngineError::Unmet { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
+            EngineError::Cannot { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
+            EngineError::Docker(error) => {
+                let failure = Failure::new(Kind::Engine, message);
+                match error.cure() {
+                    Some(cure) => failure.hint(cure),
+                    None => failure,
+                }
+            }
             EngineError::NoEngine(refusals) => {
                 let mut message = "no engine can honour this policy".to_owned();
                 let mut hints: Vec<String> = Vec::new();
                 for refusal in refusals {
                     message.push_str(&format!("\n  {refusal}"));
-                    if let EngineError::Unmet { cure, engine, .. } = refusal {
-                        hints.push(format!("{engine}: {cure}"));
+                    match refusal {
+                        EngineError::Unmet { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
+                        EngineError::Cannot { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
+                        _ => {}
                     }
                 }
                 Failure { kind: Kind::Engine, message, hints }.hint("`ringfence doctor` looks at everything they need")

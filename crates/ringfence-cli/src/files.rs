@@ -1,11 +1,12 @@
 //! Where Ringfence keeps its own files on this host, and how they are read.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ringfence::facts::FactsError;
 use ringfence::policy::facts::Facts;
 
 /// The name of the project's file.
@@ -33,19 +34,39 @@ pub enum FileError {
 pub struct Places {
     pub config: PathBuf,
     pub state: PathBuf,
+    /// Sockets and state of live sessions: gone at the next boot where the system has such a place.
+    pub sessions: PathBuf,
 }
 
 impl Places {
     pub fn new(facts: &Facts) -> Places {
-        let base = |variable: &str, fallback: &str| {
-            let set = facts.env.get(OsStr::new(variable)).map(Path::new).filter(|path| path.is_absolute());
-            set.map_or_else(|| facts.home.join(fallback), Path::to_path_buf).join("ringfence")
-        };
-        Places { config: base("XDG_CONFIG_HOME", ".config"), state: base("XDG_STATE_HOME", ".local/state") }
+        Places::by(&facts.home, |variable| facts.env.get(OsStr::new(variable)).cloned())
+    }
+
+    /// Without the other facts, which take their time.
+    pub fn here() -> Result<Places, FactsError> {
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).ok_or(FactsError::NoHome)?;
+        let real = Path::new(&home).canonicalize();
+        let home = real.map_err(|source| FactsError::Home { path: home.into(), source })?;
+        Ok(Places::by(&home, |variable| std::env::var_os(variable)))
+    }
+
+    fn by(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Places {
+        let set = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = |name: &str, fallback: &str| set(name).unwrap_or_else(|| home.join(fallback)).join("ringfence");
+        let state = base("XDG_STATE_HOME", ".local/state");
+        let runtime = set("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).map(|dir| dir.join("ringfence"));
+        let sessions = runtime.unwrap_or_else(|| state.clone()).join("sessions");
+        Places { config: base("XDG_CONFIG_HOME", ".config"), state, sessions }
     }
 
     pub fn global_file(&self) -> PathBuf {
         self.config.join("config.toml")
+    }
+
+    /// Where records are kept.
+    pub fn records(&self) -> PathBuf {
+        self.state.join("records")
     }
 
     pub fn trust_file(&self) -> PathBuf {

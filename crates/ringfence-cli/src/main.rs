@@ -9,6 +9,7 @@ mod failure;
 mod files;
 mod guard;
 mod output;
+mod record;
 mod report;
 mod situation;
 mod trust;
@@ -26,6 +27,9 @@ fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
+    if let Some(code) = commands::session::supervise() {
+        return code;
+    }
     let result = match Cli::read() {
         Ok(cli) => dispatch(cli.command),
         Err(error) => return commands::usage(&error),
@@ -39,9 +43,12 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Session(session) => commands::session::session(&session),
+        Command::Gc => commands::session::gc(),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),
+        Command::History(history) => commands::history::history(&history),
         Command::Explain(explain) => commands::explain::explain(&explain),
         Command::Trust(trust) => commands::trust::trust(&trust),
         Command::Completions { shell } => commands::generate::completions(shell),

@@ -7,6 +7,7 @@ use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
+use ringfence::records::Journal;
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -20,6 +21,8 @@ use crate::trust::TrustStore;
 pub struct Situation {
     pub facts: Facts,
     pub resolved: Resolved,
+    /// Where records are kept.
+    pub records: PathBuf,
 }
 
 impl Situation {
@@ -31,9 +34,15 @@ impl Situation {
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
-        inputs.own_dirs = vec![places.config, places.state];
+        let records = places.records();
+        // There before the plan is made, which hides it. Where it cannot be made there is nothing to hide.
+        if !records.is_dir() {
+            let _ = Journal::new(&records).make();
+        }
+        inputs.records_dir = Some(records.clone());
+        inputs.own_dirs = vec![places.config, places.state, places.sessions];
         let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved })
+        Ok(Situation { facts, resolved, records })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {
@@ -41,10 +50,10 @@ impl Situation {
             EngineChoice::Auto => Ok(Choice::Auto),
             EngineChoice::Native => Ok(Choice::Only(Engine::Native)),
             EngineChoice::Bubblewrap => Ok(Choice::Only(Engine::Bubblewrap)),
-            engine @ (EngineChoice::Docker | EngineChoice::Kubernetes) => {
-                let asked =
-                    format!("engine {engine} (profile {}) cannot run single commands", self.resolved.policy.profile);
-                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
+            EngineChoice::Docker => Ok(Choice::Only(Engine::Docker)),
+            engine @ EngineChoice::Kubernetes => {
+                let asked = format!("engine {engine} (profile {}) is not there yet", self.resolved.policy.profile);
+                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native, bubblewrap or docker"))
             }
         }
     }

@@ -134,8 +134,8 @@ fn a_box_cannot_trust_for_the_user() {
         "--rw",
         &format!("{home}/.local"),
         "--ro",
-        support::PROGRAM,
-        support::PROGRAM,
+        support::program(),
+        support::program(),
         "trust",
         "--yes",
     ]);
@@ -154,6 +154,32 @@ fn doctor_finds_an_engine() {
         assert!(["ok", "degraded", "missing"].contains(&fact["state"].as_str().unwrap()));
         assert_eq!(fact["cure"].is_null(), fact["state"] == "ok", "{fact}");
     }
+    assert_eq!(json["inside"], false);
+}
+
+#[test]
+fn doctor_says_when_it_is_inside() {
+    let place = Place::new();
+    let program = support::program();
+    let json = place.ringfence(&["run", "--ro", program, program, "doctor", "--json"]).json();
+    assert_eq!(json["inside"], true);
+    let facts = json["facts"].as_array().unwrap();
+    let of = |name: &str| facts.iter().find(|fact| fact["fact"] == name).unwrap();
+    assert!(of("sandbox")["detail"].as_str().unwrap().contains("inside a sandbox"));
+    assert!(of("user namespaces")["cure"].as_str().unwrap().contains("--nesting"), "{}", of("user namespaces"));
+}
+
+#[test]
+fn doctor_looks_for_bwrap_where_the_engine_does() {
+    let place = Place::new();
+    // One in PATH, that a box may have put there, is neither found nor run.
+    place.write("bin/bwrap", "#!/bin/sh\ntouch ~/was-run\necho bubblewrap 9.9\n");
+    let own = place.home.join("bin/bwrap");
+    std::fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", place.home.join("bin").display());
+    let done = support::Done::new(place.command(["doctor"]).env("PATH", path).output().unwrap());
+    assert!(done.out.contains("bubblewrap") && !done.out.contains("9.9"), "{}", done.out);
+    assert!(!place.home.join("was-run").exists());
 }
 
 #[test]
@@ -169,4 +195,9 @@ fn help_completions_and_manual_come_from_one_source() {
             assert!(place.ringfence(&["completions", shell]).out.contains(name), "{shell} {flag}");
         }
     }
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

@@ -308,7 +308,7 @@ fn the_second_interrupt_ends_by_force() {
 fn check_says_which() {
     let place = Place::new();
     place.ringfence(&["check"]).expect(1, "outside\n");
-    place.ringfence(&["run", "--ro", support::PROGRAM, support::PROGRAM, "check"]).expect(0, "inside\n");
+    place.ringfence(&["run", "--ro", support::program(), support::program(), "check"]).expect(0, "inside\n");
 }
 
 #[test]
@@ -336,4 +336,9 @@ fn guards_stand_in_front_of_programs() {
     let config = place.home.join("own.toml");
     let done = place.run(&["--config", config.to_str().unwrap()], "/usr/bin/printf %s-end x");
     done.expect(0, "wrapped %s-end x\nx-end");
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

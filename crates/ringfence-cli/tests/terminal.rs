@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, Winsize};
-use support::{PROGRAM, Place};
+use support::{Place, program};
 
 struct Terminal {
     master: OwnedFd,
@@ -35,7 +35,7 @@ impl Terminal {
         command.args(["-c", "-w", "bash", "--norc", "--noediting", "-i"]);
         command.current_dir(&place.project).stdin(stdio()).stdout(stdio()).stderr(stdio());
         place.environment(&mut command);
-        command.env("PS1", "outer> ").env("R", PROGRAM);
+        command.env("PS1", "outer> ").env("R", program());
         let child = command.spawn().unwrap();
         let mut terminal = Terminal { master, child, seen: String::new() };
         terminal.until("outer> ");
@@ -246,4 +246,9 @@ fn nothing_types_into_the_outer_terminal() {
     // stdout alone is ours to write: what is typed cannot be read through it.
     let shown = terminal.line("echo piped | $R run sh -c 'cat; cat <&1; echo code $?'");
     assert!(shown.contains("piped") && shown.contains("code 1"), "{shown}");
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

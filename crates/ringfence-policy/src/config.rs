@@ -10,8 +10,8 @@ use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::layer::{
-    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings, is_image_name, is_syscall_name,
-    missing_in_file, unlimited,
+    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings, is_image_name,
+    is_syscall_name, missing_in_file, unlimited,
 };
 use crate::limits::{self, LimitError};
 use crate::policy::{Guard, Network, User};
@@ -57,6 +57,8 @@ pub enum ConfigErrorKind {
     Group(String),
     #[error("`commands`: `{0}` is not the name of a program")]
     Program(String),
+    #[error("`{0}` belongs to your own configuration file, at its top")]
+    OwnFileOnly(String),
     #[error("profile `{0}` is built in and cannot be defined again; choose another name and extend it")]
     BuiltIn(String),
 }
@@ -79,12 +81,15 @@ const SETTINGS: &[&str] = &[
     "files",
     "env",
     "limits",
+    "records",
     "commands",
     "kernel",
 ];
 
 const LIMITS: &[&str] =
     &["memory", "cpus", "pids", "files", "timeout", "timeout_ceiling", "cpu_time", "tmp_size", "tmp_inodes", "output"];
+
+const RECORDS: &[&str] = &["output", "secrets", "keep", "max_size", "database"];
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -93,7 +98,7 @@ type Item = (At<String>, Range<usize>);
 
 /// Reads one configuration file; `file` is its name in messages and origins.
 pub fn parse(text: &str, file: &str, kind: LayerKind) -> Result<Layer, ConfigError> {
-    let reader = Reader { text, file };
+    let reader = Reader { text, file, kind };
     let table = DeTable::parse(text).map_err(|error| {
         let message = error.message().trim().replace('\n', ", ");
         reader.error(&error.span().unwrap_or(0..0), ConfigErrorKind::Syntax(message))
@@ -116,6 +121,7 @@ pub fn parse(text: &str, file: &str, kind: LayerKind) -> Result<Layer, ConfigErr
 struct Reader<'a> {
     text: &'a str,
     file: &'a str,
+    kind: LayerKind,
 }
 
 impl Reader<'_> {
@@ -261,6 +267,7 @@ impl Reader<'_> {
                     self.limit(&mut settings.limits, &full, key, value)?;
                 }
             }
+            "records" => self.records(&mut settings.records, &full, value)?,
             "commands" => self.commands(settings, &full, value)?,
             "kernel" => {
                 for (key, value) in self.table(&full, value)? {
@@ -358,6 +365,62 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// What is recorded belongs to a policy; where, for how long and how much is one decision for all of them.
+    fn records(&self, out: &mut RecordSettings, full: &str, value: &Value<'_>) -> Result<(), ConfigError> {
+        for (key, value) in self.table(full, value)? {
+            let name = key.get_ref().as_ref();
+            let sub = format!("{full}.{name}");
+            match name {
+                "output" => out.output = Some(self.boolean(&sub, value)?),
+                "secrets" => {
+                    for (name, span) in self.strings(&sub, value)? {
+                        let stem = name.value.strip_suffix('*').unwrap_or(&name.value);
+                        if !is_valid_name(OsStr::new(stem)) || stem.contains('*') {
+                            let name = name.value.replace('\0', "\\0");
+                            return Err(self.error(&span, ConfigErrorKind::EnvName { key: sub, name }));
+                        }
+                        out.secrets.push(name);
+                    }
+                }
+                "keep" | "max_size" | "database" if self.kind == LayerKind::Project || full != "records" => {
+                    return Err(self.error(&key.span(), ConfigErrorKind::OwnFileOnly(sub)));
+                }
+                "keep" => out.keep = Some(self.amount(&sub, value, limits::parse_duration)?),
+                "max_size" => out.max_size = Some(self.amount(&sub, value, limits::parse_size)?),
+                "database" => {
+                    let url = self.string(&sub, value)?;
+                    if !["postgresql://", "postgres://"].iter().any(|scheme| url.value.starts_with(scheme)) {
+                        return Err(self.wrong_type(&sub, "an address that begins with `postgresql://`", value));
+                    }
+                    out.database = Some(url);
+                }
+                _ => return Err(self.unknown(&format!("{full}."), key, RECORDS.iter().copied())),
+            }
+        }
+        Ok(())
+    }
+
+    fn amount<T>(
+        &self,
+        key: &str,
+        value: &Value<'_>,
+        parse: impl FnOnce(&str) -> Result<T, LimitError>,
+    ) -> Result<At<Option<T>>, ConfigError> {
+        let text = self.number_or_text(key, value)?;
+        let parsed = unlimited(&text, parse)
+            .map_err(|source| self.error(&value.span(), ConfigErrorKind::Limit { key: key.to_owned(), source }))?;
+        Ok(self.at(parsed, value))
+    }
+
+    fn number_or_text(&self, key: &str, value: &Value<'_>) -> Result<String, ConfigError> {
+        match value.get_ref() {
+            DeValue::String(text) => Ok(text.to_string()),
+            DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+            DeValue::Float(number) => Ok(number.as_str().to_owned()),
+            _ => Err(self.wrong_type(key, "a number or a string", value)),
+        }
+    }
+
     fn limit(
         &self,
         out: &mut LimitSettings,
@@ -367,12 +430,7 @@ impl Reader<'_> {
     ) -> Result<(), ConfigError> {
         let name = key.get_ref().as_ref();
         let full = format!("{full}.{name}");
-        let text = match value.get_ref() {
-            DeValue::String(text) => text.to_string(),
-            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
-            DeValue::Float(number) => number.as_str().to_owned(),
-            _ => return Err(self.wrong_type(&full, "a number or a string", value)),
-        };
+        let text = self.number_or_text(&full, value)?;
         let failed = |source| self.error(&value.span(), ConfigErrorKind::Limit { key: full.clone(), source });
         match name {
             "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_memory).map_err(failed)?, value)),
@@ -473,6 +531,13 @@ tmp_size = "10MiB"
 tmp_inodes = 100
 output = 1000
 
+[records]
+output = true
+secrets = ["MY_*"]
+keep = "30d"
+max_size = "none"
+database = "postgresql://localhost/x"
+
 [commands]
 git = true
 curl = false
@@ -498,7 +563,9 @@ memory = "1g"
         assert_eq!(settings.limits.files.as_ref().unwrap().value, None);
         assert_eq!(settings.commands.len(), 4);
         assert_eq!(layer.profiles[0].extends.value, "shell");
-        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:47");
+        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:54");
+        assert_eq!(settings.records.keep.as_ref().unwrap().place, "c.toml:37");
+        assert_eq!(settings.records.max_size.as_ref().unwrap().value, None);
         assert_eq!(read("").unwrap(), Layer::new(LayerKind::Global, "c.toml"));
     }
 
@@ -530,6 +597,15 @@ memory = "1g"
             (
                 "[profiles.agent]",
                 "c.toml:1: profile `agent` is built in and cannot be defined again; choose another name and extend it",
+            ),
+            ("[records]\nkep = 1", "c.toml:2: unknown key `records.kep` (did you mean `keep`?)"),
+            (
+                "[records]\ndatabase = \"mysql://x\"",
+                "c.toml:2: `records.database` is an address that begins with `postgresql://`, not a string",
+            ),
+            (
+                "[profiles.x.records]\nkeep = 1",
+                "c.toml:2: `profiles.x.records.keep` belongs to your own configuration file, at its top",
             ),
             (
                 "[kernel]\nallow_syscalls = [\"A B\"]",

@@ -15,6 +15,8 @@ use crate::wire;
 pub struct Facts {
     pub uid: u32,
     pub gid: u32,
+    /// Root starts the box with ids of its own: to the host's files it is a stranger, save where ids are mapped.
+    pub stranger: bool,
     #[serde(with = "wire::path")]
     pub home: PathBuf,
     pub env: BTreeMap<OsString, OsString>,

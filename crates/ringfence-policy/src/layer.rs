@@ -69,6 +69,7 @@ pub struct Settings {
     pub env_drop: Vec<At<String>>,
     pub env_set: Vec<At<(String, OsString)>>,
     pub limits: LimitSettings,
+    pub records: RecordSettings,
     pub commands: Vec<At<(String, CommandSetting)>>,
     pub allow_syscalls: Vec<At<String>>,
 }
@@ -94,6 +95,16 @@ pub struct LimitSettings {
     pub tmp_size: Option<At<u64>>,
     pub tmp_inodes: Option<At<u64>>,
     pub output: Option<At<u64>>,
+}
+
+/// `[records]`; the inner `None` is "without limit".
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RecordSettings {
+    pub output: Option<At<bool>>,
+    pub secrets: Vec<At<String>>,
+    pub keep: Option<At<Option<Duration>>>,
+    pub max_size: Option<At<Option<u64>>>,
+    pub database: Option<At<String>>,
 }
 
 /// One line of `[commands]`.

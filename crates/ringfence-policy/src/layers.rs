@@ -13,11 +13,12 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::env;
-use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, Settings};
+use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration, format_size};
 use crate::policy::{Caches, CommandRule, EnvPolicy, Guard, Network, Policy, Root, STANDARD_IMAGE, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
+use crate::records::Records;
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, PathError, Pattern, decide};
 use crate::suggest::Suggestion;
 
@@ -37,6 +38,8 @@ pub struct Inputs {
     pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
+    /// Where records are kept, which no box may see.
+    pub records_dir: Option<PathBuf>,
 }
 
 impl Inputs {
@@ -51,6 +54,7 @@ impl Inputs {
             home,
             account_home: None,
             own_dirs: Vec::new(),
+            records_dir: None,
         }
     }
 }
@@ -144,6 +148,17 @@ impl Resolved {
         add("limits.tmp_size".into(), format_size(*tmp_size));
         add("limits.tmp_inodes".into(), tmp_inodes.to_string());
         add("limits.output".into(), format_size(*output));
+        let Records { output, secrets, keep, max_size, database } = &policy.records;
+        add("records.output".into(), output.to_string());
+        add("records.keep".into(), time(keep));
+        add("records.max_size".into(), optional_text(*max_size, format_size));
+        if database.is_some() {
+            // A password may be part of it.
+            add("records.database".into(), "set".into());
+        }
+        for name in secrets {
+            add(format!("records.secrets.{name}"), "true".into());
+        }
         for (name, rule) in &policy.commands {
             let text = match rule {
                 CommandRule::Block => "false".into(),
@@ -221,7 +236,7 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs } = inputs;
+    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs, records_dir } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -230,6 +245,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
+    stack.records_dir = records_dir;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -345,6 +361,7 @@ struct Stack {
     home: PathBuf,
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
+    records_dir: Option<PathBuf>,
     profile: &'static Profile,
     name: String,
     engine: EngineChoice,
@@ -358,6 +375,7 @@ struct Stack {
     trace_denials: bool,
     env: EnvPolicy,
     limits: Limits,
+    records: Records,
     commands: BTreeMap<String, CommandRule>,
     allow_syscalls: Vec<String>,
     optional: BTreeSet<crate::Guarantee>,
@@ -377,6 +395,7 @@ impl Stack {
             home,
             account_home: None,
             own_dirs,
+            records_dir: None,
             profile,
             name,
             engine: profile.engine,
@@ -390,6 +409,7 @@ impl Stack {
             trace_denials: false,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
+            records: Records::default(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
             optional: BTreeSet::from(profiles::OPTIONAL),
@@ -504,12 +524,15 @@ impl Stack {
             None => self.root() == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
+        let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
+        let records = self.records_dir.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
         let protected: Vec<FileRule> = own
-            .filter(|path| seen(path))
-            .map(|path| FileRule {
-                access: Access::Ro,
+            .chain(records)
+            .filter(|(_, _, path)| seen(path))
+            .map(|(access, missing, path)| FileRule {
+                access,
                 pattern: Pattern::Exact(path),
-                missing: Missing::Protect(Kind::Dir),
+                missing,
                 origin: Origin { layer: LayerKind::Profile, place: "built-in".into() },
             })
             .collect();
@@ -547,6 +570,7 @@ impl Stack {
             env_drop,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -602,6 +626,23 @@ impl Stack {
         take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
         take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
         take!("limits.output", output => self.limits.output);
+
+        self.records.apply(records);
+        let RecordSettings { output, secrets, keep, max_size, database } = records;
+        let places = [
+            ("records.output", output.as_ref().map(|at| &at.place)),
+            ("records.keep", keep.as_ref().map(|at| &at.place)),
+            ("records.max_size", max_size.as_ref().map(|at| &at.place)),
+            ("records.database", database.as_ref().map(|at| &at.place)),
+        ];
+        for (key, place) in places {
+            if let Some(place) = place {
+                self.origin(key, layer, place);
+            }
+        }
+        for At { value, place } in secrets {
+            self.origin(format!("records.secrets.{value}"), layer, place);
+        }
 
         for At { value, place } in optional {
             self.optional.insert(*value);
@@ -684,6 +725,7 @@ impl Stack {
             env_drop: _,
             env_set,
             limits,
+            records,
             commands,
             allow_syscalls,
         } = settings;
@@ -765,6 +807,14 @@ impl Stack {
             if let Some(verb) = loosens {
                 refuse(place, format!("{verb} command `{name}`"));
             }
+        }
+        // What is recorded is the user's to decide. To call more variables secret takes away; the rest of the table
+        // cannot stand in a project's file.
+        let RecordSettings { output, secrets: _, keep: _, max_size: _, database: _ } = records;
+        if let Some(At { value, place }) = output
+            && *value != self.records.output
+        {
+            refuse(place, format!("changes `records.output` to `{value}`"));
         }
         for At { value, place } in allow_syscalls {
             if !self.allow_syscalls.contains(value) {
@@ -863,6 +913,7 @@ impl Stack {
             env: self.env,
             user: self.user,
             limits: self.limits,
+            records: self.records,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
             optional: self.optional,
@@ -1081,6 +1132,7 @@ mod tests {
             "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
             "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
             "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
+            "[records]\noutput = false\nsecrets = [\"DEPLOY_*\"]",
         ] {
             assert_eq!(host.refused("", project), Vec::<String>::new(), "{project}");
         }
@@ -1133,6 +1185,8 @@ mod tests {
             ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
             ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
             ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
+            ("", "[records]\noutput = true", "changes `records.output` to `true`"),
+            ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
             ("", "[commands]\ngit = true", "removes the rule for command `git`"),
             ("[commands]\nrm = false", "[commands]\nrm = \"@git\"", "replaces the rule for command `rm`"),
             ("", "[commands]\nls = \"./x\"", "puts a wrapper of its own in front of command `ls`"),

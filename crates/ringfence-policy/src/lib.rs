@@ -22,6 +22,7 @@ pub mod plan;
 pub mod policy;
 pub mod presets;
 pub mod profiles;
+pub mod records;
 pub mod rules;
 pub mod suggest;
 pub mod tree;

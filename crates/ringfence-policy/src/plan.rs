@@ -17,7 +17,7 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
+use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, TreeError, above};
@@ -556,17 +556,25 @@ impl<'a> View<'a> {
 
     /// `/etc/resolv.conf` is often a link into `/run`, which the box has of its own.
     fn resolver(&mut self) {
-        if self.policy.network == Network::None {
+        // An engine of images writes one that fits the network it makes.
+        if self.policy.network == Network::None || matches!(self.policy.root, Root::Image(_)) {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Some(real) = self.lookup.real(conf) else { return };
-        match self.policy.root {
-            // The engine writes one that fits the network it makes.
-            Root::Image(_) => {}
-            Root::Programs => self.bind(&real, conf, false, Kind::File),
-            Root::Host if self.space_of(&real) != Space::Host => self.bind(&real, &real, false, Kind::File),
-            Root::Host => {}
+        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        if self.policy.root == Root::Programs {
+            return self.bind(&real, conf, false, Kind::File);
+        }
+        if self.space_of(&real) != Space::Host {
+            self.bind(&real, &real, false, Kind::File);
+        }
+        // One link may lead to another, which is in `/run` too.
+        for link in links {
+            if let (true, Ok(to)) = (self.space_of(&link) != Space::Host, fs::read_link(&link)) {
+                self.parents(&link);
+                self.made.insert(link.clone().into());
+                self.mounts.push(Mount::Symlink { target: link, to });
+            }
         }
     }
 
@@ -719,10 +727,12 @@ impl<'a> View<'a> {
     /// The Docker socket comes last, so that no other rule exposes it again.
     fn docker(&mut self, docker: &DockerSockets) {
         let host_root = self.policy.root == Root::Host;
+        // What `/var/run/docker.sock` is inside: `/var/run` is a link to `/run` on most hosts.
+        let run = self.lookup.real(Path::new("/var/run")).filter(|_| host_root);
+        let standard = run.unwrap_or_else(|| PathBuf::from("/run")).join("docker.sock");
         for socket in &docker.found {
             // An image of the host's programs alone shows no socket, unless a rule bound it.
-            let standard = Path::new("/run/docker.sock");
-            if self.policy.docker && socket == standard {
+            if self.policy.docker && *socket == standard {
                 continue;
             }
             if host_root || self.spaces.contains_key(socket.as_os_str()) || self.space_of(socket) == Space::Host {
@@ -737,8 +747,8 @@ impl<'a> View<'a> {
         if self.policy.docker
             && let Some(real) = docker.found.iter().find(|s| **s == docker.chosen)
         {
-            let standard = Path::new("/run/docker.sock");
-            self.bind(real, standard, true, Kind::File);
+            self.mounts.retain(|m| !matches!(m, Mount::Hide { target, .. } if *target == standard));
+            self.bind(real, &standard, true, Kind::File);
         }
     }
 

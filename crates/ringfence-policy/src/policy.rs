@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
+use crate::records::Records;
 use crate::rules::FileRule;
 
 /// What one sandbox may read, write, reach and spend.
@@ -37,6 +38,7 @@ pub struct Policy {
     pub env: EnvPolicy,
     pub user: User,
     pub limits: Limits,
+    pub records: Records,
     /// Guards in front of programs, by program name.
     pub commands: BTreeMap<String, CommandRule>,
     /// System calls let through although the filter's list refuses them, by name.

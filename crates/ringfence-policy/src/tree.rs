@@ -32,6 +32,8 @@ pub enum TreeError {
     LinkInWritable { path: PathBuf, real: PathBuf, origin: Origin },
     #[error("the working directory `{}` lies inside the excluded `{}` ({origin})", workdir.display(), excluded.display())]
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
+    #[error("the working directory `{}` would not be there: no rule shows it", .0.display())]
+    WorkdirNotShown(PathBuf),
     #[error("the working directory `{}` is part of the system, or holds the home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
@@ -126,6 +128,9 @@ impl Tree {
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
         tree.add_aliases(facts);
+        if facts.stranger && policy.root == Root::Host {
+            tree.close_barred();
+        }
         tree.drop_idle(&policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
@@ -232,6 +237,34 @@ impl Tree {
         }
     }
 
+    /// Directories that a stranger to the host's files cannot enter are hidden as a whole, and passable where a rule shows
+    /// something in them: what root names in such a directory can then be reached.
+    fn close_barred(&mut self) {
+        let shows = |node: &Node| node.access != Access::Exclude && node.exact && node.state == State::Present;
+        let mut passable: BTreeMap<PathBuf, bool> = BTreeMap::new();
+        let mut barred = Vec::new();
+        for (path, _) in self.nodes() {
+            let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+            above.reverse();
+            // From where a rule shows a directory, ids are mapped, and it is no stranger there.
+            let strange = above.into_iter().take_while(|dir| !self.nodes.get(dir.as_os_str()).is_some_and(shows));
+            for dir in strange.filter(|dir| !PRIVATE.iter().any(|place| dir.starts_with(place))) {
+                let open = *passable.entry(dir.to_path_buf()).or_insert_with(|| {
+                    fs::symlink_metadata(dir).map_or(true, |data| !data.is_dir() || data.mode() & 0o001 != 0)
+                });
+                if !open {
+                    barred.push(dir.to_path_buf());
+                    break;
+                }
+            }
+        }
+        for dir in barred {
+            let origin = Origin { layer: LayerKind::Profile, place: "nobody else may enter it".into() };
+            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state: State::Present, exact: false };
+            self.nodes.insert(dir.into(), node);
+        }
+    }
+
     /// Takes away what changes nothing: absent or linked names where nothing can be planted, hiding what is not seen.
     fn drop_idle(&mut self, root: &Root) {
         let idle: Vec<PathBuf> = self
@@ -313,6 +346,12 @@ impl Tree {
                 excluded: excluded.to_path_buf(),
                 origin: node.origin.clone(),
             });
+        }
+        // What a box has of its own has nothing of the host's in it, save what a rule shows.
+        let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
+        let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
+        if own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
+            return Err(TreeError::WorkdirNotShown(workdir.clone()));
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
         let system =
@@ -521,6 +560,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = std::env::current_dir().unwrap();
+        let dir = tempfile::tempdir_in(&base).unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (home, workdir, barred) = (top.join("home"), top.join("p"), top.join("barred"));
+        for dir in [&home, &workdir, &barred, &barred.join("shown")] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&barred, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut layer = Layer::flags();
+        layer.ro(barred.join("shown").to_str().unwrap());
+        let policy = resolve(Inputs::new(workdir, home.clone(), layer)).unwrap().policy;
+        let access = |stranger, path: &Path| {
+            let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
+            Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
+        };
+        let shown = barred.join("shown");
+        assert_eq!(access(true, &barred.join("other")), Some((barred.clone(), Access::Exclude)));
+        assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));
+        assert_eq!(access(false, &shown.join("x")), Some((shown, Access::Ro)));
+        assert!(access(false, &barred.join("other")).is_none_or(|(at, _)| at != barred));
+    }
+
+    #[test]
     fn a_loop_of_links_is_an_error() {
         let (_dir, project) = place(&["a -> b", "b -> a"]);
         assert!(matches!(decisions(&project, |f| f.ro("a")), Err(TreeError::Lookup { .. })));
@@ -588,5 +653,15 @@ mod tests {
         assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
         assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
         assert!(at(&project, &|_| {}).unwrap().is_ok());
+        // In `/tmp`, which every box has of its own.
+        let base_taken_away = |f: &mut Layer| f.preset("!@base").unwrap();
+        let shown = |f: &mut Layer| {
+            base_taken_away(f);
+            f.ro(".");
+        };
+        if project.starts_with("/tmp") {
+            assert!(matches!(at(&project, &base_taken_away).unwrap(), Err(TreeError::WorkdirNotShown(_))));
+        }
+        assert!(at(&project, &shown).unwrap().is_ok());
     }
 }

@@ -37,7 +37,7 @@ impl Capture {
         self.dropped
     }
 
-    /// Bytes that came so far.
+    /// How many bytes came.
     pub fn total(&self) -> u64 {
         self.head.len() as u64 + self.dropped + self.tail.len() as u64
     }
@@ -56,6 +56,11 @@ impl Capture {
             None => (skipped, &front[from(front, start)..]),
             Some(start) => (skipped, &back[from(back, start)..]),
         }
+    }
+
+    /// What is kept: the head, and what came last.
+    pub fn parts(&self) -> (&[u8], Vec<u8>) {
+        (&self.head, self.tail.iter().copied().collect())
     }
 
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.

@@ -24,8 +24,10 @@ pub fn gather() -> Result<Facts, FactsError> {
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
     let home = home.ok_or(FactsError::NoHome)?;
     let home = std::fs::canonicalize(&home).map_err(|source| FactsError::Home { path: home, source })?;
+    let uid = rustix::process::getuid().as_raw();
     Ok(Facts {
-        uid: rustix::process::getuid().as_raw(),
+        uid,
+        stranger: uid == 0 && crate::engines::has_roots_rights(),
         gid: rustix::process::getgid().as_raw(),
         home,
         env,

@@ -9,6 +9,7 @@ pub mod engines;
 pub mod facts;
 pub mod guest;
 mod keeper;
+pub mod records;
 pub mod report;
 pub mod session;
 pub mod supervise;

@@ -53,6 +53,7 @@ impl Project {
             nesting: false,
             env: EnvPolicy { inherit: true, ..EnvPolicy::default() },
             user: User::Caller,
+            records: Default::default(),
             limits: Limits {
                 memory: None,
                 cpus: None,

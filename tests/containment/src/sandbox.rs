@@ -77,7 +77,9 @@ impl Sandbox<'_> {
 
     pub fn policy(&self) -> Result<Policy, Refusal> {
         let Scene { project, home, policy, .. } = self.scene;
-        let resolved = resolve(Inputs::new(project.clone(), home.clone(), policy.clone()));
+        let mut inputs = Inputs::new(project.clone(), home.clone(), policy.clone());
+        inputs.records_dir = Some(home.join(".local/state/ringfence/records"));
+        let resolved = resolve(inputs);
         Ok(resolved.map_err(|e| Refusal::Policy(e.to_string()))?.policy)
     }
 

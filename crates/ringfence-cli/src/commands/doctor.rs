@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use ringfence::engines::{self, native};
+use ringfence::engines::native::{self, AppArmor};
+use ringfence::engines::{self, bubblewrap};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
-use ringfence::{Choice, Engine, StdioSpec, supervise};
+use ringfence::records::Journal;
+use ringfence::{Choice, Engine, EngineError, StdioSpec, supervise};
 use ringfence_linux::limits::Home;
 use ringfence_linux::{landlock, userns};
 use serde::Serialize;
@@ -20,6 +22,7 @@ use crate::args::Doctor;
 use crate::companions::signals::Signals;
 use crate::companions::through::Through;
 use crate::failure::{Failure, Kind};
+use crate::files::Places;
 use crate::output;
 
 /// How a fact stands.
@@ -56,12 +59,19 @@ fn missing(fact: &'static str, detail: impl Into<String>, cure: impl Into<String
 /// Exit code 0 when some engine works here, 1 when none does.
 pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
     let facts = ringfence::facts::gather()?;
+    if args.prepare_network {
+        engines::docker::prepare_network(&facts, &Places::new(&facts).sessions).map_err(EngineError::from)?;
+        output::say("ringfence: the network of sandboxes is there, and the services of this host are closed to it");
+        return Ok(ExitCode::SUCCESS);
+    }
     let engines = [engine(Engine::Native, &facts), engine(Engine::Bubblewrap, &facts)];
     let works = engines.iter().any(|finding| finding.state != State::Missing);
+    let inside = native::stacked::inside();
     let mut findings = vec![
+        sandbox(inside),
         kernel(),
         user_namespaces(&facts),
-        apparmor(&facts),
+        apparmor(&AppArmor::of_this_process(), &facts),
         id_mapped_mounts(&facts, &engines[0]),
         procfs(&engines[0]),
         landlock(),
@@ -69,10 +79,11 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
         control_groups(),
         bwrap(),
         docker(&facts),
+        engine_docker(&facts),
+        records(&facts),
     ];
     findings.extend(engines);
     if args.json {
-        let inside = native::stacked::inside();
         output::json(&serde_json::json!({ "works": works, "inside": inside, "facts": findings }))?;
     } else {
         output::data(&findings.iter().map(render).collect::<String>())?;
@@ -141,22 +152,18 @@ fn user_namespaces(facts: &Facts) -> Finding {
     }
 }
 
-fn apparmor(facts: &Facts) -> Finding {
+fn apparmor(apparmor: &AppArmor, facts: &Facts) -> Finding {
     const FACT: &str = "AppArmor";
-    if sysctl("kernel.apparmor_restrict_unprivileged_userns").as_deref() != Some("1") {
+    if !apparmor.is_on() {
         return ok(FACT, "does not restrict user namespaces");
     }
     if facts.uid == 0 {
         return ok(FACT, "restricts user namespaces of ordinary users, not root's");
     }
-    let program = facts.program.display();
-    let confined = ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"]
-        .iter()
-        .find_map(|path| fs::read_to_string(path).ok())
-        .is_some_and(|profile| !profile.starts_with("unconfined"));
-    if confined {
+    if !apparmor.restricts(facts.uid) {
         return ok(FACT, "restricts user namespaces, and this program has a profile");
     }
+    let program = facts.program.display();
     missing(
         FACT,
         "restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
@@ -164,9 +171,22 @@ fn apparmor(facts: &Facts) -> Finding {
             "put this into /etc/apparmor.d/ringfence, then: sudo apparmor_parser -r /etc/apparmor.d/ringfence\n\
              abi <abi/4.0>,\n\
              include <tunables/global>\n\
-             profile ringfence {program} flags=(unconfined) {{\n  userns,\n  include if exists <local/ringfence>\n}}"
+             profile ringfence \"{program}\" flags=(unconfined) {{\n  userns,\n  include if exists <local/ringfence>\n}}"
         ),
     )
+}
+
+/// Whether this runs in a box: then the findings are about what the box leaves, not about the host.
+fn sandbox(inside: bool) -> Finding {
+    const FACT: &str = "sandbox";
+    match inside {
+        true => degraded(
+            FACT,
+            "this is inside a sandbox: what follows is what it leaves, not what the host has",
+            "run `ringfence doctor` outside to look at the host",
+        ),
+        false => ok(FACT, "this is outside of any"),
+    }
 }
 
 /// Root's box has ids of its own, and sees root's files through id-mapped mounts: tried by the box that was run.
@@ -238,10 +258,15 @@ fn control_groups() -> Finding {
     }
 }
 
+/// By the same rule as the engine: not in `PATH`, and not set-user-id.
 fn bwrap() -> Finding {
     const FACT: &str = "bubblewrap";
-    let Some(path) = find_program("bwrap") else {
-        return missing(FACT, "no bwrap in PATH", "only needed for --engine bubblewrap: apt install bubblewrap");
+    let path = match bubblewrap::find() {
+        Ok(path) => path,
+        Err(error) => {
+            let Failure { message, hints, .. } = error.into();
+            return missing(FACT, message, format!("only needed for --engine bubblewrap: {}", hints.join("; ")));
+        }
     };
     let version = Command::new(&path).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
     match version {
@@ -250,12 +275,6 @@ fn bwrap() -> Finding {
         }
         _ => missing(FACT, format!("{} cannot be run", path.display()), "install it anew: apt install bubblewrap"),
     }
-}
-
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let executable = |path: &PathBuf| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(executable)
 }
 
 fn docker(facts: &Facts) -> Finding {
@@ -268,11 +287,60 @@ fn docker(facts: &Facts) -> Finding {
     }
 }
 
+fn engine_docker(facts: &Facts) -> Finding {
+    const FACT: &str = "engine docker";
+    let can = match engines::docker::look(facts) {
+        Ok(can) => can,
+        Err(error) => {
+            let cure = error.cure().unwrap_or_else(|| "look at the daemon's log".to_owned());
+            return degraded(FACT, error.to_string(), format!("only needed for --engine docker: {cure}"));
+        }
+    };
+    let kind = match (can.rootless, can.userns) {
+        (true, _) => ", rootless",
+        (_, true) => ", with mapped ids",
+        _ => "",
+    };
+    let detail = format!("{}, API {}.{}{kind}", can.server, can.api.0, can.api.1);
+    let lacks: Vec<&str> = [(can.seccomp, "seccomp"), (can.memory, "memory limits"), (can.pids, "process limits")]
+        .into_iter()
+        .filter_map(|(there, what)| (!there).then_some(what))
+        .collect();
+    if !lacks.is_empty() {
+        return degraded(
+            FACT,
+            format!("{detail}; without {}", lacks.join(", ")),
+            "use a kernel and a daemon with them",
+        );
+    }
+    let image = ringfence::policy::policy::STANDARD_IMAGE;
+    if engines::docker::has_image(facts, image) {
+        return ok(FACT, format!("{detail}; {image} is there"));
+    }
+    degraded(FACT, format!("{detail}; no image {image}"), "build it: ringfence image build; or name one with --image")
+}
+
+/// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.
+fn records(facts: &Facts) -> Finding {
+    const FACT: &str = "records";
+    let journal = Journal::new(&Places::new(facts).records());
+    match journal.check() {
+        Ok(()) => ok(FACT, format!("in {}", journal.dir().display())),
+        Err(_) if native::stacked::inside() => ok(FACT, "hidden in a sandbox; the run around this has one"),
+        Err(error) => degraded(
+            FACT,
+            Failure::new(Kind::Records, error.to_string()).message,
+            "runs go on without a record: make the place writable, or set XDG_STATE_HOME to another",
+        ),
+    }
+}
+
 /// Runs `/bin/true` in a real box.
 fn engine(engine: Engine, facts: &Facts) -> Finding {
     let fact = match engine {
         Engine::Native => "engine native",
         Engine::Bubblewrap => "engine bubblewrap",
+        Engine::Docker => "engine docker",
     };
     match try_engine(engine, facts) {
         Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
@@ -322,5 +390,45 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // Empty: the box is gone, and its stand-ins with it.
         let _ = fs::remove_dir(Path::new(&self.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apparmor_is_named_and_its_profile_printed() {
+        let of = |switch: Option<&str>, profile: Option<&str>, uid: u32| {
+            let facts = Facts { uid, program: "/opt/my tools/ringfence".into(), ..Facts::default() };
+            apparmor(&AppArmor { switch: switch.map(str::to_owned), profile: profile.map(str::to_owned) }, &facts)
+        };
+        let table = [
+            (None, None, 1000, State::Ok),
+            (Some("0"), Some("unconfined"), 1000, State::Ok),
+            (Some("1"), Some("unconfined"), 0, State::Ok),
+            (Some("1"), Some("ringfence (unconfined)"), 1000, State::Ok),
+            (Some("1"), Some("unconfined"), 1000, State::Missing),
+        ];
+        for (switch, profile, uid, state) in table {
+            let finding = of(switch, profile, uid);
+            assert_eq!(finding.state, state, "{switch:?} {profile:?} {uid}");
+            assert_eq!(finding.cure.is_none(), state == State::Ok);
+        }
+        let text = render(&of(Some("1"), Some("unconfined"), 1000));
+        for part in [
+            "kernel.apparmor_restrict_unprivileged_userns = 1",
+            "/etc/apparmor.d/ringfence",
+            "apparmor_parser -r",
+            "profile ringfence \"/opt/my tools/ringfence\" flags=(unconfined) {",
+            "userns,",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn inside_and_outside_are_told_apart() {
+        assert_eq!((sandbox(true).state, sandbox(false).state), (State::Degraded, State::Ok));
     }
 }

@@ -5,7 +5,9 @@ pub mod config;
 pub mod doctor;
 pub mod explain;
 pub mod generate;
+pub mod history;
 pub mod run;
+pub mod session;
 pub mod trust;
 
 use std::process::ExitCode;
@@ -22,7 +24,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
             let failure = Failure::new(Kind::Usage, message);
             // Said on stderr already.
-            let _ = output::json(&run::Record::failed(failure.describe()));
+            let _ = output::json(&run::Summary::failed(failure.describe()));
         }
         return ExitCode::from(Kind::Usage.exit_code());
     }

@@ -9,18 +9,21 @@ use std::process::ExitCode;
 use ringfence::denials::Denial;
 use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::policy::plan::{self, Plan};
-use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, supervise};
+use ringfence::session::Output;
+use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::Run;
-use crate::companions::capture::Recorder;
+use crate::companions::capture::Captured;
 use crate::companions::signals::Signals;
+use crate::companions::tee::Tee;
 use crate::companions::terminal::{self, Relay, Settings};
 use crate::companions::through::Through;
-use crate::companions::{hand_over, let_go};
+use crate::companions::{Seen, hand_over, let_go};
 use crate::failure::{Described, Failure, Kind};
 use crate::output;
+use crate::record::{self, Entry};
 use crate::report;
 use crate::situation::Situation;
 
@@ -28,36 +31,72 @@ use crate::situation::Situation;
 pub fn run(args: &Run) -> Result<ExitCode, Failure> {
     let result = prepare_and_run(args);
     if let (Err(failure), true) = (&result, args.json) {
-        output::json(&Record::failed(failure.describe()))?;
+        output::json(&Summary::failed(failure.describe()))?;
     }
     result
 }
 
 fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
-    let situation = Situation::gather(&args.policy)?;
+    let situation = match Situation::gather(&args.policy) {
+        Ok(situation) => situation,
+        Err(failure) => {
+            if !args.dry_run {
+                record::refused(&args.command, &failure);
+            }
+            return Err(failure);
+        }
+    };
     situation.warn(args.verbose);
-    let policy = &situation.resolved.policy;
-    let plan = plan::plan(policy, &situation.facts, &command(args, &situation))?;
-    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    let command = command(args, &situation);
+    let (plan, engine, mut report) = match planned(&situation, &command) {
+        Ok(planned) => planned,
+        Err(failure) => {
+            if !args.dry_run {
+                record::failed(&situation, &command, &failure);
+            }
+            return Err(failure);
+        }
+    };
     if args.dry_run {
         return dry_run(args, engine, &report, &plan, &situation);
     }
     if args.verbose {
-        output::say(&format!("ringfence: profile {}, engine {engine}", policy.profile));
+        output::say(&format!("ringfence: profile {}, engine {engine}", situation.resolved.policy.profile));
     }
+    if engine == Engine::Docker {
+        write_report(args, &report)?;
+        return super::session::once(args, &situation, command);
+    }
+    let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
-    write_report(args, &report)?;
-    let (outcome, captures) = execute(args, engine, &plan, &situation)?;
-    if let Some(captures) = captures {
-        output::json(&Record::ended(&outcome, captures, engine, &policy.profile, &report))?;
+    let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
+    let executed = match executed {
+        Ok(executed) => executed,
+        Err(failure) => {
+            entry.failed(&failure);
+            return Err(failure);
+        }
+    };
+    let outcome = &executed.outcome;
+    let id = entry.end(outcome, executed.seen(situation.resolved.policy.records.output), &mut report);
+    if let Some(captures) = executed.captures {
+        let profile = &situation.resolved.policy.profile;
+        output::json(&Summary::ended(outcome, captures, engine, profile, &report, id))?;
     }
-    for line in denials(&outcome, &plan) {
+    for line in denials(outcome, &plan) {
         output::say(&line);
     }
-    if let Some(note) = note(&outcome, &plan) {
+    if let Some(note) = note(outcome, &plan) {
         output::say(&note);
     }
-    Ok(ExitCode::from(exit_code(&outcome)))
+    Ok(ExitCode::from(exit_code(outcome)))
+}
+
+/// The plan, and the engine that will keep it.
+fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
+    let plan = plan::plan(&situation.resolved.policy, &situation.facts, command)?;
+    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    Ok((plan, engine, report))
 }
 
 /// The command, or the user's shell.
@@ -93,39 +132,65 @@ fn dry_run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// A command that was run.
+struct Executed {
+    outcome: Outcome,
+    /// For `--json`: stdout and stderr.
+    captures: Option<[Capture; 2]>,
+    /// What was seen of them otherwise.
+    seen: [Seen; 2],
+}
+
+impl Executed {
+    /// What the record gets of stdout and stderr.
+    fn seen(&self, output: bool) -> [records::Seen<'_>; 2] {
+        match &self.captures {
+            Some(captures) if output => captures.each_ref().map(records::Seen::Output),
+            Some(captures) => captures.each_ref().map(|capture| records::Seen::Bytes(capture.total())),
+            None => self.seen.each_ref().map(Seen::as_record),
+        }
+    }
+}
+
 /// Starts the box, and stays with it until it has ended.
-fn execute(
-    args: &Run,
-    engine: Engine,
-    plan: &Plan,
-    situation: &Situation,
-) -> Result<(Outcome, Option<[Capture; 2]>), Failure> {
+fn execute(args: &Run, engine: Engine, plan: &Plan, situation: &Situation) -> Result<Executed, Failure> {
     let stdio = |errno: Errno| EngineError::Stdio(errno);
     let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
     let (policy, facts) = (&situation.resolved.policy, &situation.facts);
     let start = |spec| engines::start(engine, plan, facts, spec);
     if args.json {
         let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
-        let (mut recorder, [out, err]) = Recorder::new(signals, plan.limits.output).map_err(stdio)?;
+        let (mut captured, [out, err]) = Captured::new(signals, plan.limits.output).map_err(stdio)?;
         let running = start(StdioSpec::Files([stdin, out, err]))?;
         let_go(false);
-        let outcome = supervise(running, policy, facts, &mut recorder)?;
-        return Ok((outcome, Some(recorder.into_captures())));
+        let outcome = supervise(running, policy, facts, &mut captured)?;
+        return Ok(Executed {
+            outcome,
+            captures: Some(captured.into_captures()),
+            seen: [Seen::Nothing, Seen::Nothing],
+        });
     }
     if terminal::at_both_ends() {
-        let (mut relay, spec) = Relay::open(signals).map_err(stdio)?;
+        let (mut relay, spec) = Relay::open(signals, policy.records.output.then(records::capture)).map_err(stdio)?;
         let running = start(spec)?;
         let outcome = supervise(running, policy, facts, &mut relay)?;
-        return Ok((outcome, None));
+        return Ok(Executed { outcome, captures: None, seen: [relay.into_seen(), Seen::Nothing] });
     }
     let _settings = Settings::remember();
     let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
+    if policy.records.output {
+        let (mut tee, [out, err]) = Tee::new(signals).map_err(stdio)?;
+        let running = start(StdioSpec::Files([stdin, out, err]))?;
+        let_go(true);
+        let outcome = supervise(running, policy, facts, &mut tee)?;
+        return Ok(Executed { outcome, captures: None, seen: tee.into_seen() });
+    }
     let stdout = hand_over(rustix::stdio::stdout(), true).map_err(stdio)?;
     let stderr = hand_over(rustix::stdio::stderr(), true).map_err(stdio)?;
     let running = start(StdioSpec::Files([stdin, stdout, stderr]))?;
     let_go(true);
     let outcome = supervise(running, policy, facts, &mut Through::new(signals))?;
-    Ok((outcome, None))
+    Ok(Executed { outcome, captures: None, seen: [Seen::Nothing, Seen::Nothing] })
 }
 
 fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
@@ -151,8 +216,9 @@ fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
 }
 
 /// The exit code of the program: the command's own, or why it was ended.
-fn exit_code(outcome: &Outcome) -> u8 {
+pub fn exit_code(outcome: &Outcome) -> u8 {
     match (outcome.reason, outcome.ended) {
+        (Some(Reason::Lost), _) => 125,
         (Some(Reason::Time | Reason::CpuTime), _) => 124,
         (_, Ended::Exited(code)) => code as u8,
         (_, Ended::Signaled(signal)) => (128 + signal) as u8,
@@ -203,12 +269,15 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-pub struct Record {
-    /// `exited`, `signaled`, or `failed` when Ringfence itself did.
+pub struct Summary {
+    /// The id of the record.
+    record: Option<String>,
+    /// `exited`, `signaled`, `lost` when its sandbox ended under it, or `failed` when Ringfence itself did.
     status: &'static str,
     exit_code: Option<i32>,
     signal: Option<i32>,
     reason: Option<Reason>,
+    timed_out: bool,
     stdout: String,
     stderr: String,
     stdout_dropped: u64,
@@ -218,18 +287,25 @@ pub struct Record {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// Its id in the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution: Option<String>,
     report: Option<Report>,
     denied: Vec<Denial>,
     error: Option<Described>,
 }
 
-impl Record {
-    pub fn failed(error: Described) -> Record {
-        Record {
+impl Summary {
+    pub fn failed(error: Described) -> Summary {
+        Summary {
+            record: None,
             status: "failed",
             exit_code: None,
             signal: None,
             reason: None,
+            timed_out: false,
             stdout: String::new(),
             stderr: String::new(),
             stdout_dropped: 0,
@@ -239,42 +315,91 @@ impl Record {
             peak_memory: 0,
             engine: None,
             profile: None,
+            session: None,
+            execution: None,
             report: None,
             denied: Vec::new(),
             error: Some(error),
         }
     }
 
-    fn ended(outcome: &Outcome, captures: [Capture; 2], engine: Engine, profile: &str, report: &Report) -> Record {
+    /// How a command ended, without what it wrote and where it ran.
+    fn of(outcome: &Outcome) -> Summary {
         let (status, exit_code, signal) = match outcome.ended {
+            _ if outcome.reason == Some(Reason::Lost) => ("lost", None, None),
             Ended::Exited(code) => ("exited", Some(code), None),
             Ended::Signaled(signal) => ("signaled", None, Some(signal)),
         };
-        let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
-        let [stdout, stderr] = captures.map(text);
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Record {
+        Summary {
+            record: None,
             status,
             exit_code,
             signal,
             reason: outcome.reason,
-            stdout,
-            stderr,
-            stdout_dropped,
-            stderr_dropped,
+            timed_out: matches!(outcome.reason, Some(Reason::Time | Reason::CpuTime)),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
             duration_ms: millis(outcome.duration),
             cpu_ms: millis(outcome.cpu),
             peak_memory: outcome.peak_memory,
-            engine: Some(engine.name()),
-            profile: Some(profile.to_owned()),
-            report: Some(report.clone()),
+            engine: None,
+            profile: None,
+            session: None,
+            execution: None,
+            report: None,
             denied: outcome.denied.clone(),
             error: None,
         }
     }
+
+    fn ended(
+        outcome: &Outcome,
+        captures: [Capture; 2],
+        engine: Engine,
+        profile: &str,
+        report: &Report,
+        record: Option<String>,
+    ) -> Summary {
+        let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
+        let [stdout, stderr] = captures.map(text);
+        Summary {
+            record,
+            stdout,
+            stderr,
+            stdout_dropped,
+            stderr_dropped,
+            engine: Some(engine.name()),
+            profile: Some(profile.to_owned()),
+            report: Some(report.clone()),
+            ..Summary::of(outcome)
+        }
+    }
+
+    /// An execution in a session.
+    pub fn of_session(output: Output, session: &str, execution: &str, record: Option<String>) -> Summary {
+        Summary {
+            record,
+            stdout_dropped: output.stdout_dropped,
+            stderr_dropped: output.stderr_dropped,
+            session: Some(session.to_owned()),
+            execution: Some(execution.to_owned()),
+            ..Summary::of(&output.outcome)
+        }
+        .with_output(output.stdout, output.stderr)
+    }
+
+    fn with_output(self, stdout: Vec<u8>, stderr: Vec<u8>) -> Summary {
+        Summary { stdout: readable(stdout), stderr: readable(stderr), ..self }
+    }
 }
 
 fn text(capture: Capture) -> String {
-    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
+    readable(capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")))
+}
+
+fn readable(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

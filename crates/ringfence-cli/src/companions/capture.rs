@@ -14,7 +14,7 @@ use super::through;
 
 /// Reads what the box writes.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct Captured {
     signals: Signals,
     streams: [Stream; 2],
     /// Which stream each wanted descriptor belongs to, the first being the signals'.
@@ -28,9 +28,9 @@ struct Stream {
     capture: Capture,
 }
 
-impl Recorder {
-    /// A recorder, and the ends of its pipes for the box: stdout and stderr.
-    pub fn new(signals: Signals, limit: u64) -> Result<(Recorder, [OwnedFd; 2]), Errno> {
+impl Captured {
+    /// The reader, and the ends of its pipes for the box: stdout and stderr.
+    pub fn new(signals: Signals, limit: u64) -> Result<(Captured, [OwnedFd; 2]), Errno> {
         let pipe = || {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             // Our end alone: the command's must block, as every program expects.
@@ -38,8 +38,8 @@ impl Recorder {
             Ok::<_, Errno>((Stream { pipe: Some(read), capture: Capture::new(limit) }, write))
         };
         let ((out, out_end), (err, err_end)) = (pipe()?, pipe()?);
-        let recorder = Recorder { signals, streams: [out, err], asked: RefCell::default(), buffer: vec![0; 1 << 16] };
-        Ok((recorder, [out_end, err_end]))
+        let captured = Captured { signals, streams: [out, err], asked: RefCell::default(), buffer: vec![0; 1 << 16] };
+        Ok((captured, [out_end, err_end]))
     }
 
     /// What came: stdout and stderr.
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-impl Companion for Recorder {
+impl Companion for Captured {
     fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut wanted = vec![(self.signals.fd(), PollFlags::IN)];
         let mut asked = self.asked.borrow_mut();

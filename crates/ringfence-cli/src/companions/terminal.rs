@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence::{Companion, Running, StdioSpec};
+use ringfence::{Capture, Companion, Running, StdioSpec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 
+use super::Seen;
 use super::signals::Signals;
 use super::{hand_over, reopen};
 
@@ -34,6 +35,10 @@ pub struct Relay {
     typed: Buffer,
     shown: Buffer,
     interrupts: Interrupts,
+    /// How much was shown.
+    bytes: u64,
+    /// What is to be recorded of it.
+    capture: Option<Capture>,
     /// What each wanted descriptor is.
     asked: RefCell<Vec<Source>>,
 }
@@ -48,7 +53,7 @@ enum Source {
 
 impl Relay {
     /// Prepares our terminal; the box's is to be made as the answer says.
-    pub fn open(signals: Signals) -> Result<(Relay, StdioSpec), Errno> {
+    pub fn open(signals: Signals, capture: Option<Capture>) -> Result<(Relay, StdioSpec), Errno> {
         // Opened anew, since not to block is a property of the open file, which the shell shares.
         let keyboard = open_own(rustix::stdio::stdin(), false)?;
         let screen = open_own(rustix::stdio::stdout(), true)?;
@@ -64,9 +69,16 @@ impl Relay {
             typed: Buffer::default(),
             shown: Buffer::default(),
             interrupts: Interrupts::default(),
+            bytes: 0,
+            capture,
             asked: RefCell::default(),
         };
         Ok((relay, StdioSpec::Terminal { rows: size.ws_row, columns: size.ws_col, stderr }))
+    }
+
+    /// What the box has shown.
+    pub fn into_seen(self) -> Seen {
+        self.capture.map_or(Seen::Bytes(self.bytes), Seen::Output)
     }
 
     fn resize(&self) {
@@ -162,7 +174,11 @@ impl Relay {
                 self.master = None;
                 Ok(false)
             }
-            Ok(_) => {
+            Ok(n) => {
+                self.bytes += n as u64;
+                if let Some(capture) = &mut self.capture {
+                    capture.push(self.shown.bytes());
+                }
                 self.interrupts.shown(self.shown.bytes());
                 Ok(true)
             }
@@ -321,7 +337,7 @@ impl Interrupts {
 
 /// Bytes on their way; what does not fit waits where it comes from.
 #[derive(Debug, Default)]
-struct Buffer {
+pub(super) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
 }
@@ -329,26 +345,34 @@ struct Buffer {
 impl Buffer {
     const SIZE: usize = 1 << 14;
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
     }
 
     /// Reads once; only into an empty buffer.
-    fn fill(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
+    pub(super) fn fill(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
         self.start = 0;
         self.bytes.resize(Self::SIZE, 0);
         let result = rustix::io::read(from, &mut self.bytes[..]);
         self.bytes.truncate(result.unwrap_or(0));
         result
+    }
+
+    /// So many bytes were written.
+    pub(super) fn advance(&mut self, count: usize) {
+        self.start += count;
+        if self.is_empty() {
+            self.clear();
+        }
     }
 
     /// Writes as much as is taken.
@@ -371,7 +395,7 @@ static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Our terminal is raw while this is on, and as it was before at the latest when it is dropped.
 #[derive(Debug, Default)]
-struct RawMode {
+pub struct RawMode {
     on: bool,
 }
 
@@ -380,7 +404,7 @@ impl RawMode {
         self.on
     }
 
-    fn enter(&mut self) {
+    pub fn enter(&mut self) {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -400,7 +424,7 @@ impl RawMode {
         self.on = tcsetattr(stdin, OptionalActions::Drain, &raw).is_ok();
     }
 
-    fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if self.on {
             restore();
             self.on = false;

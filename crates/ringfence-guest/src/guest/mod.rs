@@ -3,14 +3,19 @@
 //! It never waits for anything else, never runs anything of its own accord, and trusts nothing it shares a namespace with.
 //! What the host sends is bounded; what is no frame, or more than was granted, ends the guest and everything with it.
 
+mod connect;
 mod exec;
+mod files;
 mod link;
 mod reapers;
 mod streams;
 mod tree;
+mod walk;
+mod watch;
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, VERSION};
 use ringfence_guest::message::{Hello, Input, Reply, Request, Settings, Step};
@@ -94,12 +99,46 @@ pub struct Context {
     processes: Processes,
     null: OwnedFd,
     settings: Option<Settings>,
+    /// Names for files that are not complete.
+    files: u64,
 }
 
 /// What a stream is for.
 #[derive(Debug)]
 enum Stream {
-    Exec(Exec),
+    Exec(Box<Exec>),
+    Task(Box<dyn Task>),
+}
+
+/// A stream that has nothing to do with a process. What it does not expect, it ignores.
+trait Task: fmt::Debug {
+    /// One of its descriptors is ready.
+    fn ready(&mut self, _key: u64, _part: Part, _cx: &mut Context) -> Result<Flow, Fault> {
+        Ok(Flow::Goes)
+    }
+
+    /// The host lets it send more.
+    fn grant(&mut self, _key: u64, _channel: Channel, _bytes: u32, _cx: &mut Context) -> Result<Flow, Fault> {
+        Ok(Flow::Goes)
+    }
+
+    /// Bytes from the host; `None`: no more follow.
+    fn data(&mut self, _key: u64, _bytes: Option<&[u8]>, _cx: &mut Context) -> Result<Flow, Fault> {
+        Ok(Flow::Goes)
+    }
+
+    /// Whether it wants to go on without waiting for anything.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    /// Goes on for a little.
+    fn turn(&mut self, _key: u64, _cx: &mut Context) -> Result<Flow, Fault> {
+        Ok(Flow::Goes)
+    }
+
+    /// The host is not interested any more; it is dropped next.
+    fn close(&mut self, _cx: &mut Context) {}
 }
 
 /// Calls the host at a socket, and puts the connection where [`run`] takes it.
@@ -127,7 +166,7 @@ pub fn run() -> Result<(), Fault> {
     rustix::io::ioctl_fionbio(&socket, true).map_err(at("take the socket"))?;
     let null = open_null().map_err(at("open nothing"))?;
     for standard in 0..3 {
-        sys::dup_onto(std::os::fd::AsFd::as_fd(&null), standard).map_err(at("let go of the socket"))?;
+        sys::dup_onto(null.as_fd(), standard).map_err(at("let go of the socket"))?;
     }
     rustix::process::chdir(c"/").map_err(at("leave the working directory"))?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(at("wait"))?;
@@ -137,7 +176,7 @@ pub fn run() -> Result<(), Fault> {
     let processes = Processes::open().map_err(at("open /proc"))?;
     let mut link = Link::new(socket);
     link.message(0, &Hello { version: VERSION });
-    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None };
+    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None, files: 0 };
     let mut guest = Guest {
         cx,
         children,
@@ -146,6 +185,7 @@ pub fn run() -> Result<(), Fault> {
         next_closed: CLOSED,
         waits_to_write: false,
         pending: false,
+        busy: BTreeSet::new(),
     };
     loop {
         match guest.turn() {
@@ -184,6 +224,8 @@ struct Guest {
     waits_to_write: bool,
     /// Some stream must be looked at soon.
     pending: bool,
+    /// Streams that want to go on at once.
+    busy: BTreeSet<u64>,
 }
 
 impl Guest {
@@ -197,13 +239,13 @@ impl Guest {
         }
         self.wait_to_write(!self.cx.link.is_empty())?;
         let spare = self.cx.reapers.wants_spare();
-        let timeout = if spare { Some(&NOW) } else { Some(&LOOK).filter(|_| self.pending) };
+        let timeout = if spare || !self.busy.is_empty() { Some(&NOW) } else { Some(&LOOK).filter(|_| self.pending) };
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         let count = match epoll::wait(&self.cx.epoll, &mut events, timeout) {
             Err(Errno::INTR) => 0,
             result => result?,
         };
-        if count == 0 && spare {
+        if count == 0 && spare && self.busy.is_empty() {
             // Ahead of time, when there is nothing else to do.
             self.cx.reapers.make_spare(&self.cx.epoll);
         }
@@ -228,12 +270,19 @@ impl Guest {
                 }
                 Some(part) => self.with(key, |stream, cx| match stream {
                     Stream::Exec(exec) => exec.ready(key, *part, cx),
+                    Stream::Task(task) => task.ready(key, *part, cx),
                 })?,
                 None => {}
             }
         }
         if self.pending {
             self.look()?;
+        }
+        for key in self.busy.iter().copied().collect::<Vec<_>>() {
+            self.with(key, |stream, cx| match stream {
+                Stream::Task(task) if !cx.link.is_full() => task.turn(key, cx),
+                _ => Ok(Flow::Goes),
+            })?;
         }
         Ok(Flow::Goes)
     }
@@ -256,11 +305,22 @@ impl Guest {
     ) -> Result<(), Fault> {
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
         let flow = act(stream, &mut self.cx)?;
+        let mut busy = false;
         match stream {
             _ if flow == Flow::Ended => drop(self.streams.remove(&key)),
             Stream::Exec(exec) => self.pending |= exec.is_pending(),
+            Stream::Task(task) => busy = task.is_busy(),
         }
+        self.is_busy(key, busy);
         Ok(())
+    }
+
+    fn is_busy(&mut self, key: u64, busy: bool) {
+        if busy {
+            self.busy.insert(key);
+        } else {
+            self.busy.remove(&key);
+        }
     }
 
     /// Reads from the host.
@@ -295,8 +355,8 @@ impl Guest {
             Kind::Input => {
                 let input: Input = frame.message()?;
                 self.with(key, |stream, cx| {
-                    match stream {
-                        Stream::Exec(exec) => exec.input(input, cx),
+                    if let Stream::Exec(exec) = stream {
+                        exec.input(input, cx);
                     }
                     Ok(Flow::Goes)
                 })
@@ -307,6 +367,7 @@ impl Guest {
                 let bytes = frame.credit()?;
                 self.with(key, |stream, cx| match stream {
                     Stream::Exec(exec) => exec.grant(key, channel, bytes, cx),
+                    Stream::Task(task) => task.grant(key, channel, bytes, cx),
                 })
             }
             Kind::Close => self.close(key),
@@ -315,11 +376,9 @@ impl Guest {
     }
 
     fn data(&mut self, key: u64, bytes: Option<&[u8]>) -> Result<(), Fault> {
-        self.with(key, |stream, cx| {
-            match stream {
-                Stream::Exec(exec) => exec.data(key, bytes, cx)?,
-            }
-            Ok(Flow::Goes)
+        self.with(key, |stream, cx| match stream {
+            Stream::Exec(exec) => exec.data(key, bytes, cx).map(|()| Flow::Goes),
+            Stream::Task(task) => task.data(key, bytes, cx),
         })
     }
 
@@ -333,7 +392,11 @@ impl Guest {
             return Ok(());
         }
         match self.begin(id, request) {
-            Ok(Some(stream)) => drop(self.streams.insert(key, stream)),
+            Ok(Some(stream)) => {
+                let busy = matches!(&stream, Stream::Task(task) if task.is_busy());
+                self.streams.insert(key, stream);
+                self.is_busy(key, busy);
+            }
             Ok(None) => self.cx.link.message(id, &Reply::Done { bytes: 0 }),
             Err((step, errno)) => self.cx.link.failed(id, step, errno),
         }
@@ -342,17 +405,40 @@ impl Guest {
 
     /// What a request becomes: a stream, or nothing when it is done already.
     fn begin(&mut self, id: u32, request: Request) -> Result<Option<Stream>, Failure> {
-        let key = u64::from(id);
-        match request {
-            Request::Exec(exec) => Exec::open(key, id, exec, &mut self.cx).map(|exec| Some(Stream::Exec(exec))),
-            Request::Ping => Ok(None),
-            _ => Err((Step::Refuse, Errno::NOSYS)),
+        let (key, cx) = (u64::from(id), &mut self.cx);
+        fn task<T: Task + 'static>(task: T) -> Stream {
+            Stream::Task(Box::new(task))
         }
+        Ok(match request {
+            Request::Exec(exec) => Some(Stream::Exec(Box::new(Exec::open(key, id, exec, cx)?))),
+            Request::Read { path, offset, length } => Some(task(files::Read::open(id, &path, offset, length)?)),
+            Request::Write(write) => Some(task(files::Write::open(id, &write, cx)?)),
+            Request::List { path, depth } => Some(task(walk::List::open(id, &path, depth)?)),
+            Request::Stat { path } => {
+                let entry = files::stat(path)?;
+                cx.link.message(id, &Reply::Entries(vec![entry]));
+                None
+            }
+            Request::MakeDirectory { path, mode, parents } => {
+                files::make_directory(&path, mode, parents)?;
+                None
+            }
+            Request::Move { from, to, replace } => {
+                files::rename(&from, &to, replace)?;
+                None
+            }
+            Request::Remove { path, recursive } => walk::remove(id, &path, recursive)?.map(task),
+            Request::Watch { path, recursive } => Some(task(watch::Watch::open(key, id, &path, recursive, cx)?)),
+            Request::Connect { port } => Some(task(connect::Connect::open(key, id, port, cx)?)),
+            Request::Ping => None,
+        })
     }
 
     fn close(&mut self, key: u64) -> Result<(), Fault> {
         let Some(mut stream) = self.streams.remove(&key) else { return Ok(()) };
+        self.busy.remove(&key);
         match &mut stream {
+            Stream::Task(task) => task.close(&mut self.cx),
             Stream::Exec(exec) => {
                 if exec.close(&mut self.cx) == Flow::Goes {
                     let hidden = self.next_closed;
@@ -375,6 +461,7 @@ impl Guest {
         for report in reports {
             self.with(key, |stream, cx| match stream {
                 Stream::Exec(exec) => exec.report(key, report, cx),
+                Stream::Task(_) => Ok(Flow::Goes),
             })?;
         }
         Ok(())
@@ -382,7 +469,7 @@ impl Guest {
 
     /// Takes note of every child that ended.
     fn reap(&mut self) -> Result<(), Fault> {
-        while sys::read_signal(std::os::fd::AsFd::as_fd(&self.children)).is_some() {}
+        while sys::read_signal(self.children.as_fd()).is_some() {}
         while let Some(child) = sys::wait(-1, false, false)? {
             if self.cx.reapers.is_reaper(child.pid) {
                 // Its last words come first.
@@ -391,6 +478,7 @@ impl Guest {
             match self.cx.reapers.reaped(child.pid) {
                 Some(Some(key)) => self.with(key, |stream, cx| match stream {
                     Stream::Exec(exec) => exec.lost(key, cx),
+                    Stream::Task(_) => Ok(Flow::Goes),
                 })?,
                 Some(None) => {}
                 // Something that a command left behind, or a command whose reaper was killed.
@@ -400,6 +488,7 @@ impl Guest {
                     if let Some(key) = found {
                         self.with(key, |stream, cx| match stream {
                             Stream::Exec(exec) => exec.gone(key, child.pid, child.status, cx),
+                            Stream::Task(_) => Ok(Flow::Goes),
                         })?;
                     }
                 }
@@ -416,6 +505,7 @@ impl Guest {
         for key in keys {
             self.with(key, |stream, cx| match stream {
                 Stream::Exec(exec) => exec.look(key, cx),
+                Stream::Task(_) => Ok(Flow::Goes),
             })?;
         }
         Ok(())

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::link::{Link, Taken};
 use super::{Context, Fault, Part, token};
 
-/// Sent grants are worth a frame each.
-const GRANT: u32 = WINDOW / 4;
+/// A grant of so much is worth a frame.
+pub const GRANT: u32 = WINDOW / 4;
 
 /// Bytes from a descriptor to the host.
 #[derive(Debug)]

@@ -477,7 +477,7 @@ fn quote(word: &OsStr) -> String {
 }
 
 /// A `bwrap` that can be used, or why there is none.
-fn find() -> Result<PathBuf, EngineError> {
+pub fn find() -> Result<PathBuf, EngineError> {
     let install = "install bubblewrap 0.8 or later (Debian, Ubuntu: apt install bubblewrap)";
     let Some((path, data)) = PLACES.iter().find_map(|p| fs::metadata(p).ok().map(|data| (PathBuf::from(p), data)))
     else {

@@ -38,7 +38,12 @@ impl HostIds {
 
 /// Whether root's rights make the box: mounts with ids mapped, then ids of its own.
 pub fn by_root(facts: &Facts) -> bool {
+    facts.uid == 0 && has_roots_rights()
+}
+
+/// Whether this process can give a box ids of its own.
+pub fn has_roots_rights() -> bool {
     use rustix::thread::CapabilitySet;
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID;
-    facts.uid == 0 && rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }

@@ -33,6 +33,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use crate::keeper::{self, Keeper, KeeperError};
 use crate::report::{Report, Verdict, enforced, weakened};
 
+pub(crate) use identity::has_roots_rights;
+
 pub use ringfence_linux::launch::Event;
 
 /// The engines.
@@ -128,12 +130,20 @@ pub enum StdioSpec {
 
 /// Takes the engine that will enforce the plan: the one asked for, or the first that can honour it.
 pub fn select(choice: Choice, plan: &Plan, facts: &Facts) -> Result<(Engine, Report), EngineError> {
+    choose(choice, |engine| promise(engine, plan, facts))
+}
+
+/// The engine asked for, or the first whose answer is not a refusal. None is ever asked for less than another.
+fn choose(
+    choice: Choice,
+    ask: impl Fn(Engine) -> Result<Report, EngineError>,
+) -> Result<(Engine, Report), EngineError> {
     match choice {
-        Choice::Only(engine) => promise(engine, plan, facts).map(|report| (engine, report)),
+        Choice::Only(engine) => ask(engine).map(|report| (engine, report)),
         Choice::Auto => {
             let mut refusals = Vec::new();
             for engine in Engine::ALL {
-                match promise(engine, plan, facts) {
+                match ask(engine) {
                     Ok(report) => return Ok((engine, report)),
                     Err(refusal) => refusals.push(refusal),
                 }
@@ -598,4 +608,49 @@ fn env_pointers(env: &[(OsString, OsString)]) -> Result<PointerList, EngineError
         })
         .collect();
     pointers(joined.iter().map(OsString::as_os_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(engine: Engine) -> Report {
+        Report { engine: engine.name().into(), guarantees: Vec::new() }
+    }
+
+    fn refusal(engine: Engine) -> EngineError {
+        let (guarantee, reason, cure) = (Guarantee::ProcIsolated, "not here".to_owned(), "another host".to_owned());
+        EngineError::Unmet { engine, guarantee, reason, cure }
+    }
+
+    /// Chooses where these engines can honour the policy.
+    fn chosen(choice: Choice, able: &[Engine]) -> Result<Engine, EngineError> {
+        let ask = |engine: Engine| if able.contains(&engine) { Ok(report(engine)) } else { Err(refusal(engine)) };
+        let (engine, report) = choose(choice, ask)?;
+        assert_eq!(report.engine, engine.name());
+        Ok(engine)
+    }
+
+    #[test]
+    fn the_first_engine_that_can_honour_the_policy() {
+        use Engine::{Bubblewrap, Native};
+        assert_eq!(chosen(Choice::Auto, &[Native, Bubblewrap]).unwrap(), Native);
+        assert_eq!(chosen(Choice::Auto, &[Bubblewrap]).unwrap(), Bubblewrap);
+        assert_eq!(chosen(Choice::Only(Bubblewrap), &[Native, Bubblewrap]).unwrap(), Bubblewrap);
+    }
+
+    #[test]
+    fn never_another_than_the_one_asked_for_and_never_a_weaker_one() {
+        use Engine::{Bubblewrap, Native};
+        let only = chosen(Choice::Only(Native), &[Bubblewrap]).unwrap_err();
+        assert!(matches!(only, EngineError::Unmet { engine: Native, .. }), "{only}");
+        match chosen(Choice::Auto, &[]).unwrap_err() {
+            EngineError::NoEngine(refusals) => {
+                let engines: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+                assert_eq!(engines.len(), 2);
+                assert!(engines[0].contains("native") && engines[1].contains("bubblewrap"), "{engines:?}");
+            }
+            other => panic!("{other}"),
+        }
+    }
 }

@@ -399,15 +399,65 @@ pub fn available(facts: &Facts) -> Result<(), EngineError> {
             "sysctl -w kernel.unprivileged_userns_clone=1",
         ));
     }
-    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
-        && sysctl("/proc/self/attr/apparmor/current")
-            .or_else(|| sysctl("/proc/self/attr/current"))
-            .is_none_or(|p| p.starts_with("unconfined"))
-    {
+    if AppArmor::of_this_process().restricts(facts.uid) {
         return Err(unmet(
             "AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
             "install the AppArmor profile that `ringfence doctor` prints, or --engine bubblewrap",
         ));
     }
     Ok(())
+}
+
+/// What AppArmor says about user namespaces of ordinary users (Ubuntu from 23.10 on).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AppArmor {
+    /// `kernel.apparmor_restrict_unprivileged_userns`
+    pub switch: Option<String>,
+    /// The profile that this process runs under.
+    pub profile: Option<String>,
+}
+
+impl AppArmor {
+    pub fn of_this_process() -> AppArmor {
+        let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        AppArmor {
+            switch: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            profile: read("/proc/self/attr/apparmor/current").or_else(|| read("/proc/self/attr/current")),
+        }
+    }
+
+    /// Whether the switch is on at all.
+    pub fn is_on(&self) -> bool {
+        self.switch.as_deref().is_some_and(|value| value != "0" && !value.is_empty())
+    }
+
+    /// Whether it keeps this user from making one. A program with a profile of its own has been thought of.
+    pub fn restricts(&self, uid: u32) -> bool {
+        let unconfined = |profile: &String| profile.is_empty() || profile.starts_with("unconfined");
+        self.is_on() && uid != 0 && self.profile.as_ref().is_none_or(unconfined)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_apparmor_restricts() {
+        let table = [
+            (None, Some("unconfined"), 1000, false),
+            (Some("0"), Some("unconfined"), 1000, false),
+            (Some("1"), Some("unconfined"), 1000, true),
+            (Some("1"), None, 1000, true),
+            (Some("1"), Some(""), 1000, true),
+            (Some("1"), Some("unconfined"), 0, false),
+            // A profile with `flags=(unconfined)` that has a name, as the one that doctor prints.
+            (Some("1"), Some("ringfence (unconfined)"), 1000, false),
+            (Some("1"), Some("firefox (enforce)"), 1000, false),
+        ];
+        for (switch, profile, uid, expected) in table {
+            let apparmor = AppArmor { switch: switch.map(str::to_owned), profile: profile.map(str::to_owned) };
+            assert_eq!(apparmor.restricts(uid), expected, "{apparmor:?} {uid}");
+        }
+    }
 }

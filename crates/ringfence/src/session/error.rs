@@ -19,6 +19,8 @@ pub enum SessionError {
     NotFound(String),
     #[error("there is a session `{0}` already")]
     NameTaken(String),
+    #[error("a session with a home of its own needs a name")]
+    NamelessHome,
     #[error("`{0}` cannot be the name of a session: use letters, digits, `.`, `_` and `-`, 64 at most")]
     BadName(String),
     #[error("session {id} has ended: {end}")]
@@ -59,6 +61,8 @@ pub enum SessionError {
     TooMany { id: String },
     #[error("a request that makes no sense: an empty command, a NUL byte, or a variable without a name")]
     BadRequest,
+    #[error("it cannot be recorded, and the policy is strict: {reason}")]
+    NotRecorded { reason: String },
     #[error("the runtime is shutting down")]
     ShuttingDown,
     #[error("`{}` is longer than {limit} bytes", path.display())]
@@ -71,6 +75,7 @@ impl Refusal {
         let id = id.to_owned();
         match self {
             Refusal::NoExecution => SessionError::NoExecution(String::new()),
+            Refusal::NotRecorded(reason) => SessionError::NotRecorded { reason },
             Refusal::TooMany => SessionError::TooMany { id },
             Refusal::Ended(end) => SessionError::Ended { id, end },
             Refusal::BadRequest | Refusal::TimeoutAboveCeiling { .. } | Refusal::Failed { .. } => {

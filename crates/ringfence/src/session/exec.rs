@@ -12,7 +12,7 @@ use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
 
 use super::SessionError;
-use super::link::{Incoming, Stream};
+use super::link::{Incoming, Sender, Stream};
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
 use crate::supervise::{Ended, Outcome, Reason};
@@ -94,6 +94,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Execution {
     id: String,
+    record: Option<String>,
     stream: Stream,
     /// Bytes that were missing in what came: followers that lag lose some.
     skipped: [u64; 2],
@@ -123,12 +124,12 @@ impl Execution {
         let program =
             || exec.and_then(|e| e.argv.first()).map_or_else(String::new, |p| p.to_string_lossy().into_owned());
         match stream.next().await {
-            Some(Incoming::Answer(Answer::Begun { id })) => {
-                Ok(Execution { id: id.to_string(), stream, skipped: [0; 2], started, ended: false })
+            Some(Incoming::Answer(Answer::Begun { id, record })) => {
+                Ok(Execution { id: id.to_string(), record, stream, skipped: [0; 2], started, ended: false })
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
-            None => Err(stream.link.lost()),
+            None => Err(stream.sender.link.lost()),
         }
     }
 
@@ -164,34 +165,39 @@ impl Execution {
         }
     }
 
+    /// The id of its record, where records are kept.
+    pub fn record(&self) -> Option<&str> {
+        self.record.as_deref()
+    }
+
+    /// What can be done to it, for another task than the one that reads.
+    pub fn controls(&self) -> Controls {
+        Controls { sender: self.stream.sender.clone() }
+    }
+
     /// Writes to its standard input; waits while it does not read. What it ended without reading is dropped.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
-        if !self.stream.write(bytes).await && self.stream.link.is_closed() {
-            return Err(self.stream.link.lost());
-        }
-        Ok(())
+        self.controls().write(bytes).await
     }
 
     /// Ends its standard input.
     pub async fn close_stdin(&self) -> Result<(), SessionError> {
-        self.stream.put(Kind::Eof(Channel::In), &[]);
-        Ok(())
+        self.controls().close_stdin().await
     }
 
     /// Sends a signal to its process group; TERM and KILL reach everything that descends from it.
     pub async fn signal(&self, signal: i32) -> Result<(), SessionError> {
-        let tree = matches!(signal, libc::SIGTERM | libc::SIGKILL);
-        self.stream.message(Kind::Input, &Say::Signal { signal, tree })
+        self.controls().signal(signal).await
     }
 
     /// Ends everything that descends from it: TERM, and KILL after a grace.
     pub async fn stop(&self) -> Result<(), SessionError> {
-        self.stream.message(Kind::Input, &Say::Stop)
+        self.controls().stop().await
     }
 
     /// Tells its terminal a new size.
     pub async fn resize(&self, size: Size) -> Result<(), SessionError> {
-        self.stream.message(Kind::Input, &Say::Resize(size))
+        self.controls().resize(size).await
     }
 
     /// Bytes of stdout and stderr that came and went before this reader took them: only for followers, who do not hold
@@ -202,7 +208,7 @@ impl Execution {
 
     /// Waits for its end and keeps a bounded head and tail of what it writes.
     pub async fn output(mut self) -> Output {
-        let keeps = self.stream.link.keeps();
+        let keeps = self.stream.sender.link.keeps();
         let mut captures = [Capture::new(keeps), Capture::new(keeps)];
         let mut outcome = lost(Duration::ZERO);
         while let Some(event) = self.next().await {
@@ -220,6 +226,44 @@ impl Execution {
     }
 }
 
+/// What can be done to an execution while somebody else reads from it. Does not keep it running.
+#[derive(Debug, Clone)]
+pub struct Controls {
+    sender: Sender,
+}
+
+impl Controls {
+    /// As [`Execution::write`].
+    pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
+        if !self.sender.write(bytes).await && self.sender.link.is_closed() {
+            return Err(self.sender.link.lost());
+        }
+        Ok(())
+    }
+
+    /// As [`Execution::close_stdin`].
+    pub async fn close_stdin(&self) -> Result<(), SessionError> {
+        self.sender.put(Kind::Eof(Channel::In), &[]);
+        Ok(())
+    }
+
+    /// As [`Execution::signal`].
+    pub async fn signal(&self, signal: i32) -> Result<(), SessionError> {
+        let tree = matches!(signal, libc::SIGTERM | libc::SIGKILL);
+        self.sender.message(Kind::Input, &Say::Signal { signal, tree })
+    }
+
+    /// As [`Execution::stop`].
+    pub async fn stop(&self) -> Result<(), SessionError> {
+        self.sender.message(Kind::Input, &Say::Stop)
+    }
+
+    /// As [`Execution::resize`].
+    pub async fn resize(&self, size: Size) -> Result<(), SessionError> {
+        self.sender.message(Kind::Input, &Say::Resize(size))
+    }
+}
+
 fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stream) -> SessionError {
     let errno = |number: i32| Errno::from_raw_os_error(number.clamp(1, 4095));
     match refusal {
@@ -231,12 +275,12 @@ fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stre
             asked: format_duration(exec.and_then(|e| e.timeout).unwrap_or_default()),
             ceiling: format_duration(Duration::from_millis(ceiling_ms)),
         },
-        other => other.into_error(stream.link.id()),
+        other => other.into_error(stream.sender.link.id()),
     }
 }
 
 /// An outcome as the supervisor tells it.
-fn outcome(finished: &Finished) -> Outcome {
+pub(super) fn outcome(finished: &Finished) -> Outcome {
     let ended = if libc::WIFSIGNALED(finished.status) {
         Ended::Signaled(libc::WTERMSIG(finished.status))
     } else {

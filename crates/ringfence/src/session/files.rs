@@ -59,13 +59,13 @@ impl Asked {
 
     fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
         match incoming {
-            None => Err(self.stream.link.lost()),
+            None => Err(self.stream.sender.link.lost()),
             Some(Incoming::Answer(Answer::Guest(Reply::Failed { step, errno }))) => Err(SessionError::File {
                 step,
                 path: self.path.clone(),
                 errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),
             }),
-            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(self.stream.link.id())),
+            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(self.stream.sender.link.id())),
             Some(incoming) => Ok(incoming),
         }
     }
@@ -216,7 +216,7 @@ pub struct FileWriter {
 impl FileWriter {
     /// Writes more; waits while the box does not take it.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
-        if self.asked.stream.write(bytes).await {
+        if self.asked.stream.sender.write(bytes).await {
             return Ok(());
         }
         // It ended before its contents did: what came says why.
@@ -226,7 +226,7 @@ impl FileWriter {
 
     /// The file is complete; how many bytes it took. Dropped without, what was there before stays.
     pub async fn finish(mut self) -> Result<u64, SessionError> {
-        self.asked.stream.put(Kind::Eof(Channel::In), &[]);
+        self.asked.stream.sender.put(Kind::Eof(Channel::In), &[]);
         Ok(self.asked.done().await?.1)
     }
 }
@@ -319,12 +319,12 @@ impl AsyncWrite for Port {
                 }
                 // It goes back with the drop: there is room for one byte at least.
             }
-            if self.shut || self.stream.window().is_closed() {
+            if self.shut || self.stream.sender.window().is_closed() {
                 return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
             }
-            match self.stream.write_some(bytes) {
+            match self.stream.sender.write_some(bytes) {
                 0 if !bytes.is_empty() => {
-                    self.window = Some(Box::pin(Arc::clone(self.stream.window()).acquire_owned()));
+                    self.window = Some(Box::pin(Arc::clone(self.stream.sender.window()).acquire_owned()));
                 }
                 n => return Poll::Ready(Ok(n)),
             }
@@ -337,7 +337,7 @@ impl AsyncWrite for Port {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if !std::mem::replace(&mut self.shut, true) {
-            self.stream.put(Kind::Eof(Channel::In), &[]);
+            self.stream.sender.put(Kind::Eof(Channel::In), &[]);
         }
         Poll::Ready(Ok(()))
     }

@@ -46,6 +46,8 @@ struct Shared {
     next: AtomicU32,
     /// Bytes of each output that are kept.
     keeps: AtomicU64,
+    /// Closed when nothing comes any more.
+    end: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +103,7 @@ impl Link {
             streams: Mutex::default(),
             next: AtomicU32::new(1),
             keeps: AtomicU64::new(ringfence_policy::limits::MIB),
+            end: Semaphore::new(0),
         });
         let task = tokio::spawn(Arc::clone(&shared).carry());
         Ok(Link { shared, _task: Arc::new(Task(task.abort_handle())) })
@@ -145,7 +148,8 @@ impl Link {
             self.shared.send(&bytes);
             number
         };
-        Ok(Stream { link: self.clone(), number, incoming, window, owed: [0; 2], done: false })
+        let sender = Sender { link: self.clone(), number, window };
+        Ok(Stream { sender, incoming, owed: [0; 2], done: false })
     }
 
     /// Asks for one answer.
@@ -165,16 +169,8 @@ impl Link {
 
     /// Waits until the other side has closed the connection.
     pub async fn closed(&self) {
-        // A stream that is never answered ends with the connection.
-        let (sender, mut incoming) = mpsc::unbounded_channel();
-        {
-            let mut streams = locked(&self.shared.streams);
-            if streams.closed {
-                return;
-            }
-            streams.open.insert(0, Entry { incoming: sender, window: Arc::new(Semaphore::new(0)) });
-        }
-        while incoming.recv().await.is_some() {}
+        // Never has a permit; closed with the connection.
+        let _ = self.shared.end.acquire().await;
     }
 }
 
@@ -210,6 +206,7 @@ impl Shared {
         streams.closed = true;
         // Their receivers see the end.
         streams.open.clear();
+        self.end.close();
     }
 
     async fn write(&self) {
@@ -311,46 +308,15 @@ fn is_last(answer: &Answer) -> bool {
     }
 }
 
-/// A stream. Dropped before its last answer, it is closed.
-#[derive(Debug)]
-pub struct Stream {
+/// The sending side of a stream.
+#[derive(Debug, Clone)]
+pub struct Sender {
     pub link: Link,
     number: u32,
-    incoming: mpsc::UnboundedReceiver<Incoming>,
     window: Arc<Semaphore>,
-    /// Taken and not granted again yet.
-    owed: [u32; 2],
-    done: bool,
 }
 
-impl Stream {
-    /// What comes next; `None` when the connection is lost.
-    pub async fn next(&mut self) -> Option<Incoming> {
-        let incoming = self.incoming.recv().await;
-        self.took(incoming)
-    }
-
-    pub fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Incoming>> {
-        self.incoming.poll_recv(context).map(|incoming| self.took(incoming))
-    }
-
-    fn took(&mut self, incoming: Option<Incoming>) -> Option<Incoming> {
-        match &incoming {
-            None => self.done = true,
-            Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,
-            Some(Incoming::Data(channel, bytes)) => {
-                let owed = &mut self.owed[usize::from(*channel == Channel::Err)];
-                *owed += bytes.len() as u32;
-                if *owed >= WINDOW / 4 {
-                    let grant = std::mem::take(owed);
-                    self.put(Kind::Credit(*channel), &grant.to_le_bytes());
-                }
-            }
-            Some(_) => {}
-        }
-        incoming
-    }
-
+impl Sender {
     pub fn put(&self, kind: Kind, payload: &[u8]) {
         let mut bytes = Vec::with_capacity(payload.len() + frame::HEADER);
         frame::put(&mut bytes, self.number, kind, payload);
@@ -392,11 +358,50 @@ impl Stream {
     }
 }
 
+/// A stream. Dropped before its last answer, it is closed.
+#[derive(Debug)]
+pub struct Stream {
+    pub sender: Sender,
+    incoming: mpsc::UnboundedReceiver<Incoming>,
+    /// Taken and not granted again yet.
+    owed: [u32; 2],
+    done: bool,
+}
+
+impl Stream {
+    /// What comes next; `None` when the connection is lost.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        let incoming = self.incoming.recv().await;
+        self.took(incoming)
+    }
+
+    pub fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Incoming>> {
+        self.incoming.poll_recv(context).map(|incoming| self.took(incoming))
+    }
+
+    fn took(&mut self, incoming: Option<Incoming>) -> Option<Incoming> {
+        match &incoming {
+            None => self.done = true,
+            Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,
+            Some(Incoming::Data(channel, bytes)) => {
+                let owed = &mut self.owed[usize::from(*channel == Channel::Err)];
+                *owed += bytes.len() as u32;
+                if *owed >= WINDOW / 4 {
+                    let grant = std::mem::take(owed);
+                    self.sender.put(Kind::Credit(*channel), &grant.to_le_bytes());
+                }
+            }
+            Some(_) => {}
+        }
+        incoming
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.done {
-            locked(&self.link.shared.streams).open.remove(&self.number);
-            self.put(Kind::Close, &[]);
+            locked(&self.sender.link.shared.streams).open.remove(&self.sender.number);
+            self.sender.put(Kind::Close, &[]);
         }
     }
 }

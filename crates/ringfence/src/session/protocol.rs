@@ -72,6 +72,8 @@ pub enum Answer {
     /// The command runs.
     Begun {
         id: u64,
+        /// The id of its record.
+        record: Option<String>,
     },
     /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
     Skipped {
@@ -101,9 +103,16 @@ pub struct Finished {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     NoExecution,
-    TimeoutAboveCeiling { ceiling_ms: u64 },
-    Failed { step: Step, errno: i32 },
+    TimeoutAboveCeiling {
+        ceiling_ms: u64,
+    },
+    Failed {
+        step: Step,
+        errno: i32,
+    },
     TooMany,
     BadRequest,
+    /// The policy insists on a record, and none can be written.
+    NotRecorded(String),
     Ended(End),
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::EngineError;
+use ringfence::engines::docker::labels::Owner;
 use ringfence::engines::docker::{DockerError, container};
 
 use crate::support::{IMAGE, Scene, docker, skip};
@@ -185,7 +186,7 @@ fn a_daemon_that_stops_and_comes_back() {
     let mut live = scene.start().unwrap();
     assert_eq!(live.sh("echo again").stdout, "again\n");
     let id = live.id().to_owned();
-    let cleared = container::clear(&scene.facts, &scene.state, &|_| true).unwrap();
+    let cleared = container::clear(&scene.state, &|_| true).unwrap();
     assert_eq!(cleared, [""; 0]);
     assert!(private.docker(&["inspect", &id]).0);
     live.finish();
@@ -257,19 +258,25 @@ fn what_a_crash_leaves_is_found_by_its_labels() {
     // Whoever made it is gone at once: nothing is dropped, and the socket closes.
     std::mem::forget(live.inhabited.take());
     drop(live);
+    // The guest ends with its socket, the container with its guest, and the daemon removes it.
     let until = Instant::now() + Duration::from_secs(10);
-    while docker(&["inspect", "-f", "{{.State.Running}}", &id]).1 == "true" {
-        assert!(Instant::now() < until, "the guest ends with its socket");
+    while !scene.containers().is_empty() {
+        assert!(Instant::now() < until, "{id} is still there");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // One that keeps its home stays, stopped; another owner does not touch it.
-    assert_eq!(scene.containers(), [id.clone()]);
+    // What a daemon left that crashed as well: found by its labels, and by nobody else.
+    let owner = Owner::new(scene.facts.uid, &scene.state);
+    let owner = format!("ringfence.owner={}", owner.as_str());
+    let labels = ["--label", &owner, "--label", "ringfence.purpose=sandbox", "--label", "ringfence.session=s-left"];
+    let (made, left) = docker(&[&["create"][..], &labels, &[IMAGE, "true"]].concat());
+    assert!(made, "{left}");
     let elsewhere = Scene::new("shell");
-    container::clear(&elsewhere.facts, &elsewhere.state, &|_| false).unwrap();
-    assert_eq!(scene.containers(), [id]);
-    assert_eq!(container::clear(&scene.facts, &scene.state, &|_| false).unwrap().len(), 2);
+    elsewhere.start().unwrap().finish();
+    container::clear(&elsewhere.state, &|_| false).unwrap();
+    assert_eq!(scene.containers(), [left]);
+    assert_eq!(container::clear(&scene.state, &|_| false).unwrap(), ["s-0123456789ab", "s-left"]);
     assert_eq!(scene.containers(), [""; 0]);
     // Twice is as good as once.
-    assert_eq!(container::clear(&scene.facts, &scene.state, &|_| false).unwrap(), [""; 0]);
+    assert_eq!(container::clear(&scene.state, &|_| false).unwrap(), [""; 0]);
     docker(&["volume", "rm", "ringfence-home-rfcrash"]);
 }

@@ -99,6 +99,7 @@ pub fn policy(facts: &mut Facts, workdir: &std::path::Path) -> Policy {
         allow_syscalls: Vec::new(),
         optional: BTreeSet::from([Guarantee::KernelSecondWall]),
         strict: false,
+        records: Default::default(),
         trace_denials: false,
     }
 }

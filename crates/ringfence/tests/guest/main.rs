@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
 mod commands;
+mod files;
 mod host;
 
 use host::{Host, Place};

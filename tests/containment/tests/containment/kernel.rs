@@ -6,6 +6,7 @@ use std::time::Duration;
 use containment::{Place, Scene, host};
 use ringfence::policy::Guarantee::{KernelFiltered, KernelSecondWall, ProcIsolated};
 use ringfence::{Engine, State};
+use ringfence_linux::landlock::Abi;
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
 
@@ -125,6 +126,12 @@ fn nested(stage: &Stage) -> Result<(), String> {
     scene.policy.nesting(true);
     let acts = "create {project}/new + read {home}/.netrc + create {home}/new + read {home}/notes + interfaces";
     let ran = inner(stage, &scene, acts)?;
+    // Linux lets nobody map id 0 again who has no capability: the inner run of root's box is stacked, which takes scopes.
+    if rustix::process::getuid().is_root() && !Abi::of_this_kernel().scopes() {
+        return ensure(ran.stdout.is_empty() && ran.stderr.contains("cannot promise net.isolated"), || {
+            format!("{ran:?}")
+        });
+    }
     same("answers", ran.lines(), ["ok", "EACCES", "EROFS", "ok plain", "ok lo"])
         .map_err(|e| format!("{e} {}", ran.stderr))
 }

@@ -11,6 +11,7 @@ mod limits;
 mod network;
 mod processes;
 mod protected;
+mod records;
 mod secrets;
 
 use std::io::Write;
@@ -123,9 +124,18 @@ fn add(
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [files::CASES, secrets::CASES, protected::CASES, network::CASES, processes::CASES, kernel::CASES, limits::CASES]
-        .into_iter()
-        .flatten()
+    [
+        files::CASES,
+        secrets::CASES,
+        protected::CASES,
+        network::CASES,
+        processes::CASES,
+        kernel::CASES,
+        limits::CASES,
+        records::CASES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn stories() -> impl Iterator<Item = &'static Story> {
@@ -138,6 +148,7 @@ fn stories() -> impl Iterator<Item = &'static Story> {
         kernel::STORIES,
         limits::STORIES,
         life::STORIES,
+        records::STORIES,
     ]
     .into_iter()
     .flatten()

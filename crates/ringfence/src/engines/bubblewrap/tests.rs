@@ -47,6 +47,7 @@ impl Host {
             nesting: false,
             env: EnvPolicy { inherit: true, ..EnvPolicy::default() },
             user: User::Caller,
+            records: Default::default(),
             limits: Limits {
                 memory: None,
                 cpus: None,

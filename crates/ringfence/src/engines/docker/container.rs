@@ -90,24 +90,17 @@ pub fn start(
     // A home without a name would be found by nobody.
     let slug = about.name.unwrap_or(about.session);
     let hash = hash(plan, &image);
-    let keeps_home = keeps_home(plan);
     let name = Name::container(&names::part(about.profile).unwrap_or_else(|_| "own".to_owned()), &box_id)
         .map_err(DockerError::from)?;
-    let (files, listener) = store.furnish(&box_id, &compiled, guest)?;
+    store.note_daemon(daemon.socket())?;
+    let (files, listener) = store.furnish(&box_id, about.session, &compiled, guest)?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let labels = labels::sandbox(
         &owner,
         &labels::Sandbox { session: about.session, profile: about.profile, policy: &hash, created },
     );
     let volumes = super::block_on(async { volumes::ensure(&daemon, plan, &image, slug, &owner, &store).await })?;
-    let parts = Parts {
-        name: name.clone(),
-        image: &image,
-        labels,
-        files: &files.places,
-        volumes: &volumes.ready,
-        ephemeral: !keeps_home,
-    };
+    let parts = Parts { name: name.clone(), image: &image, labels, files: &files.places, volumes: &volumes.ready };
     let request = request::request(plan, &compiled, &abilities, parts)?;
     let (id, pid, channel) = super::block_on(async {
         match bring_up(&daemon, &request, &store, &owner, &listener).await {
@@ -127,12 +120,6 @@ pub fn start(
         files.hang_up()?;
     }
     Ok(Made { container, channel, env: super::environment(plan, &image), without: volumes.failed })
-}
-
-/// Whether the home outlives the container, which then stays to be looked at as well.
-fn keeps_home(plan: &Plan) -> bool {
-    use ringfence_policy::plan::Volume;
-    plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { volume: Volume::Home, .. }))
 }
 
 /// Twelve random digits: what a container and its files are called by.
@@ -374,32 +361,60 @@ impl Drop for Container {
 }
 
 /// Removes the containers, and the files of boxes, whose session is not among the living. Returns the sessions.
-pub fn clear(facts: &Facts, state: &Path, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
-    let store = Store::open(state)?;
-    let owner = Owner::new(facts.uid, state);
-    let mut cleared: Vec<String> = Vec::new();
-    for id in store.boxes()?.into_iter().filter(|id| !living(id)) {
-        store.clear(&id)?;
-        cleared.push(id);
+pub fn clear(state: &Path, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
+    if !Store::is_at(state) {
+        return Ok(Vec::new());
     }
-    let daemon = match Daemon::connect(facts) {
-        Ok(daemon) => daemon,
-        // Without a daemon there are no containers.
-        Err(DockerError::Absent(_) | DockerError::Address(_)) => return Ok(cleared),
-        Err(error) => return Err(error),
-    };
-    let found = super::block_on(async { list(&daemon, &owner).await })?;
-    let dead: Vec<(String, String)> = found.into_iter().filter(|(_, session)| !living(session)).collect();
-    super::block_on(async {
-        for (id, _) in &dead {
-            remove(&daemon, id).await?;
+    let store = Store::open(state)?;
+    let owner = Owner::new(rustix::process::getuid().as_raw(), state);
+    let mut cleared = Vec::new();
+    for (id, session) in store.boxes()? {
+        if !living(&session) {
+            store.clear(&id)?;
+            cleared.push(session);
         }
-        Ok(())
-    })?;
-    cleared.extend(dead.into_iter().map(|(_, session)| session));
+    }
+    for socket in store.daemons()? {
+        let daemon = match Daemon::at(&socket) {
+            Ok(daemon) => daemon,
+            // Without a daemon there are no containers.
+            Err(DockerError::Absent(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let found = super::block_on(async { list(&daemon, &owner).await })?;
+        let dead: Vec<(String, String)> = found.into_iter().filter(|(_, session)| !living(session)).collect();
+        super::block_on(async {
+            for (id, _) in &dead {
+                remove(&daemon, id).await?;
+            }
+            Ok(())
+        })?;
+        cleared.extend(dead.into_iter().map(|(_, session)| session));
+    }
     cleared.sort();
     cleared.dedup();
     Ok(cleared)
+}
+
+/// Hash of all that the box of a plan would be made from now.
+pub fn hash_of(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    let image = super::block_on(async {
+        daemon.abilities().await?;
+        images::find(&daemon, plan.image.as_deref().unwrap_or_default(), &|_| {}).await
+    })?;
+    Ok(hash(plan, &image))
+}
+
+/// Removes the home that is kept by a name.
+pub fn remove_home(facts: &Facts, state: &Path, slug: &str) -> Result<(), EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    let owner = Owner::new(facts.uid, state);
+    super::block_on(async {
+        daemon.abilities().await?;
+        volumes::remove_home(&daemon, slug, &owner).await
+    })?;
+    Ok(())
 }
 
 /// Our containers, each with its session.

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -80,11 +81,40 @@ impl Store {
         fs::write(&path, text).map_err(failed("write", &path))
     }
 
-    /// Ids of boxes that have files here.
-    pub fn boxes(&self) -> Result<Vec<String>, DockerError> {
+    /// Whether there is one.
+    pub fn is_at(state: &Path) -> bool {
+        state.join("docker").is_dir()
+    }
+
+    /// Boxes that have files here, each with its session.
+    pub fn boxes(&self) -> Result<Vec<(String, String)>, DockerError> {
         let dir = self.0.join("boxes");
         let entries = fs::read_dir(&dir).map_err(failed("list", &dir))?;
-        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+        let pair = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.ok()?;
+            let session = fs::read_to_string(entry.path().join("session")).unwrap_or_default();
+            Some((entry.file_name().into_string().ok()?, session))
+        };
+        Ok(entries.filter_map(pair).collect())
+    }
+
+    /// Notes that a daemon was used: what is left at it is looked for.
+    pub fn note_daemon(&self, socket: &Path) -> Result<(), DockerError> {
+        let hash = ringfence_policy::layers::content_hash(socket.as_os_str().as_bytes());
+        let name = format!("daemon-{}", hash.trim_start_matches("sha256:").get(..16).unwrap_or_default());
+        let text = socket.display().to_string();
+        if self.noted(&name, &text) { Ok(()) } else { self.note(&name, &text) }
+    }
+
+    /// Sockets of the daemons that were used.
+    pub fn daemons(&self) -> Result<Vec<PathBuf>, DockerError> {
+        let entries = fs::read_dir(&self.0).map_err(failed("list", &self.0))?;
+        let noted = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.ok()?;
+            let named = entry.file_name().as_bytes().starts_with(b"daemon-");
+            named.then(|| fs::read_to_string(entry.path()).ok().map(PathBuf::from)).flatten()
+        };
+        Ok(entries.filter_map(noted).collect())
     }
 
     /// Removes what a box has left. That it is gone already is what is wanted.
@@ -100,6 +130,7 @@ impl Store {
     pub fn furnish(
         &self,
         id: &str,
+        session: &str,
         compiled: &Compiled,
         guest: &[u8],
     ) -> Result<(BoxFiles, UnixListener), DockerError> {
@@ -125,6 +156,7 @@ impl Store {
         };
         // From here on, what is made goes when this fails.
         let mut files = BoxFiles { dir: dir.clone(), places: places.clone() };
+        file(&dir.join("session"), session.as_bytes(), 0o600)?;
         directory(&marker, 0o755)?;
         // The same file under another name; where that cannot be, a copy.
         let inside = marker.join("guest");

@@ -38,7 +38,7 @@ pub async fn find(daemon: &Daemon, name: &str, progress: OnProgress<'_>) -> Resu
     }
 }
 
-async fn inspect(daemon: &Daemon, name: &str) -> Result<Image, DockerError> {
+pub(super) async fn inspect(daemon: &Daemon, name: &str) -> Result<Image, DockerError> {
     let found = daemon.docker().inspect_image(name).await;
     let found = found.map_err(|source| daemon.error(Step::InspectImage, source))?;
     let config = found.config.unwrap_or_default();

@@ -47,6 +47,46 @@ pub(super) fn block_on<T: Send>(work: impl Future<Output = Result<T, DockerError
     })
 }
 
+/// Finds an image, or pulls it.
+pub fn find_image(facts: &Facts, name: &str, progress: images::OnProgress<'_>) -> Result<Image, EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    Ok(block_on(async {
+        daemon.abilities().await?;
+        images::find(&daemon, name, progress).await
+    })?)
+}
+
+/// Whether an image is here.
+pub fn has_image(facts: &Facts, name: &str) -> bool {
+    let look = || {
+        let daemon = Daemon::connect(facts)?;
+        block_on(async {
+            daemon.abilities().await?;
+            images::inspect(&daemon, name).await
+        })
+    };
+    look().is_ok()
+}
+
+/// What the daemon that the caller's environment names can do.
+pub fn look(facts: &Facts) -> Result<std::sync::Arc<Abilities>, DockerError> {
+    let daemon = Daemon::connect(facts)?;
+    block_on(async { daemon.abilities().await })
+}
+
+/// Makes the network that boxes share, and sets the firewall before this host. What root does once, for everybody.
+pub fn prepare_network(facts: &Facts, state: &std::path::Path) -> Result<(), DockerError> {
+    let daemon = Daemon::connect(facts)?;
+    let store = files::Store::open(state)?;
+    block_on(async {
+        daemon.abilities().await?;
+        // Set anew, whatever is remembered.
+        network::forget(&daemon, store.path())?;
+        network::ensure(&daemon, store.path()).await
+    })?;
+    Ok(())
+}
+
 /// Mounts follow names, as root.
 const SWAP: &str = "a second sandbox in the same project could swap a directory for a link while Docker mounts";
 
@@ -147,7 +187,6 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
         labels: labels::shared(labels::Purpose::Sandbox),
         files: &files,
         volumes: &volumes,
-        ephemeral: true,
     };
     let body = request::request(plan, &compiled, &abilities, parts)?.body(None);
     let mut out = String::new();

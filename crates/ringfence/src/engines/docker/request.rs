@@ -69,8 +69,6 @@ pub struct Request {
     space: BTreeMap<PathBuf, String>,
     filter: String,
     labels: HashMap<String, String>,
-    /// It goes as soon as it has ended, whoever is still there to see to it.
-    ephemeral: bool,
     recursive_read_only: bool,
 }
 
@@ -83,7 +81,6 @@ pub struct Parts<'a> {
     pub files: &'a Places,
     /// The names of the volumes that are ready. What is not here is not mounted.
     pub volumes: &'a [(Volume, Name)],
-    pub ephemeral: bool,
 }
 
 /// What of an image matters.
@@ -146,7 +143,6 @@ pub fn request(
         space: BTreeMap::new(),
         filter: seccomp::profile(plan)?,
         labels: parts.labels,
-        ephemeral: parts.ephemeral,
         recursive_read_only: abilities.recursive_read_only(),
     };
     for (target, source) in &compiled.mounts {
@@ -238,7 +234,8 @@ impl Request {
             tmpfs: Some(self.space.iter().map(|(at, options)| (at.display().to_string(), options.clone())).collect()),
             // What a command writes goes through the guest; nothing is written to the daemon's disk.
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
-            auto_remove: Some(self.ephemeral),
+            // It goes as soon as it has ended, whoever is still there to see to it. A home is a volume, and stays.
+            auto_remove: Some(true),
             init: Some(false),
             ..HostConfig::default()
         }

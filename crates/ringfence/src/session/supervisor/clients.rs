@@ -19,6 +19,7 @@ use super::Supervisor;
 use super::executions::{Clock, Execution};
 use super::relay::{To, add};
 use super::wire::{Read, Wire};
+use crate::records::Caller;
 use crate::supervise::Reason;
 
 /// Clients at once.
@@ -34,6 +35,8 @@ pub struct Client {
     pub streams: HashMap<u32, ClientStream>,
     /// Streams have rising numbers: what comes for a smaller one that is not open is late.
     highest: u32,
+    /// For the records.
+    pub caller: Caller,
 }
 
 #[derive(Debug)]
@@ -113,27 +116,27 @@ pub fn address(path: &Path) -> io::Result<(Option<OwnedFd>, SocketAddrUnix)> {
     Ok((Some(dir), SocketAddrUnix::new(&short)?))
 }
 
-/// Whether the process at the other end is this user's, and on the host: a box has a user namespace of its own.
-fn is_ours(socket: &OwnedFd) -> bool {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else { return false };
+/// The process at the other end, when it is this user's, and on the host: a box has a user namespace of its own.
+fn whose(socket: &OwnedFd) -> Option<i32> {
+    let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
     let theirs = namespace(&peer.pid.as_raw_nonzero().to_string());
-    peer.uid == rustix::process::getuid() && theirs.is_some() && theirs == namespace("self")
+    let ours = peer.uid == rustix::process::getuid() && theirs.is_some() && theirs == namespace("self");
+    ours.then_some(peer.pid.as_raw_nonzero().get())
 }
 
 impl Supervisor {
     pub(super) fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            if self.clients.len() >= MOST_CLIENTS || !is_ours(&socket) {
-                continue;
-            }
+            let Some(pid) = whose(&socket).filter(|_| self.clients.len() < MOST_CLIENTS) else { continue };
+            let caller = Caller::of(pid);
             let token = self.next_client;
             let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
             let (Ok(()), Ok(mut wire)) = (added, Wire::new(socket, MAX_REQUEST)) else { continue };
             self.next_client += 1;
             wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
-            self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0 });
+            self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller });
             self.dirty.push(token);
         }
     }
@@ -318,10 +321,10 @@ impl Supervisor {
                     return self.answer(place, &Answer::Refused(Refusal::NoExecution));
                 };
                 execution.attached.push(place);
-                let begun = execution.begun;
+                let (begun, record) = (execution.begun, execution.record.clone());
                 self.follow(place, id);
                 if begun {
-                    self.answer(place, &Answer::Begun { id });
+                    self.answer(place, &Answer::Begun { id, record });
                 }
                 return self.feed(place, id);
             }
@@ -393,11 +396,13 @@ impl Supervisor {
             stdin: ask.stdin,
             argv: ask.argv,
         };
-        let mut execution = Execution::new(id, 0, &request.argv, ask.background, limits.output);
+        let output = limits.output;
+        let mut execution = Execution::new(id, 0, &request.argv, ask.background, output);
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
         execution.input.wanted = request.stdin;
         execution.kills_before = self.kills;
+        self.record(&mut execution, &request, &ask.env, place.0)?;
         execution.stream = self.open(To::Execution(id), &Request::Exec(request));
         if ask.background {
             execution.attached.push(place);

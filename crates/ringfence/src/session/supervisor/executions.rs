@@ -8,6 +8,7 @@ use ringfence_guest::frame::{Channel, WINDOW};
 use super::super::info::{ExecutionInfo, ExecutionState};
 use super::super::protocol::Finished;
 use crate::capture::Capture;
+use crate::records::Ticket;
 use crate::supervise::{GRACE, Reason};
 
 /// A client's stream.
@@ -51,6 +52,9 @@ pub struct Execution {
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
     pub finished: Option<Finished>,
+    /// Its record until it has ended, and the id of it.
+    pub ticket: Option<Ticket>,
+    pub record: Option<String>,
 }
 
 /// What is on its way to the standard input.
@@ -115,6 +119,8 @@ impl Execution {
             reason: None,
             kills_before: 0,
             finished: None,
+            ticket: None,
+            record: None,
         }
     }
 

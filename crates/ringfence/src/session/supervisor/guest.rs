@@ -133,9 +133,10 @@ impl Supervisor {
         match reply {
             Reply::Started { .. } if !execution.begun => {
                 execution.begun = true;
+                let record = execution.record.clone();
                 let listening = execution.owner.into_iter().chain(execution.attached.clone());
                 for place in listening.collect::<Vec<_>>() {
-                    self.answer(place, &Answer::Begun { id });
+                    self.answer(place, &Answer::Begun { id, record: record.clone() });
                 }
             }
             Reply::Exited(exited) if execution.begun => {
@@ -162,6 +163,7 @@ impl Supervisor {
                 let listening: Vec<_> = listening.collect();
                 if let Some(gone) = self.executions.all.remove(&id) {
                     self.streams.remove(&gone.stream);
+                    self.unstarted.extend(gone.ticket.map(|ticket| (ticket, step, errno)));
                 }
                 for place in listening {
                     self.answer_last(place, &Answer::Refused(Refusal::Failed { step, errno }));

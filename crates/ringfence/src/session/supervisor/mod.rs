@@ -8,6 +8,7 @@
 mod clients;
 mod executions;
 mod guest;
+pub(super) mod record;
 mod relay;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::MAX_REPLY;
+use ringfence_guest::message::Step;
 use ringfence_linux::limits;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
 use crate::engines::{self, About, Engine, EngineError, Inhabited};
+use crate::records::Ticket;
 use crate::report::Report;
 use clients::Client;
 pub(super) use clients::address;
@@ -36,7 +39,7 @@ use relay::Stream;
 use wire::Wire;
 
 /// What a session is made from, as its creator planned it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     #[serde(with = "bytes_of_path")]
     pub dir: PathBuf,
@@ -51,6 +54,7 @@ pub struct Start {
     pub report: Report,
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
+    pub records: Option<record::Wanted>,
 }
 
 mod bytes_of_path {
@@ -106,6 +110,10 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     let made = start.and_then(Supervisor::make);
     let told = match &made {
         Ok(_) => Told::Ready,
+        Err(SuperviseError::Engine(EngineError::Docker(error))) => {
+            let cure = error.cure().map_or_else(String::new, |cure| format!("; {cure}"));
+            Told::Failed(format!("{error}{cure}"))
+        }
         Err(error) => Told::Failed(error.to_string()),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
@@ -161,6 +169,10 @@ pub(super) struct Supervisor {
     /// Kills for memory so far; looked up when an execution has ended.
     kills: u64,
     look_at_kills: bool,
+    records: Option<record::Records>,
+    /// Records of commands that have ended, or did not start, to be written when nobody waits.
+    ended: Vec<u64>,
+    unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
 }
 
@@ -179,6 +191,7 @@ impl Supervisor {
         for (fd, token) in [(listener.as_fd(), LISTENER), (guest.fd(), GUEST)] {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
         }
+        let records = start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan));
         let limits = &start.plan.limits;
         let info = Info {
             id: start.id,
@@ -224,6 +237,9 @@ impl Supervisor {
             paused: false,
             kills: 0,
             look_at_kills: false,
+            records,
+            ended: Vec::new(),
+            unstarted: Vec::new(),
             end: None,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
@@ -321,6 +337,7 @@ impl Supervisor {
         {
             self.kills = running.usage().killed_for_memory;
         }
+        self.record_ends();
     }
 
     /// Writes to everybody who has something to read.
@@ -401,6 +418,7 @@ impl Supervisor {
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
+        self.record_ends();
     }
 
     /// Last words to all clients, as far as they take them in time.

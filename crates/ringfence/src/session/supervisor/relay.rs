@@ -231,7 +231,7 @@ impl Supervisor {
             self.answer_last(owner, &Answer::Ended(finished));
         }
         self.feed_all(id);
-        self.executions.trim();
+        self.ended.push(id);
         self.used = std::time::Instant::now();
     }
 

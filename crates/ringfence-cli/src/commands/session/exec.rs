@@ -1,0 +1,164 @@
+//! `ringfence session exec`: one command, with its output as it comes, or as one JSON object.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use ringfence::Outcome;
+use ringfence::session::{Controls, Event, Exec, Execution};
+use ringfence_linux::sys;
+use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::mpsc;
+
+use super::super::run::{self, Summary};
+use crate::args::SessionExec;
+use crate::failure::{Failure, Kind};
+use crate::output;
+
+pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
+    let result = execute(args);
+    if let (Err(failure), true) = (&result, args.json) {
+        output::json(&Summary::failed(failure.describe()))?;
+    }
+    result
+}
+
+fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
+    let mut exec = Exec::new(args.command.clone()).stdin(args.stdin).background(args.background);
+    for (name, value) in super::variables(&args.env) {
+        exec = exec.env(name, value);
+    }
+    if let Some(cwd) = &args.cwd {
+        exec = exec.cwd(cwd);
+    }
+    if let Some(timeout) = args.timeout {
+        exec = exec.timeout(timeout);
+    }
+    // Taken over before the command runs, so that none is lost.
+    let signals = take_signals()?;
+    super::within(async |sessions| {
+        let session = super::open(&sessions, &args.session).await?;
+        let execution = session.exec(exec).await?;
+        if args.background {
+            if args.json {
+                let started =
+                    serde_json::json!({ "status": "running", "session": session.id(), "execution": execution.id() });
+                output::json(&started)?;
+            } else {
+                output::data(&format!("{}\n", execution.id()))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::spawn(pass_signals(signals.watch(), execution.controls()));
+        if args.stdin {
+            tokio::spawn(pass_stdin(execution.controls()));
+        }
+        let (id, record) = (execution.id().to_owned(), execution.record().map(str::to_owned));
+        let outcome = if args.json {
+            let output = execution.output().await;
+            let outcome = output.outcome.clone();
+            output::json(&Summary::of_session(output, session.id(), &id, record))?;
+            outcome
+        } else {
+            follow(execution).await?
+        };
+        if let Some(note) = super::note(&outcome, args.timeout) {
+            output::say(&note);
+        }
+        Ok(ExitCode::from(run::exit_code(&outcome)))
+    })
+}
+
+/// Passes bytes on.
+pub fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+    let result = if stderr {
+        std::io::stderr().lock().write_all(bytes)
+    } else {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush())
+    };
+    result.map_err(|error| Failure::output(&error))
+}
+
+/// Writes what comes until it has ended. That nobody reads it any more ends it.
+pub async fn follow(mut execution: Execution) -> Result<Outcome, Failure> {
+    loop {
+        match execution.next().await {
+            Some(Event::Stdout(bytes)) => write(false, &bytes)?,
+            Some(Event::Stderr(bytes)) => write(true, &bytes)?,
+            Some(Event::Ended(outcome)) => return Ok(outcome),
+            None => return Err(Failure::new(Kind::Session, "the execution ended without a word")),
+        }
+    }
+}
+
+/// Our standard input, read by a thread of its own: it may be anything, and reading it may wait forever.
+pub async fn pass_stdin(controls: Controls) {
+    let (sender, mut receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match std::io::stdin().lock().read(&mut buffer) {
+                Ok(n) if n > 0 => {
+                    if sender.blocking_send(buffer[..n].to_vec()).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    });
+    while let Some(bytes) = receiver.recv().await {
+        if controls.write(&bytes).await.is_err() {
+            return;
+        }
+    }
+    // The session may have ended this moment.
+    let _ = controls.close_stdin().await;
+}
+
+/// Signals that are passed on to a command.
+pub fn take_signals() -> Result<Signals, Failure> {
+    Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2])
+}
+
+/// Signals that we receive on behalf of the command.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks them from now on; those that were ignored from the start stay so.
+    pub fn take(wanted: &[i32]) -> Result<Signals, Failure> {
+        let wanted: Vec<i32> = wanted.iter().copied().filter(|signal| !sys::is_ignored(*signal)).collect();
+        let failed = |errno| Failure::new(Kind::Session, format!("cannot wait for signals: {errno}"));
+        sys::signal_fd(&wanted).map(Signals).map_err(failed)
+    }
+
+    /// Hands them over as they come, from a thread that waits for nothing else.
+    pub fn watch(self) -> mpsc::Receiver<i32> {
+        let (sender, receiver) = mpsc::channel(16);
+        std::thread::spawn(move || {
+            loop {
+                // Interrupted or not: what is there is read.
+                let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None);
+                while let Some(signal) = sys::read_signal(self.0.as_fd()) {
+                    if sender.blocking_send(signal).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        receiver
+    }
+}
+
+/// Hands signals to the command. The second request to end is carried out, whatever the command thinks of it.
+pub async fn pass_signals(mut signals: mpsc::Receiver<i32>, controls: Controls) {
+    let mut asked = false;
+    while let Some(signal) = signals.recv().await {
+        let ends = matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP);
+        // It may have ended this moment.
+        let _ = if ends && asked { controls.stop().await } else { controls.signal(signal).await };
+        asked |= ends;
+    }
+}

@@ -1,0 +1,182 @@
+//! `ringfence session`: live sandboxes, and `ringfence gc`.
+
+mod copy;
+mod exec;
+mod forward;
+mod once;
+mod shell;
+mod show;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use ringfence::session::{Create, Session as Live, Sessions};
+
+use crate::args::{PolicyFlags, Session, SessionCreate};
+use crate::companions::let_go;
+use crate::failure::{Failure, Kind};
+use crate::files::Places;
+use crate::output;
+use crate::situation::Situation;
+
+/// The profile of sessions that name none.
+const PROFILE: &str = "shell";
+
+/// Becomes the supervisor of a session, when that is what this process was started for. Before anything else: it reads no
+/// configuration and has no environment.
+pub fn supervise() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next()? != "session" || args.next()? != "supervise" {
+        return None;
+    }
+    let ends = (|| {
+        let request = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let answer = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+        Ok::<_, rustix::io::Errno>((request, answer))
+    })();
+    let Ok((request, answer)) = ends else { return Some(ExitCode::FAILURE) };
+    let_go(true);
+    // Its creator was told; afterwards there is nobody.
+    let result = ringfence::session::supervise(std::fs::File::from(request), answer);
+    Some(if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub fn session(command: &Session) -> Result<ExitCode, Failure> {
+    match command {
+        Session::Create(args) => create(args),
+        Session::Exec(args) => exec::exec(args),
+        Session::Shell(args) => shell::shell(args),
+        Session::List { json } => show::list(*json),
+        Session::Show { session, json } => show::show(session, *json),
+        Session::Logs(args) => show::logs(args),
+        Session::Extend { session, life, idle } => within(async |sessions| {
+            sessions.open(session).await?.extend(*life, *idle).await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Session::Stop { session, execution: None } => within(async |sessions| {
+            sessions.open(session).await?.stop().await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Session::Stop { session, execution: Some(id) } => within(async |sessions| {
+            let mut execution = sessions.open(session).await?.attach(id).await?;
+            execution.stop().await?;
+            while execution.next().await.is_some() {}
+            Ok(ExitCode::SUCCESS)
+        }),
+        Session::Rm { sessions: names, home, yes } => {
+            let question = format!("Remove the home of {} for good?", names.join(", "));
+            if *home && !yes && !output::confirm(&question, "--yes does not ask")? {
+                return Err(Failure::new(Kind::Usage, "nothing was removed"));
+            }
+            within(async |sessions| {
+                for name in names {
+                    if *home {
+                        sessions.remove_home(name).await?;
+                    } else {
+                        sessions.remove(name).await?;
+                    }
+                }
+                Ok(ExitCode::SUCCESS)
+            })
+        }
+        Session::Cp { from, to } => copy::copy(from, to),
+        Session::Forward { session, ports } => forward::forward(session, *ports),
+    }
+}
+
+pub use once::once;
+
+pub fn gc() -> Result<ExitCode, Failure> {
+    within(async |sessions| {
+        let cleared = sessions.gc().await?;
+        for id in &cleared.ended {
+            let how = if cleared.lost.contains(id) { " (its supervisor was killed)" } else { "" };
+            output::data(&format!("{id}{how}\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
+    let mut flags: PolicyFlags = args.policy.clone();
+    flags.profile.get_or_insert_with(|| PROFILE.to_owned());
+    let situation = Situation::gather(&flags)?;
+    situation.warn(false);
+    let choice = situation.choice()?;
+    once::fetch_image(&situation)?;
+    let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
+    create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
+    within(async |sessions| {
+        let session = match &args.name {
+            Some(name) if args.reuse => sessions.open_or_create(name, create).await?,
+            Some(name) => sessions.create(create.name(name)).await?,
+            None => sessions.create(create).await?,
+        };
+        if args.json {
+            output::json(&show::described(&session.info().await?))?;
+        } else {
+            output::data(&format!("{}\n", session.id()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Does something with sessions, on a runtime of this thread alone.
+fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let places = Places::here()?;
+    let sessions = Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
+    let result = runtime.block_on(act(sessions));
+    // A thread that still reads our standard input must not hold us up.
+    runtime.shutdown_background();
+    result
+}
+
+/// A path of a session: `SESSION:PATH`. A path of the host that has a colon is written with a slash before it.
+fn split(text: &std::ffi::OsStr) -> Option<(String, std::path::PathBuf)> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().position(|b| *b == b':')?;
+    let session = std::str::from_utf8(&bytes[..colon]).ok().filter(|name| !name.is_empty() && !name.contains('/'))?;
+    let path = std::ffi::OsString::from_vec(bytes[colon + 1..].to_vec());
+    Some((session.to_owned(), path.into()))
+}
+
+/// A note for stderr when a limit or the session's end ended a command.
+fn note(outcome: &ringfence::Outcome, asked: Option<std::time::Duration>) -> Option<String> {
+    use ringfence::Reason;
+    use ringfence::policy::limits::format_duration;
+    let text = match outcome.reason? {
+        Reason::Time => {
+            let after = asked.unwrap_or(std::time::Duration::from_secs(outcome.duration.as_secs()));
+            format!("ended after {} (limit.time); --timeout allows more, up to the ceiling", format_duration(after))
+        }
+        Reason::Memory => "ended for too much memory (limit.memory)".to_owned(),
+        Reason::Processes => "failed when it wanted too many processes (limit.processes)".to_owned(),
+        Reason::CpuTime => "ended for too much processor time (limit.cpu)".to_owned(),
+        Reason::Output => "ended for too much output (limit.output)".to_owned(),
+        Reason::Cancelled => "ended by force".to_owned(),
+        Reason::Lost => "lost: the session ended under it".to_owned(),
+    };
+    Some(format!("ringfence: {text}"))
+}
+
+/// `NAME=value` as it is, `NAME` from our own environment.
+fn variables(env: &[std::ffi::OsString]) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let os = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());
+    env.iter()
+        .filter_map(|entry| match entry.as_bytes().iter().position(|b| *b == b'=') {
+            Some(at) => Some((os(&entry.as_bytes()[..at]), os(&entry.as_bytes()[at + 1..]))),
+            None => std::env::var_os(entry).map(|value| (entry.clone(), value)),
+        })
+        .collect()
+}
+
+async fn open(sessions: &Sessions, name: &str) -> Result<Live, Failure> {
+    Ok(sessions.open(name).await?)
+}

@@ -1,0 +1,202 @@
+//! `ringfence session list`, `show` and `logs`.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use ringfence::policy::limits::format_duration;
+use ringfence::session::{Event, ExecutionInfo, ExecutionState, Info, SessionError, State};
+use serde_json::{Value, json};
+
+use super::exec::write;
+use crate::args::SessionLogs;
+use crate::failure::{Failure, Kind};
+use crate::output;
+use crate::report;
+
+/// A session in JSON; times in milliseconds, points in time since 1970.
+pub fn described(info: &Info) -> Value {
+    let at = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis);
+    let (state, ended) = match info.state {
+        State::Live => ("live", None),
+        State::Ended(end) => ("ended", Some(end)),
+    };
+    json!({
+        "id": info.id,
+        "name": info.name,
+        "state": state,
+        "ended": ended,
+        "profile": info.profile,
+        "engine": info.engine,
+        "workdir": info.workdir.to_string_lossy(),
+        "workdir_inside": info.workdir_inside.to_string_lossy(),
+        "created_ms": at(info.created),
+        "idle_ms": info.idle.map(millis),
+        "idle_at_ms": info.idle_at.map(at),
+        "expires_ms": info.expires.map(at),
+        "timeout_ms": info.timeout.map(millis),
+        "timeout_ceiling_ms": info.timeout_ceiling.map(millis),
+        "supervisor": info.pid,
+        "executions": info.executions,
+        "running": info.running,
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn state(info: &Info) -> String {
+    match info.state {
+        State::Live if info.running > 0 => format!("live, {} running", info.running),
+        State::Live => "live".to_owned(),
+        State::Ended(end) => format!("ended: {end}"),
+    }
+}
+
+fn age(info: &Info) -> String {
+    let age = info.created.elapsed().unwrap_or_default();
+    let seconds = Duration::from_secs(age.as_secs());
+    format_duration(if age.as_secs() >= 3600 { Duration::from_secs(age.as_secs() / 60 * 60) } else { seconds })
+}
+
+pub fn list(as_json: bool) -> Result<ExitCode, Failure> {
+    super::within(async |sessions| {
+        let all = sessions.list().await?;
+        if as_json {
+            output::json(&json!({ "sessions": all.iter().map(described).collect::<Vec<_>>() }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut rows = vec![["ID", "NAME", "PROFILE", "ENGINE", "AGE", "STATE"].map(str::to_owned)];
+        rows.extend(all.iter().map(|info| {
+            let name = info.name.clone().unwrap_or_else(|| "-".to_owned());
+            [info.id.clone(), name, info.profile.clone(), info.engine.clone(), age(info), state(info)]
+        }));
+        output::data(&table(&rows))?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Columns as wide as what stands in them.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
+    super::within(async |sessions| {
+        let info = sessions.info(session).await?;
+        let kept = sessions.report(session).await?;
+        let executions = match sessions.open(&info.id).await {
+            Ok(session) => session.executions().await?,
+            // What it ran is forgotten with it, but for the records.
+            Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        if as_json {
+            let mut value = described(&info);
+            value["report"] = serde_json::to_value(&kept).unwrap_or_default();
+            value["recent"] = executions.iter().map(execution).collect();
+            output::json(&value)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let name = info.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
+        let mut text = format!("session {}{name}\nstate {}\n", info.id, state(&info));
+        text += &format!("profile {}\n", info.profile);
+        text += &format!("workdir {} at {}\n", info.workdir.display(), info.workdir_inside.display());
+        let left = |at: Option<SystemTime>| match at {
+            None => "never".to_owned(),
+            Some(at) => {
+                let left = at.duration_since(SystemTime::now()).unwrap_or_default();
+                format!("in {}", format_duration(Duration::from_secs(left.as_secs())))
+            }
+        };
+        if info.state == State::Live {
+            text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
+        }
+        for one in &executions {
+            text += &format!("execution {}  {}  {}\n", one.id, how(one), printable(&one.command.join(" ")));
+        }
+        text += &report::table(&kept);
+        output::data(&text)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn execution(info: &ExecutionInfo) -> Value {
+    let (status, code, signal, reason) = match info.state {
+        ExecutionState::Running => ("running", None, None, None),
+        ExecutionState::Exited { code, reason } => ("exited", Some(code), None, reason),
+        ExecutionState::Signaled { signal, reason } => ("signaled", None, Some(signal), reason),
+    };
+    json!({
+        "execution": info.id, "command": info.command, "background": info.background, "status": status,
+        "exit_code": code, "signal": signal, "reason": reason, "stdout_bytes": info.stdout, "stderr_bytes": info.stderr,
+    })
+}
+
+fn how(info: &ExecutionInfo) -> String {
+    match info.state {
+        ExecutionState::Running => "running".to_owned(),
+        ExecutionState::Exited { code, reason } => format!("exited {code}{}", why(reason)),
+        ExecutionState::Signaled { signal, reason } => format!("signal {signal}{}", why(reason)),
+    }
+}
+
+fn why(reason: Option<ringfence::Reason>) -> String {
+    let name = reason.and_then(|reason| serde_json::to_value(reason).ok());
+    name.and_then(|name| name.as_str().map(|name| format!(" ({name})"))).unwrap_or_default()
+}
+
+/// Command lines come from agents: their control characters must not reach the terminal.
+fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
+    super::within(async |sessions| {
+        let session = super::open(&sessions, &args.session).await?;
+        let executions = session.executions().await?;
+        let one = args.execution.as_deref();
+        if let Some(id) = one.filter(|id| executions.iter().all(|e| e.id != *id)) {
+            return Err(SessionError::NoExecution(id.to_owned()).into());
+        }
+        for info in executions.iter().filter(|e| one.is_none_or(|id| id == e.id)) {
+            if one.is_none() {
+                output::say(&format!("== {} {}: {}", info.id, how(info), printable(&info.command.join(" "))));
+            }
+            // As much as was written until now, or until it ends.
+            let mut left = info.stdout + info.stderr;
+            let mut execution = session.attach(&info.id).await?;
+            loop {
+                left = left.saturating_sub(execution.skipped().iter().sum());
+                if left == 0 && !args.follow {
+                    break;
+                }
+                match execution.next().await {
+                    Some(Event::Stdout(bytes)) => {
+                        write(false, &bytes)?;
+                        left = left.saturating_sub(bytes.len() as u64);
+                    }
+                    Some(Event::Stderr(bytes)) => {
+                        write(true, &bytes)?;
+                        left = left.saturating_sub(bytes.len() as u64);
+                    }
+                    Some(Event::Ended(_)) => break,
+                    None => return Err(Failure::new(Kind::Session, "the execution ended without a word")),
+                }
+            }
+            let skipped: u64 = execution.skipped().iter().sum();
+            if skipped > 0 {
+                output::say(&format!("ringfence: {skipped} bytes are not kept any more"));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

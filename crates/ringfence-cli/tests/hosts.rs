@@ -1,0 +1,101 @@
+//! Hosts that are laid out otherwise than this one: a mount namespace that the test makes, on every engine, as root and as
+//! an ordinary user. To make one takes root; for anybody else these tests have nothing to do.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use support::{Done, Place, engines, is_root, skip, user};
+
+/// Runs `ringfence` as root and as a user, after this text for the shell has laid the host out. `$T` is a directory for it.
+fn on_host(layout: &str, args: &[&str], mut check: impl FnMut(&str, Done)) {
+    if !is_root() {
+        return;
+    }
+    let mut people = vec![(0, 0)];
+    match user() {
+        Some((uid, gid, _)) => people.push((uid, gid)),
+        None => skip("hosts as an ordinary user", "there is no user `ringfence-test` (`./test` makes it)"),
+    }
+    for (uid, gid) in people {
+        for engine in engines() {
+            let place = Place::new();
+            let top = place.home.parent().unwrap();
+            std::fs::copy(support::program(), top.join("ringfence")).unwrap();
+            std::fs::create_dir(top.join("layout")).unwrap();
+            for path in [top, &place.home, &place.project] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+                std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+            }
+            let text = format!(
+                "set -e; T={0}/layout; {layout}
+                 cd {0}/home/project
+                 exec setpriv --reuid={uid} --regid={gid} --clear-groups {0}/ringfence run --engine {engine} \"$@\"",
+                top.display()
+            );
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "--propagation", "private", "--", "sh", "-c", &text, "sh"]);
+            place.environment(&mut command);
+            let output = command.args(args).stdin(Stdio::null()).output().unwrap();
+            check(&format!("{engine}, {uid}"), Done::new(output));
+        }
+    }
+}
+
+/// `/run` of its own, and an `/etc` whose `resolv.conf` is a link.
+fn resolver(link: &str) -> String {
+    format!(
+        "cp -a /etc $T/etc; rm -f $T/etc/resolv.conf; ln -s {link} $T/etc/resolv.conf; mount --bind $T/etc /etc
+         mount -t tmpfs -o mode=755 tmpfs /run; mkdir -p /run/systemd/resolve
+         echo 'nameserver 192.0.2.53' > /run/systemd/resolve/real.conf
+         ln -s real.conf /run/systemd/resolve/stub-resolv.conf; chmod -R a+rX /run"
+    )
+}
+
+#[test]
+fn the_resolver_file_may_be_a_link_into_run() {
+    for link in ["../run/systemd/resolve/real.conf", "/run/systemd/resolve/stub-resolv.conf"] {
+        for profile in ["agent", "shell"] {
+            let text = "cat /etc/resolv.conf && ! echo x 2>/dev/null >> /etc/resolv.conf";
+            let args = ["--network", "--profile", profile, "sh", "-c", text];
+            on_host(&resolver(link), &args, |who, done| {
+                assert_eq!(
+                    (done.code, done.out.as_str()),
+                    (0, "nameserver 192.0.2.53\n"),
+                    "{who}, {link}, {profile}: {}",
+                    done.err
+                );
+            });
+        }
+    }
+}
+
+/// A daemon that answers everybody, at `/var/run/docker.sock`, where `/var/run` is no link.
+const DAEMON: &str = "mount -t tmpfs -o mode=755 tmpfs /var; mkdir -p /var/run /var/tmp; chmod 1777 /var/tmp
+    /usr/bin/python3 -c \"
+import socket, os
+s = socket.socket(socket.AF_UNIX); s.bind('/var/run/docker.sock'); os.chmod('/var/run/docker.sock', 0o666); s.listen(9)
+if os.fork() == 0:
+    for n in range(0, 1 + 2): os.close(n)
+    s.settimeout(20); c, _ = s.accept(); c.sendall(b'daemon')
+\"";
+
+const CLIENT: &str = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/var/run/docker.sock'); \
+                      print(s.recv(9).decode())";
+
+#[test]
+fn docker_is_at_its_place_also_where_that_is_no_link() {
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return skip("a daemon", "there is no /usr/bin/python3");
+    }
+    on_host(DAEMON, &["--docker", "/usr/bin/python3", "-c", CLIENT], |who, done| {
+        assert_eq!((done.code, done.out.as_str()), (0, "daemon\n"), "{who}: {}", done.err);
+    });
+    on_host(DAEMON, &["/usr/bin/python3", "-c", CLIENT], |who, done| {
+        assert_eq!((done.code, done.out.as_str()), (1, ""), "{who}: {}", done.err);
+        assert!(done.err.contains("Error"), "{who}: {}", done.err);
+    });
+}

@@ -1,0 +1,388 @@
+//! Sessions through the library: lifecycle, commands, time, background, files, ports.
+
+#[path = "support/sessions.rs"]
+mod sessions;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ringfence::session::{End, Event, Exec, ExecutionState, SessionError, Size, State};
+use ringfence::{Ended, Reason};
+use sessions::{Home, guest_of, kill, running, sh, supervisors, text, until};
+
+#[tokio::test]
+async fn made_used_by_both_names_and_ended() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create().name("notes")).await.unwrap();
+    let output = sh(&session, "echo out; echo err >&2; pwd; exit 3").await;
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr), output.exit_code()),
+        ("out\n/workspace\n", "err\n", Some(3))
+    );
+    assert!(output.outcome.peak_memory > 0 && output.outcome.reason.is_none());
+
+    // What one writes, another finds; and it is the caller's on the host.
+    sh(&session, "echo kept > file").await;
+    let by_name = home.sessions.open("notes").await.unwrap();
+    let by_id = home.sessions.open(session.id()).await.unwrap();
+    assert_eq!(text(&sh(&by_name, "cat file").await.stdout), "kept\n");
+    assert_eq!(by_id.id(), by_name.id());
+    let data = std::fs::metadata(home.place.project.join("file")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&data), rustix::process::getuid().as_raw());
+    assert_eq!(text(&sh(&session, "id -u; id -g").await.stdout), "1000\n1000\n");
+
+    let taken = home.sessions.create(home.create().name("notes")).await.unwrap_err();
+    assert!(matches!(taken, SessionError::NameTaken(name) if name == "notes"));
+    let info = home.sessions.info("notes").await.unwrap();
+    assert_eq!((info.state, info.executions, info.running, info.profile.as_str()), (State::Live, 4, 0, "shell"));
+    assert_eq!(home.sessions.list().await.unwrap().len(), 1);
+
+    session.stop().await.unwrap();
+    assert_eq!(supervisors(home.dir()), Vec::<i32>::new());
+    let ended = home.sessions.open("notes").await.unwrap_err();
+    assert!(matches!(ended, SessionError::Ended { end: End::Stopped, .. }), "{ended}");
+    assert_eq!(home.sessions.info("notes").await.unwrap().state, State::Ended(End::Stopped));
+    // The name is free again, and what is not there is said.
+    let again = home.sessions.create(home.create().name("notes")).await.unwrap();
+    assert_ne!(again.id(), session.id());
+    assert_eq!(home.sessions.list().await.unwrap().len(), 2);
+    assert_eq!(home.sessions.gc().await.unwrap().ended, [session.id()]);
+    assert_eq!(home.sessions.list().await.unwrap().len(), 1);
+    home.sessions.remove("notes").await.unwrap();
+    assert!(matches!(home.sessions.open("notes").await, Err(SessionError::NotFound(_))));
+    assert!(home.sessions.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn commands_get_what_was_asked_for() {
+    let home = Home::new();
+    let session = home.session().await;
+    let run = async |exec: Exec| session.exec(exec).await.unwrap().output().await;
+    let output = run(Exec::new(["sh", "-c", "echo $A-$HOME; pwd"]).env("A", "b").env("A", "c").cwd("/tmp")).await;
+    assert_eq!(text(&output.stdout), "c-/home/sandbox\n/tmp\n");
+    std::fs::create_dir(home.place.project.join("below")).unwrap();
+    assert_eq!(text(&run(Exec::new(["pwd"]).cwd("below")).await.stdout), "/workspace/below\n");
+    // Without input it is empty.
+    assert_eq!(run(Exec::new(["cat"])).await.stdout, b"");
+
+    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    cat.write(b"one\n").await.unwrap();
+    cat.write(b"two\n").await.unwrap();
+    cat.close_stdin().await.unwrap();
+    assert_eq!(text(&cat.output().await.stdout), "one\ntwo\n");
+
+    let missing = session.exec(Exec::new(["no-such-program"])).await.unwrap_err();
+    assert!(matches!(missing, SessionError::Execute { errno: rustix::io::Errno::NOENT, .. }), "{missing}");
+    let denied = session.exec(Exec::new(["/etc/passwd"])).await.unwrap_err();
+    assert!(matches!(denied, SessionError::Execute { errno: rustix::io::Errno::ACCESS, .. }), "{denied}");
+    let nowhere = session.exec(Exec::new(["true"]).cwd("/nowhere")).await.unwrap_err();
+    assert!(matches!(nowhere, SessionError::Exec { .. }), "{nowhere}");
+    assert!(matches!(session.exec(Exec::new::<&str>([])).await, Err(SessionError::BadRequest)));
+    assert!(matches!(session.exec(Exec::new(["a\0b"])).await, Err(SessionError::BadRequest)));
+
+    let mut sleeper = session.exec(Exec::new(["sleep", "60"])).await.unwrap();
+    sleeper.signal(libc::SIGINT).await.unwrap();
+    let Some(Event::Ended(outcome)) = sleeper.next().await else { panic!() };
+    assert_eq!((outcome.ended, outcome.reason), (Ended::Signaled(libc::SIGINT), None));
+    assert_eq!(sleeper.next().await, None);
+}
+
+#[tokio::test]
+async fn a_terminal_of_its_own() {
+    let home = Home::new();
+    let session = home.session().await;
+    let size = Size { rows: 33, columns: 77 };
+    let mut shell = session.exec(Exec::new(["sh"]).env("PS1", "> ").terminal(size)).await.unwrap();
+    let mut seen = String::new();
+    let mut wait_for = async |shell: &mut ringfence::session::Execution, what: &str| {
+        while !seen.contains(what) {
+            match tokio::time::timeout(Duration::from_secs(20), shell.next()).await.expect(what) {
+                Some(Event::Stdout(bytes)) => seen.push_str(&String::from_utf8_lossy(&bytes)),
+                other => panic!("{what}: {other:?}: {seen}"),
+            }
+        }
+        seen.clear();
+    };
+    shell.write(b"stty size\n").await.unwrap();
+    wait_for(&mut shell, "33 77").await;
+    shell.resize(Size { rows: 11, columns: 22 }).await.unwrap();
+    shell.write(b"stty size; tty\n").await.unwrap();
+    wait_for(&mut shell, "11 22").await;
+    // A job that is interrupted by its key leaves the shell where it was.
+    shell.write(b"sleep 60\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    shell.write(b"\x03").await.unwrap();
+    shell.write(b"echo still $((40 + 2))\n").await.unwrap();
+    wait_for(&mut shell, "still 42").await;
+    shell.write(b"exit 7\n").await.unwrap();
+    let outcome = loop {
+        if let Event::Ended(outcome) = shell.next().await.unwrap() {
+            break outcome;
+        }
+    };
+    assert_eq!(outcome.ended, Ended::Exited(7));
+}
+
+#[tokio::test]
+async fn time_is_up_and_the_session_goes_on() {
+    let home = Home::new();
+    let session = home.session().await;
+    // Double forks, new sessions, one that ignores TERM: all end, and what was printed is there.
+    let script = "echo begun; (setsid sh -c 'trap \"\" TERM; sleep 4711' &); (setsid sleep 4712 &); sleep 4713";
+    let start = Instant::now();
+    let exec = Exec::new(["sh", "-c", script]).timeout(Duration::from_millis(400));
+    let output = session.exec(exec).await.unwrap().output().await;
+    assert_eq!(output.outcome.reason, Some(Reason::Time));
+    assert_eq!(text(&output.stdout), "begun\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    for sleeper in ["sleep\x004711", "sleep\x004712", "sleep\x004713"] {
+        assert_eq!(running(sleeper), Vec::<i32>::new(), "{sleeper}");
+    }
+    assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
+
+    let above = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(601))).await.unwrap_err();
+    assert!(matches!(above, SessionError::TimeoutAboveCeiling { .. }), "{above}");
+    assert!(session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_sessions_own_time_limit_holds_for_each_command() {
+    let home = Home::new();
+    let create = home.create_with(|layer| layer.timeout("300ms").unwrap());
+    let session = home.sessions.create(create).await.unwrap();
+    for _ in 0..2 {
+        let output = sh(&session, "echo one; sleep 60").await;
+        assert_eq!((output.outcome.reason, text(&output.stdout)), (Some(Reason::Time), "one\n"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_at_once_keep_their_output_apart() {
+    let home = Home::new();
+    let create = home.create_with(|layer| layer.pids("2000").unwrap());
+    let session = home.sessions.create(create).await.unwrap();
+    let mut tasks = Vec::new();
+    for number in 0..200u32 {
+        let session = session.clone();
+        tasks.push(tokio::spawn(async move {
+            // A line of its own, many times, on both outputs, and input that comes back.
+            let script =
+                format!("i=0; while [ $i -lt 200 ]; do echo {number}-$i; echo e{number}-$i >&2; i=$((i+1)); done; cat");
+            let execution = session.exec(Exec::new(["sh", "-c", &script]).stdin(true)).await.unwrap();
+            execution.write(format!("input {number}\n").as_bytes()).await.unwrap();
+            execution.close_stdin().await.unwrap();
+            let output = execution.output().await;
+            let mut out: String = (0..200).map(|i| format!("{number}-{i}\n")).collect();
+            out.push_str(&format!("input {number}\n"));
+            let err: String = (0..200).map(|i| format!("e{number}-{i}\n")).collect();
+            assert_eq!(text(&output.stdout), out);
+            assert_eq!(text(&output.stderr), err);
+            assert_eq!(output.exit_code(), Some(0));
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn background_goes_on_without_its_client() {
+    let home = Home::new();
+    let session = home.session().await;
+    let script = "echo begun; read line; echo got $line; echo oops >&2";
+    let exec = Exec::new(["sh", "-c", script]).stdin(true).background(true);
+    let id = session.exec(exec).await.unwrap().id().to_owned();
+    drop(session);
+    let session = home.sessions.list().await.unwrap().remove(0).id;
+    let session = home.sessions.open(&session).await.unwrap();
+    let listed = session.executions().await.unwrap();
+    assert_eq!((listed.len(), &listed[0].id, listed[0].state), (1, &id, ExecutionState::Running));
+
+    let attached = session.attach(&id).await.unwrap();
+    let other = session.attach(&id).await.unwrap();
+    attached.write(b"it\n").await.unwrap();
+    // Both see all of it, from the start.
+    for follower in [attached, other] {
+        let output = follower.output().await;
+        assert_eq!((text(&output.stdout), text(&output.stderr)), ("begun\ngot it\n", "oops\n"));
+        assert_eq!(output.exit_code(), Some(0));
+    }
+    // Also afterwards.
+    assert_eq!(text(&session.attach(&id).await.unwrap().output().await.stdout), "begun\ngot it\n");
+
+    let id = session.exec(Exec::new(["sleep", "4714"]).background(true)).await.unwrap().id().to_owned();
+    let sleeper = session.attach(&id).await.unwrap();
+    sleeper.stop().await.unwrap();
+    let outcome = sleeper.output().await.outcome;
+    assert_eq!((outcome.ended, outcome.reason), (Ended::Signaled(libc::SIGTERM), Some(Reason::Cancelled)));
+    assert!(matches!(session.attach("999").await, Err(SessionError::NoExecution(_))));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_ends_what_it_ran_in_the_foreground() {
+    let home = Home::new();
+    let session = home.session().await;
+    let other = home.sessions.open(session.id()).await.unwrap();
+    let left = session.exec(Exec::new(["sleep", "4715"])).await.unwrap();
+    let kept = other.exec(Exec::new(["sh", "-c", "sleep 1; echo untouched"])).await.unwrap();
+    until("it runs", || !running("sleep\x004715").is_empty()).await;
+    drop((left, session));
+    until("it ends", || running("sleep\x004715").is_empty()).await;
+    assert_eq!(text(&kept.output().await.stdout), "untouched\n");
+    let ended = other.executions().await.unwrap();
+    assert!(matches!(ended[0].state, ExecutionState::Signaled { reason: Some(Reason::Cancelled), .. }), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_flood_costs_constant_memory_and_stops_no_neighbour() {
+    let home = Home::new();
+    let create = home.create_with(|layer| layer.cpus("2").unwrap());
+    let session = home.sessions.create(create).await.unwrap();
+    let supervisor = supervisors(home.dir());
+    let memory = || -> u64 {
+        let read = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let resident =
+            |text: String| text.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        supervisor.iter().filter_map(|pid| resident(read(pid))).max().unwrap_or(0)
+    };
+    // Nobody reads from this one: it waits, and others do not.
+    let mut ignored = session.exec(Exec::new(["sh", "-c", "yes; true"])).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(text(&sh(&session, "echo neighbour").await.stdout), "neighbour\n");
+    }
+    // In the background, it does not wait: head and tail are kept.
+    let exec = Exec::new(["sh", "-c", "head -c 100000000 /dev/zero; echo; echo end"]).background(true);
+    let output = session.exec(exec).await.unwrap().output().await;
+    assert!(output.stdout.ends_with(b"\nend\n"));
+    assert!(output.stdout_dropped > 90_000_000, "{}", output.stdout_dropped);
+    assert!(output.stdout.len() < 2 << 20);
+    // In the foreground every byte comes.
+    let mut all = session.exec(Exec::new(["head", "-c", "300000000", "/dev/zero"])).await.unwrap();
+    let mut bytes = 0;
+    while let Some(event) = all.next().await {
+        if let Event::Stdout(more) = event {
+            bytes += more.len();
+        }
+    }
+    assert_eq!(bytes, 300_000_000);
+    assert!(memory() < 64 << 10, "{} KiB", memory());
+    assert!(matches!(ignored.next().await, Some(Event::Stdout(_))));
+}
+
+#[tokio::test]
+async fn idle_and_life_end_it_and_both_can_be_extended() {
+    let home = Home::new();
+    let short = Some(Duration::from_millis(700));
+    let idle = home.sessions.create(home.create().idle(short)).await.unwrap();
+    let busy = home.sessions.create(home.create().idle(short)).await.unwrap();
+    let _working = busy.exec(Exec::new(["sleep", "60"])).await.unwrap();
+    let extended = home.sessions.create(home.create().idle(short)).await.unwrap();
+    extended.extend(None, Some(Duration::from_secs(600))).await.unwrap();
+    let dying = home.sessions.create(home.create().life(short)).await.unwrap();
+    let last = dying.exec(Exec::new(["sleep", "60"])).await.unwrap();
+    let living = home.sessions.create(home.create().life(short)).await.unwrap();
+    living.extend(Some(Duration::from_secs(600)), None).await.unwrap();
+
+    let lost = last.output().await.outcome;
+    assert_eq!(lost.reason, Some(Reason::Lost));
+    tokio::time::timeout(Duration::from_secs(10), idle.closed()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let state = async |id: &str| home.sessions.info(id).await.unwrap().state;
+    assert_eq!(state(idle.id()).await, State::Ended(End::Idle));
+    assert_eq!(state(dying.id()).await, State::Ended(End::Expired));
+    for alive in [&busy, &extended, &living] {
+        assert_eq!(state(alive.id()).await, State::Live);
+    }
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_takes_the_box_along_and_is_reported() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create().name("fragile")).await.unwrap();
+    let execution = session.exec(Exec::new(["sleep", "4716"])).await.unwrap();
+    until("it runs", || !running("sleep\x004716").is_empty()).await;
+    let (info, dir) = (session.info().await.unwrap(), home.dir().to_path_buf());
+    kill(info.pid as i32, libc::SIGKILL);
+    let outcome = execution.output().await.outcome;
+    assert_eq!(outcome.reason, Some(Reason::Lost));
+    until("the box is gone", || running("sleep\x004716").is_empty() && supervisors(&dir).is_empty()).await;
+    assert!(matches!(session.exec(Exec::new(["true"])).await, Err(SessionError::Lost { .. })));
+    let error = home.sessions.open("fragile").await.unwrap_err();
+    assert!(matches!(error, SessionError::Ended { end: End::Lost, .. }), "{error}");
+    assert_eq!(home.sessions.list().await.unwrap()[0].state, State::Ended(End::Lost));
+
+    // Created on first use, reused afterwards, restarted if its process died.
+    let again = home.sessions.open_or_create("fragile", home.create()).await.unwrap();
+    assert_ne!(again.id(), info.id);
+    let reused = home.sessions.open_or_create("fragile", home.create()).await.unwrap();
+    assert_eq!(reused.id(), again.id());
+    assert_eq!(text(&sh(&reused, "echo alive").await.stdout), "alive\n");
+    assert_eq!(home.sessions.gc().await.unwrap().lost, [info.id]);
+}
+
+#[tokio::test]
+async fn a_killed_guest_ends_its_session_and_no_other() {
+    let home = Home::new();
+    let (session, other) = (home.session().await, home.session().await);
+    let execution = session.exec(Exec::new(["sleep", "4717"])).await.unwrap();
+    let pid = session.info().await.unwrap().pid as i32;
+    kill(guest_of(pid).expect("a guest"), libc::SIGKILL);
+    assert_eq!(execution.output().await.outcome.reason, Some(Reason::Lost));
+    tokio::time::timeout(Duration::from_secs(10), session.closed()).await.unwrap();
+    assert_eq!(home.sessions.info(session.id()).await.unwrap().state, State::Ended(End::Died));
+    assert_eq!(text(&sh(&other, "echo other").await.stdout), "other\n");
+}
+
+#[tokio::test]
+async fn running_out_of_memory_ends_a_command_and_says_so() {
+    let home = Home::new();
+    let create = home.create_with(|layer| layer.memory("64m").unwrap());
+    let session = home.sessions.create(create).await.unwrap();
+    let hog = "tail /dev/zero";
+    let output = sh(&session, hog).await;
+    assert_ne!(output.exit_code(), Some(0));
+    let grouped = session.report().await.unwrap().guarantees.iter().any(|a| a.by.contains("control group"));
+    if grouped {
+        assert_eq!(output.outcome.reason, Some(Reason::Memory), "{output:?}");
+    }
+    assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
+    // Somebody else's failure is not taken for it.
+    assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
+}
+
+#[tokio::test]
+async fn opened_at_once_by_many_it_is_made_once() {
+    let home = Home::new();
+    let opened = (0..20).map(|_| home.sessions.open_or_create("shared", home.create()));
+    let opened: Vec<_> = opened.collect();
+    let mut ids = Vec::new();
+    for one in futures(opened).await {
+        ids.push(one.unwrap().id().to_owned());
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+}
+
+/// Runs futures together.
+async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
+    let mut all: Vec<_> = all.into_iter().map(|f| (Box::pin(f), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in all.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let std::task::Poll::Ready(value) = future.as_mut().poll(context) {
+                *output = Some(value);
+            }
+        }
+        if all.iter().all(|(_, output)| output.is_some()) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    all.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

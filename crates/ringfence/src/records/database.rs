@@ -1,0 +1,279 @@
+//! One connection to SQLite or PostgreSQL, behind the little that the store needs of either: integers and texts, one
+//! statement at a time, transactions. Statements number their parameters `$1`, `$2`, … in the order in which they first
+//! appear, which both understand.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postgres::config::Host;
+use postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
+
+/// How long to wait for somebody else's transaction.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Guards the tables of PostgreSQL while they are changed or folded into; any number that nobody else uses.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7241952663)";
+
+/// Where the database is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A file of SQLite; made when it is not there.
+    File(PathBuf),
+    /// The address of a PostgreSQL database.
+    Url(String),
+}
+
+/// What a database had to say.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    #[error("cannot make `{}`: {source}", path.display())]
+    Make { path: PathBuf, source: std::io::Error },
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("{}", said(.0))]
+    Postgres(#[from] postgres::Error),
+    #[error("`{0}` is another machine, and the connection would not be encrypted")]
+    NotLocal(String),
+    #[error("a row has {0} where something else was expected")]
+    Unexpected(&'static str),
+}
+
+/// The server's own words, which the error alone leaves out.
+fn said(error: &postgres::Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(said), _) => said.message().to_owned(),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+/// A value of a row or of a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    Null,
+    Integer(i64),
+    Text(String),
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Integer(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Text(text)
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Value {
+        value.map_or(Value::Null, Into::into)
+    }
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        Ok(match self {
+            Value::Null => rusqlite::types::Null.into(),
+            Value::Integer(number) => (*number).into(),
+            Value::Text(text) => text.as_str().into(),
+        })
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Integer(number) => number.to_sql(kind, out),
+            Value::Text(text) => text.to_sql(kind, out),
+        }
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        matches!(*kind, Type::INT8 | Type::TEXT)
+    }
+
+    to_sql_checked!();
+}
+
+/// A row, by the order of its columns.
+#[derive(Debug)]
+pub struct Row(std::vec::IntoIter<Value>);
+
+impl Row {
+    /// The next column, which may be nothing.
+    pub fn text(&mut self) -> Result<Option<String>, DatabaseError> {
+        match self.0.next() {
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::Null) => Ok(None),
+            Some(Value::Integer(_)) => Err(DatabaseError::Unexpected("a number")),
+            None => Err(DatabaseError::Unexpected("no more columns")),
+        }
+    }
+
+    /// The next column, which may be nothing.
+    pub fn integer(&mut self) -> Result<Option<i64>, DatabaseError> {
+        match self.0.next() {
+            Some(Value::Integer(number)) => Ok(Some(number)),
+            Some(Value::Null) => Ok(None),
+            Some(Value::Text(_)) => Err(DatabaseError::Unexpected("a text")),
+            None => Err(DatabaseError::Unexpected("no more columns")),
+        }
+    }
+}
+
+/// One connection.
+pub enum Database {
+    Sqlite(rusqlite::Connection),
+    Postgres(Box<postgres::Client>),
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Database::Sqlite(_) => "SQLite",
+            Database::Postgres(_) => "PostgreSQL",
+        })
+    }
+}
+
+impl Database {
+    pub fn open(place: &Place) -> Result<Database, DatabaseError> {
+        match place {
+            Place::File(path) => {
+                // Made here, since SQLite's own would be readable for everybody; what it puts beside it takes after it.
+                let made = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+                made.map_err(|source| DatabaseError::Make { path: path.clone(), source })?;
+                let connection = rusqlite::Connection::open(path)?;
+                connection.busy_timeout(PATIENCE)?;
+                // Before the first table; the journal is removed once a transaction is on disk, and so it must be there.
+                connection.execute_batch(
+                    "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+                     PRAGMA foreign_keys = ON;",
+                )?;
+                Ok(Database::Sqlite(connection))
+            }
+            Place::Url(url) => {
+                let mut config: postgres::Config = url.parse()?;
+                if let Some(Host::Tcp(name)) = config.get_hosts().iter().find(|host| !is_local(host)) {
+                    return Err(DatabaseError::NotLocal(name.clone()));
+                }
+                if let Some(address) = config.get_hostaddrs().iter().find(|address| !address.is_loopback()) {
+                    return Err(DatabaseError::NotLocal(address.to_string()));
+                }
+                config.connect_timeout(PATIENCE).application_name("ringfence");
+                let mut client = config.connect(postgres::NoTls)?;
+                client.batch_execute(&format!("SET lock_timeout = {}", PATIENCE.as_millis()))?;
+                Ok(Database::Postgres(Box::new(client)))
+            }
+        }
+    }
+
+    /// Whether other machines write to the same database.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Database::Postgres(_))
+    }
+
+    /// Runs statements without parameters.
+    pub fn batch(&mut self, statements: &str) -> Result<(), DatabaseError> {
+        match self {
+            Database::Sqlite(connection) => connection.execute_batch(statements)?,
+            Database::Postgres(client) => client.batch_execute(statements)?,
+        }
+        Ok(())
+    }
+
+    /// Runs one statement; how many rows it changed.
+    pub fn execute(&mut self, statement: &str, values: &[Value]) -> Result<u64, DatabaseError> {
+        match self {
+            Database::Sqlite(connection) => {
+                let mut statement = connection.prepare_cached(statement)?;
+                Ok(statement.execute(rusqlite::params_from_iter(values))? as u64)
+            }
+            Database::Postgres(client) => {
+                let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|v| v as &(dyn ToSql + Sync)).collect();
+                Ok(client.execute(statement, &values)?)
+            }
+        }
+    }
+
+    /// All rows of one question.
+    pub fn query(&mut self, statement: &str, values: &[Value]) -> Result<Vec<Row>, DatabaseError> {
+        match self {
+            Database::Sqlite(connection) => {
+                let mut statement = connection.prepare_cached(statement)?;
+                let columns = statement.column_count();
+                let mut rows = statement.query(rusqlite::params_from_iter(values))?;
+                let mut out = Vec::new();
+                while let Some(row) = rows.next()? {
+                    let values: Result<Vec<Value>, DatabaseError> = (0..columns)
+                        .map(|column| match row.get_ref(column)? {
+                            rusqlite::types::ValueRef::Null => Ok(Value::Null),
+                            rusqlite::types::ValueRef::Integer(number) => Ok(Value::Integer(number)),
+                            rusqlite::types::ValueRef::Text(text) => {
+                                Ok(Value::Text(String::from_utf8_lossy(text).into_owned()))
+                            }
+                            rusqlite::types::ValueRef::Real(_) => Err(DatabaseError::Unexpected("a fraction")),
+                            rusqlite::types::ValueRef::Blob(_) => Err(DatabaseError::Unexpected("bytes")),
+                        })
+                        .collect();
+                    out.push(Row(values?.into_iter()));
+                }
+                Ok(out)
+            }
+            Database::Postgres(client) => {
+                let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|v| v as &(dyn ToSql + Sync)).collect();
+                let row = |row: postgres::Row| {
+                    let values: Result<Vec<Value>, DatabaseError> = (0..row.len())
+                        .map(|column| match *row.columns()[column].type_() {
+                            Type::INT8 => Ok(row.try_get::<_, Option<i64>>(column)?.into()),
+                            Type::TEXT => Ok(row.try_get::<_, Option<String>>(column)?.into()),
+                            _ => Err(DatabaseError::Unexpected("another type")),
+                        })
+                        .collect();
+                    Ok(Row(values?.into_iter()))
+                };
+                client.query(statement, &values)?.into_iter().map(row).collect()
+            }
+        }
+    }
+
+    /// Does everything or nothing of it, while nobody else writes.
+    pub fn transaction<T, E: From<DatabaseError>>(
+        &mut self,
+        act: impl FnOnce(&mut Database) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let begun = match self {
+            Database::Sqlite(_) => self.batch("BEGIN IMMEDIATE"),
+            Database::Postgres(_) => self.batch(&format!("BEGIN; {LOCK}")),
+        };
+        let done = begun.map_err(E::from).and_then(|()| act(self));
+        match done.and_then(|done| self.batch("COMMIT").map(|()| done).map_err(E::from)) {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                // The first error counts; a connection that is gone has rolled back by itself.
+                let _ = self.batch("ROLLBACK");
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A socket, or this machine itself.
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! Keeps secrets out of records: finds what must not be written, and makes the rest safe to show.
+//!
+//! Values of variables that are secret by name or by the policy, tokens by their shape, and whatever follows a word such as
+//! `password=`. Written by hand: it is on the way of every run, and to compile as many regular expressions takes longer than
+//! a run may wait. It never decides whether something is recorded, only what of it is seen.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+
+use ringfence_policy::env::name_matches;
+
+/// What stands in the place of a secret.
+pub const MARK: &str = "[redacted]";
+/// A shorter value of a variable is not looked for: it would be found everywhere.
+const SHORTEST_VALUE: usize = 6;
+/// Kept of a command line.
+const COMMAND: usize = 4 << 10;
+/// How much around what is kept is looked at, so that a secret on its edge is seen whole.
+pub(super) const SLACK: usize = 4 << 10;
+
+/// Tokens by their beginning: what they begin with, and how many characters follow at least.
+const TOKENS: &[(&str, usize)] = &[
+    // Amazon
+    ("AKIA", 16),
+    ("ASIA", 16),
+    ("ABIA", 16),
+    ("ACCA", 16),
+    // GitHub
+    ("ghp_", 20),
+    ("gho_", 20),
+    ("ghu_", 20),
+    ("ghs_", 20),
+    ("ghr_", 20),
+    ("github_pat_", 20),
+    // GitLab
+    ("glpat-", 16),
+    ("gldt-", 16),
+    ("glrt-", 16),
+    ("glptt-", 16),
+    ("glcbt-", 16),
+    ("glsoat-", 16),
+    ("glft-", 16),
+    // Package registries
+    ("npm_", 30),
+    ("pypi-AgE", 16),
+    ("rubygems_", 32),
+    ("cio", 32),
+    ("dckr_pat_", 16),
+    // Models
+    ("sk-", 20),
+    ("gsk_", 20),
+    ("hf_", 30),
+    ("xai-", 30),
+    ("pplx-", 30),
+    ("r8_", 30),
+    // Slack
+    ("xoxb-", 10),
+    ("xoxp-", 10),
+    ("xoxa-", 10),
+    ("xoxr-", 10),
+    ("xoxs-", 10),
+    ("xoxe-", 10),
+    ("xoxe.", 10),
+    ("xapp-", 10),
+    // Google
+    ("AIza", 30),
+    ("ya29.", 20),
+    ("GOCSPX-", 20),
+    // Payments
+    ("sk_live_", 10),
+    ("sk_test_", 10),
+    ("rk_live_", 10),
+    ("rk_test_", 10),
+    ("whsec_", 20),
+    // Clouds and services
+    ("dop_v1_", 32),
+    ("doo_v1_", 32),
+    ("dapi", 32),
+    ("hvs.", 20),
+    ("tskey-", 16),
+    ("lin_api_", 20),
+    ("ATATT3", 20),
+    ("shpat_", 20),
+    ("ntn_", 30),
+    ("sbp_", 30),
+    ("SG.", 30),
+    ("AGE-SECRET-KEY-1", 30),
+];
+
+/// A name that ends like this, without `_`, `-` and `.` and in lower case, has a secret for a value.
+const SECRET_NAMES: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "passwort",
+    "pwd",
+    "secret",
+    "token",
+    "apikey",
+    "accesskey",
+    "secretkey",
+    "privatekey",
+    "accountkey",
+    "signingkey",
+    "encryptionkey",
+    "masterkey",
+    "credential",
+    "credentials",
+    "authorization",
+];
+
+/// Of a variable of the environment, also when it stands anywhere in its name.
+const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "apikey", "accesskey", "privatekey"];
+
+/// Knows the secrets of one caller.
+#[derive(Debug, Clone, Default)]
+pub struct Redactor {
+    /// Longest first.
+    values: Vec<Vec<u8>>,
+}
+
+impl Redactor {
+    /// The secrets of an environment: variables whose names say so, and those that the policy names.
+    pub fn new<'a>(env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) -> Redactor {
+        let mut redactor = Redactor::default();
+        redactor.add_all(env, named);
+        redactor
+    }
+
+    /// The secrets of one more environment.
+    pub fn add_all<'a>(&mut self, env: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>, named: &[String]) {
+        for (name, value) in env {
+            if is_secret_variable(name) || named.iter().any(|pattern| name_matches(pattern, name)) {
+                self.add(value);
+            }
+        }
+    }
+
+    /// One more value that must not be seen.
+    pub fn add(&mut self, value: &OsStr) {
+        let value = value.as_bytes().trim_ascii();
+        if value.len() >= SHORTEST_VALUE && !self.values.iter().any(|known| known == value) {
+            self.values.push(value.to_vec());
+            self.values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        }
+    }
+
+    /// A text of one line: no control character is left in it.
+    pub fn line(&self, text: &str) -> String {
+        self.part(text.as_bytes(), 0..text.len().min(COMMAND), Lines::Escape)
+    }
+
+    /// A command: each argument redacted and made one line, bounded as a whole, with a last `…` where it was cut.
+    pub fn command(&self, command: &[OsString]) -> Vec<String> {
+        let mut room = COMMAND;
+        let mut out = Vec::with_capacity(command.len().min(64));
+        let mut follows = Follows::Nothing;
+        for argument in command {
+            if room == 0 {
+                out.push("…".to_owned());
+                break;
+            }
+            let bytes = argument.as_bytes();
+            let bytes = &bytes[..bytes.len().min(COMMAND + SLACK)];
+            let keep = bytes.len().min(room);
+            let mut text = match follows.range(bytes) {
+                Some(range) => write(bytes, 0..keep, &[range], Lines::Escape),
+                None => self.part(bytes, 0..keep, Lines::Escape),
+            };
+            if keep < argument.len() {
+                text.push('…');
+            }
+            out.push(text);
+            // An empty argument costs something too: there may be many.
+            room = room.saturating_sub(keep + 1);
+            follows = Follows::after(bytes);
+        }
+        out
+    }
+
+    /// The head of an output: `raw` is more than is kept of it, where there is more.
+    pub(super) fn head(&self, raw: &[u8], keep: usize) -> String {
+        self.part(raw, 0..keep.min(raw.len()), Lines::Keep)
+    }
+
+    /// The tail of an output: `raw` begins before what is kept of it, where there is more.
+    pub(super) fn tail(&self, raw: &[u8], keep: usize) -> String {
+        self.part(raw, raw.len().saturating_sub(keep)..raw.len(), Lines::Keep)
+    }
+
+    fn part(&self, raw: &[u8], keep: Range<usize>, lines: Lines) -> String {
+        write(raw, keep, &self.find(raw), lines)
+    }
+
+    /// Every secret, in order and apart from each other.
+    fn find(&self, raw: &[u8]) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        for value in &self.values {
+            let mut at = 0;
+            while let Some(index) = position(&raw[at..], value) {
+                found.push(at + index..at + index + value.len());
+                at += index + value.len();
+            }
+        }
+        private_keys(raw, &mut found);
+        let mut at = 0;
+        while at < raw.len() {
+            let known = found.len();
+            if at == 0 || !is_word(raw[at - 1]) {
+                at_boundary(raw, at, &mut found);
+            }
+            // What is in a secret is none of its own.
+            at = found[known..].iter().map(|range| range.end).fold(at + 1, usize::max);
+        }
+        found.sort_by_key(|range| range.start);
+        let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
+        for range in found.into_iter().filter(|range| !range.is_empty()) {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+}
+
+/// Whether the name of a variable says that its value is a secret.
+fn is_secret_variable(name: &OsStr) -> bool {
+    let plain = plain_name(name.as_bytes());
+    !matches!(plain.as_str(), "pwd" | "oldpwd")
+        && (SECRET_NAMES.iter().any(|end| plain.ends_with(end)) || SECRET_PARTS.iter().any(|part| plain.contains(part)))
+}
+
+fn plain_name(name: &[u8]) -> String {
+    let letters = name.iter().filter(|b| b.is_ascii_alphanumeric());
+    letters.map(|b| char::from(b.to_ascii_lowercase())).collect()
+}
+
+fn is_secret_name(name: &[u8]) -> bool {
+    // Longer than any name.
+    name.len() <= 128 && {
+        let plain = plain_name(name);
+        SECRET_NAMES.iter().any(|end| plain.ends_with(end))
+    }
+}
+
+/// What an argument says about the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    Nothing,
+    /// A secret.
+    Secret,
+    /// `user:password`
+    User,
+}
+
+impl Follows {
+    fn after(argument: &[u8]) -> Follows {
+        let Some(flag) = argument.strip_prefix(b"-").filter(|flag| flag.iter().all(|b| is_word(*b) || *b == b'-'))
+        else {
+            return Follows::Nothing;
+        };
+        match flag.strip_prefix(b"-").unwrap_or(flag) {
+            b"u" | b"user" | b"proxy-user" => Follows::User,
+            name if is_secret_name(name) => Follows::Secret,
+            _ => Follows::Nothing,
+        }
+    }
+
+    /// The secret in the next argument, which stands alone.
+    fn range(self, next: &[u8]) -> Option<Range<usize>> {
+        match self {
+            Follows::Nothing => None,
+            Follows::Secret => (!next.starts_with(b"--") && !is_reference(next)).then_some(0..next.len()),
+            Follows::User => password(next),
+        }
+    }
+}
+
+/// The password of `user:password`; ids of a user and a group are none.
+fn password(word: &[u8]) -> Option<Range<usize>> {
+    let colon = word.iter().position(|b| *b == b':')?;
+    let rest = &word[colon + 1..];
+    let counts = !rest.is_empty() && !rest.iter().all(u8::is_ascii_digit) && !is_reference(rest);
+    counts.then_some(colon + 1..word.len())
+}
+
+/// `$NAME` and `${NAME}`: where a secret comes from is none.
+fn is_reference(value: &[u8]) -> bool {
+    value.first() == Some(&b'$')
+        && value.get(1).is_some_and(|b| b.is_ascii_alphabetic() || matches!(b, b'{' | b'_' | b'('))
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | b'=' | b'~')
+}
+
+/// How many bytes from `at` on are like this.
+fn run(raw: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
+    run_up_to(raw, at, usize::MAX, is)
+}
+
+/// As [`run`], where it is asked at every word: without a bound the time would grow with the square of the text.
+fn run_up_to(raw: &[u8], at: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
+    raw[at.min(raw.len())..].iter().take(most).take_while(|b| is(**b)).count()
+}
+
+fn position(raw: &[u8], wanted: &[u8]) -> Option<usize> {
+    raw.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// What begins here, where a word can begin.
+fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let rest = &raw[at..];
+    for (prefix, least) in TOKENS {
+        if rest.starts_with(prefix.as_bytes()) {
+            let length = run_up_to(raw, at, 4096, is_token);
+            let body = &rest[prefix.len()..length.max(prefix.len())];
+            if body.len() >= *least && body.iter().any(u8::is_ascii_digit) {
+                found.push(at..at + length);
+            }
+        }
+    }
+    if rest.starts_with(b"eyJ") {
+        let length = run_up_to(raw, at, 8192, |b| is_token(b) && b != b'+');
+        if length >= 24 && rest[..length].iter().filter(|b| **b == b'.').count() >= 1 {
+            found.push(at..at + length);
+        }
+    }
+    if rest.len() > 7 && rest[..6].eq_ignore_ascii_case(b"bearer") && rest[6] == b' ' {
+        let length = run(raw, at + 7, |b| is_token(b) || b == b'/');
+        if length >= 8 {
+            found.push(at + 7..at + 7 + length);
+        }
+    }
+    if let Some(host) = rest.strip_prefix(b"hooks.slack.com/services/".as_slice()) {
+        let start = at + rest.len() - host.len();
+        found.push(start..start + run(raw, start, |b| is_token(b) || b == b'/'));
+    }
+    named_value(raw, at, found);
+    url(raw, at, found);
+    random(raw, at, found);
+}
+
+/// `password=x`, `"token": "x"`, `--secret x`, `Authorization: Basic x`, `-u name:x`.
+fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let length = run_up_to(raw, at, 129, |b| is_word(b) || matches!(b, b'-' | b'.'));
+    let name = &raw[at..at + length];
+    let end = at + length;
+    let after_dash = at > 0 && raw[at - 1] == b'-';
+    if after_dash && matches!(name, b"u" | b"user" | b"proxy-user") && matches!(raw.get(end), Some(b' ' | b'=')) {
+        let (start, value) = value(raw, end + 1);
+        found.extend(password(value).map(|range| start + range.start..start + range.end));
+        return;
+    }
+    let header = name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"set-cookie");
+    if !header && !is_secret_name(name) {
+        return;
+    }
+    // The quote that ends a quoted name.
+    let mut next = end + usize::from(matches!(raw.get(end), Some(b'"' | b'\'')));
+    let sign = match raw.get(next) {
+        Some(sign @ (b'=' | b':')) => *sign,
+        Some(b' ' | b'\t') if after_dash && next == end => b' ',
+        // `name = value`
+        Some(b' ') if raw.get(next + 1) == Some(&b'=') => {
+            next += 1;
+            b'='
+        }
+        _ => return,
+    };
+    // A comparison, or a path of modules.
+    if matches!(raw.get(next + 1), Some(b'=')) || sign == b':' && raw.get(next + 1) == Some(&b':') {
+        return;
+    }
+    let quoted = |at: usize| matches!(raw.get(at), Some(b'"' | b'\''));
+    let blank = run(raw, next + 1, |b| matches!(b, b' ' | b'\t'));
+    if header || name.eq_ignore_ascii_case(b"authorization") || name.eq_ignore_ascii_case(b"proxy-authorization") {
+        let start = next + 1 + blank;
+        let start = start + usize::from(quoted(start));
+        found.push(start..start + run(raw, start, |b| !matches!(b, b'"' | b'\'' | b'\n' | b'\r')));
+        return;
+    }
+    let (start, value) = value(raw, next + 1);
+    let dashed = sign == b' ' && value.starts_with(b"--");
+    // After a colon stands prose as well: `unexpected token: end`.
+    let prose =
+        sign == b':' && !quoted(start.wrapping_sub(1)) && !value.iter().any(u8::is_ascii_digit) && value.len() < 16;
+    let is_password = plain_name(name).contains("pass");
+    let directory = value.starts_with(b"/") && plain_name(name).ends_with("pwd");
+    if !dashed && !is_reference(value) && !directory && (is_password || !prose) {
+        found.push(start..start + value.len());
+    }
+}
+
+/// The value that begins at `at`, after blanks: a quoted text without its quotes, or a word.
+fn value(raw: &[u8], at: usize) -> (usize, &[u8]) {
+    let at = (at + run(raw, at, |b| matches!(b, b' ' | b'\t'))).min(raw.len());
+    match raw.get(at) {
+        Some(quote @ (b'"' | b'\'')) => {
+            let length = run(raw, at + 1, |b| b != *quote && b != b'\n');
+            (at + 1, &raw[at + 1..at + 1 + length])
+        }
+        _ => {
+            let stops =
+                |b: u8| b.is_ascii_whitespace() || matches!(b, b'"' | b'\'' | b'&' | b';' | b',' | b'|' | b')' | b'}');
+            let length = run(raw, at, |b| !stops(b));
+            (at, &raw[at..at + length])
+        }
+    }
+}
+
+/// `scheme://user:password@host`, `scheme://token@host`
+fn url(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let scheme = run_up_to(raw, at, 32, |b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let start = at + scheme + 3;
+    if scheme == 0 || !raw[at + scheme..].starts_with(b"://") {
+        return;
+    }
+    let stops = |b: u8| b.is_ascii_whitespace() || matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`');
+    let authority = &raw[start..start + run(raw, start, |b| !stops(b))];
+    // The last one: a password may have one in it.
+    let Some(end) = authority.iter().rposition(|b| *b == b'@') else { return };
+    match password(&authority[..end]) {
+        Some(range) => found.push(start + range.start..start + range.end),
+        None if end >= 16 && !authority[..end].contains(&b':') => found.push(start..start + end),
+        None => {}
+    }
+}
+
+/// Long, of capital and small letters and digits, and without a pattern. Hashes are written in hexadecimal and stay.
+fn random(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    // In the middle of one it was looked at before; after the dash of a flag it was not.
+    let follows = |b: u8| matches!(b, b'+' | b'-');
+    if !is_word(raw[at]) || at > 1 && follows(raw[at - 1]) && is_word(raw[at - 2]) {
+        return;
+    }
+    let length = run_up_to(raw, at, 4096, |b| is_word(b) || matches!(b, b'+' | b'=' | b'-'));
+    if length < 32 {
+        return;
+    }
+    let word = &raw[at..at + length];
+    let count = |is: fn(&u8) -> bool| word.iter().filter(|b| is(b)).count();
+    let mixed =
+        [u8::is_ascii_uppercase, u8::is_ascii_lowercase, u8::is_ascii_digit].into_iter().all(|is| count(is) >= 3);
+    if mixed && entropy(word) >= 4.3 {
+        found.push(at..at + length);
+    }
+}
+
+/// Bits for each byte.
+fn entropy(word: &[u8]) -> f64 {
+    let mut counts = [0u32; 256];
+    word.iter().for_each(|b| counts[usize::from(*b)] += 1);
+    let length = word.len() as f64;
+    counts.iter().filter(|n| **n > 0).map(|n| f64::from(*n) / length).map(|p| -p * p.log2()).sum()
+}
+
+/// Blocks of private keys; one that is cut off at either end counts up to there.
+fn private_keys(raw: &[u8], found: &mut Vec<Range<usize>>) {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    const END: &[u8] = b"-----END ";
+    let line = |at: usize| &raw[at..at + run(raw, at, |b| b != b'\n').min(64)];
+    let private = |at: usize| position(line(at), b"PRIVATE KEY").is_some();
+    let mut at = 0;
+    let mut seen = false;
+    while let Some(index) = position(&raw[at..], b"-----") {
+        let here = at + index;
+        if raw[here..].starts_with(BEGIN) && private(here) {
+            let end = position(&raw[here + BEGIN.len()..], END).map(|end| here + BEGIN.len() + end);
+            let end = end.map_or(raw.len(), |end| (end + line(end).len()).min(raw.len()));
+            found.push(here..end);
+            seen = true;
+            at = end.max(here + 5);
+        } else if raw[here..].starts_with(END) && private(here) && !seen {
+            found.push(0..here + line(here).len());
+            seen = true;
+            at = here + 5;
+        } else {
+            at = here + 5;
+        }
+        if at >= raw.len() {
+            return;
+        }
+    }
+}
+
+/// What becomes of line breaks and tabs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    Keep,
+    Escape,
+}
+
+/// The part that is kept, with marks for secrets. What is left has no character that acts on a terminal or on the order of
+/// what is read.
+fn write(raw: &[u8], keep: Range<usize>, secrets: &[Range<usize>], lines: Lines) -> String {
+    let mut out = String::with_capacity(keep.len() + 16);
+    let mut at = keep.start;
+    for secret in secrets {
+        if secret.end <= at || secret.start >= keep.end {
+            continue;
+        }
+        clean(&raw[at..secret.start.max(at)], lines, &mut out);
+        out.push_str(MARK);
+        at = secret.end.min(keep.end);
+    }
+    clean(&raw[at..keep.end], lines, &mut out);
+    out
+}
+
+/// A name that comes from outside, as one harmless line.
+pub(super) fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    clean(text.as_bytes(), Lines::Escape, &mut out);
+    out
+}
+
+fn clean(raw: &[u8], lines: Lines, out: &mut String) {
+    for chunk in raw.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' | '\t' if lines == Lines::Keep => out.push(c),
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str("\\t"),
+                '\r' => out.push_str("\\r"),
+                c if acts(c) => out.extend(c.escape_unicode()),
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+}
+
+/// Control characters, and those that hide or turn round what stands beside them.
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests;

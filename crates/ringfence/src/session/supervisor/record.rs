@@ -1,0 +1,116 @@
+//! Records of a session's executions: begun before the guest is asked, ended when nobody waits for it any more.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use ringfence_guest::message::Exec;
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::Plan;
+use serde::{Deserialize, Serialize};
+
+use super::super::exec::outcome;
+use super::super::protocol::Refusal;
+use super::Supervisor;
+use super::executions::Execution;
+use crate::records::{Begin, End, Recorder, Redactor, Seen};
+
+/// What is to be recorded, and where.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wanted {
+    #[serde(with = "super::bytes_of_path")]
+    pub dir: PathBuf,
+    pub policy: ringfence_policy::records::Records,
+    /// Nothing runs without a record.
+    pub strict: bool,
+}
+
+/// Writes them.
+#[derive(Debug)]
+pub struct Records {
+    recorder: Recorder,
+    redactor: Redactor,
+    wanted: Wanted,
+}
+
+impl Records {
+    pub fn new(wanted: Wanted, facts: &Facts, plan: &Plan) -> Records {
+        let secrets = &wanted.policy.secrets;
+        let mut redactor = Redactor::new(pairs(facts.env.iter()), secrets);
+        redactor.add_all(pairs(plan.env.iter().map(|(name, value)| (name, value))), secrets);
+        let recorder = Recorder::new(&wanted.dir, redactor.clone(), wanted.policy.max_size);
+        Records { recorder, redactor, wanted }
+    }
+
+    /// One that keeps the values of these `NAME=value` entries out, too.
+    fn recorder_without(&self, env: &[Vec<u8>]) -> Recorder {
+        if env.is_empty() {
+            return self.recorder.clone();
+        }
+        let split = |entry: &Vec<u8>| {
+            let at = entry.iter().position(|b| *b == b'=').unwrap_or(entry.len());
+            let value = entry.get(at + 1..).unwrap_or_default();
+            (OsStr::from_bytes(&entry[..at]).to_owned(), OsStr::from_bytes(value).to_owned())
+        };
+        let entries: Vec<(OsString, OsString)> = env.iter().map(split).collect();
+        let mut redactor = self.redactor.clone();
+        redactor.add_all(pairs(entries.iter().map(|(name, value)| (name, value))), &self.wanted.policy.secrets);
+        Recorder::new(&self.wanted.dir, redactor, self.wanted.policy.max_size)
+    }
+}
+
+fn pairs<'a>(
+    entries: impl Iterator<Item = (&'a OsString, &'a OsString)>,
+) -> impl Iterator<Item = (&'a OsStr, &'a OsStr)> {
+    entries.map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+}
+
+impl Supervisor {
+    /// Begins the record of an execution. That it cannot be written stops nothing, unless the policy says so.
+    pub(super) fn record(
+        &self,
+        execution: &mut Execution,
+        exec: &Exec,
+        env: &[Vec<u8>],
+        client: u64,
+    ) -> Result<(), Refusal> {
+        let Some(records) = &self.records else { return Ok(()) };
+        let command: Vec<OsString> = exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
+        let ticket = records.recorder_without(env).begin(&Begin {
+            profile: Some(&self.info.profile),
+            engine: Some(&self.info.engine),
+            sandbox: Some(&self.info.id),
+            command: &command,
+            workdir: Some(&self.info.workdir),
+            report: Some(&self.report),
+            caller: self.clients.get(&client).map(|client| &client.caller),
+        });
+        match ticket.trouble() {
+            Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
+            Some(_) => {}
+            None => execution.record = Some(ticket.id().to_owned()),
+        }
+        execution.ticket = Some(ticket);
+        Ok(())
+    }
+
+    /// Writes how executions ended.
+    pub(super) fn record_ends(&mut self) {
+        for id in std::mem::take(&mut self.ended) {
+            let Some(execution) = self.executions.all.get_mut(&id) else { continue };
+            let (Some(ticket), Some(finished)) = (execution.ticket.take(), &execution.finished) else { continue };
+            let output = self.records.as_ref().is_some_and(|records| records.wanted.policy.output);
+            let seen = execution.log.each_ref().map(|log| match output {
+                true => Seen::Output(log),
+                false => Seen::Bytes(log.total()),
+            });
+            // Said by the next look at the records: this one is found without an end.
+            let _ = ticket.end(&End::of(&outcome(finished), seen));
+        }
+        for (ticket, step, errno) in std::mem::take(&mut self.unstarted) {
+            let error = std::io::Error::from_raw_os_error(errno.clamp(1, 4095));
+            let _ = ticket.end(&End::failed(&format!("cannot start it ({step:?}): {error}")));
+        }
+        self.executions.trim();
+    }
+}
