@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use ringfence::policy::Guarantee;
 use ringfence::policy::layer::{FlagError, Layer};
@@ -57,7 +58,7 @@ fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
-    #[command(after_help = RUN_HELP)]
+    #[command(after_help = RUN_HELP, after_long_help = run_help())]
     Run(Run),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
@@ -83,9 +84,22 @@ pub enum Command {
     Man,
 }
 
+impl Command {
+    /// Whether its JSON object tells of a failure as well: it has more to say than others.
+    pub fn says_its_failure(&self) -> bool {
+        matches!(self, Command::Run(_) | Command::Session(Session::Exec(_)))
+    }
+}
+
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
+
+/// For `--help`: what the names mean that `--preset` takes.
+fn run_help() -> String {
+    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
+    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
+}
 
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Run {
@@ -170,8 +184,8 @@ impl Run {
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
-    #[arg(long, value_enum, value_name = "ENGINE", help_heading = "Policy")]
-    pub engine: Option<EngineFlag>,
+    #[arg(long, value_parser = engine_parser(), value_name = "ENGINE", help_heading = "Policy")]
+    pub engine: Option<EngineChoice>,
 
     /// Start from this profile: agent, shell, skill, home, or one of your own
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
@@ -287,16 +301,15 @@ pub struct PolicyFlags {
 }
 
 /// The engines that a flag can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineFlag {
-    /// The first that can honour the policy
-    Auto,
-    /// Linux itself
-    Native,
-    /// The bwrap program
-    Bubblewrap,
-    /// Containers
-    Docker,
+fn engine_parser() -> impl TypedValueParser<Value = EngineChoice> {
+    let value = |engine: EngineChoice, help: &'static str| PossibleValue::new(engine.name()).help(help);
+    let values = [
+        value(EngineChoice::Auto, "The first that can honour the policy"),
+        value(EngineChoice::Native, "Linux itself"),
+        value(EngineChoice::Bubblewrap, "The bwrap program"),
+        value(EngineChoice::Docker, "Containers"),
+    ];
+    PossibleValuesParser::new(values).map(|name| EngineChoice::from_name(&name).unwrap_or_default())
 }
 
 fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
@@ -688,12 +701,8 @@ impl PolicyFlags {
         if let Some(name) = &self.profile {
             layer.profile(name);
         }
-        match self.engine {
-            None => {}
-            Some(EngineFlag::Auto) => layer.engine(EngineChoice::Auto),
-            Some(EngineFlag::Native) => layer.engine(EngineChoice::Native),
-            Some(EngineFlag::Bubblewrap) => layer.engine(EngineChoice::Bubblewrap),
-            Some(EngineFlag::Docker) => layer.engine(EngineChoice::Docker),
+        if let Some(engine) = self.engine {
+            layer.engine(engine);
         }
         type Switch = fn(&mut Layer, bool);
         let switches: [(Option<bool>, Switch); 5] = [

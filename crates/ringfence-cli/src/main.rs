@@ -30,12 +30,16 @@ fn main() -> ExitCode {
     if let Some(code) = commands::session::supervise() {
         return code;
     }
-    let result = match Cli::read() {
-        Ok(cli) => dispatch(cli.command),
+    let command = match Cli::read() {
+        Ok(cli) => cli.command,
         Err(error) => return commands::usage(&error),
     };
-    result.unwrap_or_else(|failure| {
+    let says_itself = command.says_its_failure();
+    dispatch(command).unwrap_or_else(|failure| {
         output::say(&failure.render());
+        if !says_itself && commands::asked_for_json() {
+            commands::failed_in_json(&failure);
+        }
         ExitCode::from(failure.kind.exit_code())
     })
 }

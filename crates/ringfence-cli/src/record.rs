@@ -6,7 +6,7 @@ use ringfence::engines::native::stacked;
 use ringfence::policy::Guarantee;
 use ringfence::policy::plan::Plan;
 use ringfence::policy::records::Records;
-use ringfence::records::{Begin, End, JournalError, Recorder, Redactor, Seen, Ticket};
+use ringfence::records::{Begin, End, Journal, JournalError, Recorder, Redactor, Seen, Ticket};
 use ringfence::{Engine, EngineError, Outcome, Report};
 
 use crate::failure::Failure;
@@ -74,6 +74,14 @@ impl Entry {
         {
             warn("the end of this run is not recorded", &error);
         }
+    }
+}
+
+/// Makes the place for records. There before the plan is made, which hides it; where it cannot be made, there is nothing to
+/// hide, and the beginning says why.
+pub fn prepare(situation: &Situation) {
+    if !situation.records.is_dir() {
+        let _ = Journal::new(&situation.records).make();
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::config;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
+use ringfence::policy::look::Lookup;
+use ringfence::policy::plan::PlanError;
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
-use ringfence::records::Journal;
+use ringfence::policy::{config, git};
 use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
@@ -23,6 +24,8 @@ pub struct Situation {
     pub resolved: Resolved,
     /// Where records are kept.
     pub records: PathBuf,
+    /// What was looked up to judge the project's file, and what the plan is made with.
+    pub lookup: Lookup,
 }
 
 impl Situation {
@@ -35,14 +38,12 @@ impl Situation {
         inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
-        // There before the plan is made, which hides it. Where it cannot be made there is nothing to hide.
-        if !records.is_dir() {
-            let _ = Journal::new(&records).make();
-        }
         inputs.records_dir = Some(records.clone());
         inputs.own_dirs = vec![places.config, places.state, places.sessions];
-        let resolved = layers::resolve(inputs)?;
-        Ok(Situation { facts, resolved, records })
+        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let resolved = layers::resolve_with(&lookup, inputs)?;
+        Ok(Situation { facts, resolved, lookup, records })
     }
 
     pub fn choice(&self) -> Result<Choice, Failure> {
@@ -56,6 +57,15 @@ impl Situation {
                 Err(Failure::new(Kind::Engine, asked).hint("choose --engine native, bubblewrap or docker"))
             }
         }
+    }
+
+    /// Names the file and the line of what is wrong, where a setting is.
+    pub fn explain_plan_error(&self, error: PlanError) -> Failure {
+        let PlanError::Wrapper { program, .. } = &error else { return error.into() };
+        let key = format!("commands.{program}");
+        let value = self.resolved.values().into_iter().find(|value| value.key == key);
+        let place = value.map_or_else(String::new, |value| format!("{}: ", value.origin));
+        Failure::new(Kind::Config, format!("{place}{error}")).hint("name an executable file, or leave the line away")
     }
 
     /// What the user should know before anything starts.

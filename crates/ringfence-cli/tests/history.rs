@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use support::{Done, PROGRAM, Place};
+use support::{Done, Place, program};
 
 fn dir(place: &Place) -> PathBuf {
     place.home.join(".local/state/ringfence/records")
@@ -232,7 +232,8 @@ fn trouble_never_stops_a_run() {
     once("records");
     std::fs::remove_file(&dir).unwrap();
     // A limit on the size of files would kill whoever writes beyond it.
-    let script = format!("ulimit -f 16; for i in 1 2 3 4 5; do '{PROGRAM}' run -- true || exit 9; done");
+    let script =
+        format!("ulimit -f 16; for i in 1 2 3 4 5; do '{program}' run -- true || exit 9; done", program = program());
     let mut command = Command::new("sh");
     command.args(["-c", &script]).current_dir(&place.project);
     place.environment(&mut command);
@@ -262,12 +263,13 @@ fn a_full_disk() {
     let script = format!(
         "mkdir -p ~/.local/state/ringfence/records && mount -t tmpfs -o size=64k full ~/.local/state/ringfence/records
          cd ~/project
-         '{PROGRAM}' run -- echo one
+         '{program}' run -- echo one
          dd if=/dev/zero of=$HOME/.local/state/ringfence/records/fill bs=1k 2>/dev/null
-         '{PROGRAM}' run -- echo two
+         '{program}' run -- echo two
          rm $HOME/.local/state/ringfence/records/fill
-         '{PROGRAM}' run -- echo three
-         cp -r ~/.local/state/ringfence/records ~/kept"
+         '{program}' run -- echo three
+         cp -r ~/.local/state/ringfence/records ~/kept",
+        program = program()
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]).stdin(Stdio::null());
@@ -360,7 +362,7 @@ fn no_box_sees_records() {
     }
     let before = records(&place, &[]).len();
     // One in the other: the outer one is recorded, and the inner one says nothing.
-    let done = place.run(&["--ro", PROGRAM], &format!("'{PROGRAM}' run -- echo inner"));
+    let done = place.run(&["--ro", program()], &format!("'{program}' run -- echo inner", program = program()));
     assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (0, "inner\n", ""));
     assert_eq!(records(&place, &[]).len(), before + 1);
 }
@@ -391,4 +393,9 @@ fn pruned_as_configured() {
     assert!(records(&place, &[]).is_empty());
     let shown = place.ringfence(&["config", "show"]).out;
     assert!(shown.contains("records.keep = 1ms") && shown.contains("records.max_size = 256MiB"), "{shown}");
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
 }

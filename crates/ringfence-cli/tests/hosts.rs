@@ -99,3 +99,39 @@ fn docker_is_at_its_place_also_where_that_is_no_link() {
         assert!(done.err.contains("Error"), "{who}: {}", done.err);
     });
 }
+
+/// Root in a project of somebody else's, in a home that only they may enter: what the box makes there is theirs.
+#[test]
+fn root_works_in_somebody_elses_project() {
+    use std::os::unix::fs::MetadataExt;
+    let Some((uid, gid, _)) = user().filter(|_| is_root()) else { return };
+    for engine in engines() {
+        let place = Place::new();
+        // Not below `/tmp`, of which every box has its own.
+        let top = tempfile::tempdir_in("/var/lib").unwrap();
+        let project = top.path().join("project");
+        std::fs::create_dir(&project).unwrap();
+        std::fs::write(project.join("theirs"), "private\n").unwrap();
+        std::fs::write(project.join("roots"), "open\n").unwrap();
+        for (path, mode) in
+            [(top.path().to_path_buf(), 0o700), (project.clone(), 0o755), (project.join("theirs"), 0o600)]
+        {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(&path, Some(uid), Some(gid)).unwrap();
+        }
+        let text = "cat theirs roots && echo more >> theirs && mkdir -p made/deep && echo x > made/deep/file
+                    ! echo x 2>/dev/null > roots && ! echo x 2>/dev/null > .mcp.json && git init -q made/deep && rm -r made/deep/.git";
+        let at = project.to_str().unwrap();
+        let done = place.run(&["--engine", engine, "-C", at], text);
+        assert_eq!((done.code, done.out.as_str()), (0, "private\nopen\n"), "{engine}: {}", done.err);
+        for name in ["theirs", "made", "made/deep", "made/deep/file"] {
+            let data = std::fs::metadata(project.join(name)).unwrap();
+            assert_eq!((data.uid(), data.gid()), (uid, gid), "{engine}: {name}");
+        }
+        assert_eq!(std::fs::metadata(project.join("roots")).unwrap().uid(), 0);
+        assert_eq!(support::names(&project), ["made", "roots", "theirs"], "{engine}");
+        // Root's own home is root's all the same.
+        let done = place.run(&["--engine", engine, "-C", at], "echo x > ~/.cache/made && cat ~/.cache/made");
+        assert_eq!((done.code, done.out.as_str()), (0, "x\n"), "{engine}: {}", done.err);
+    }
+}

@@ -186,6 +186,7 @@ fn doctor_looks_for_bwrap_where_the_engine_does() {
 fn help_completions_and_manual_come_from_one_source() {
     let place = Place::new();
     let help = place.ringfence(&["run", "--help"]).out;
+    assert!(help.contains("@lint/rust") && help.contains("Exit codes:"), "{help}");
     let page = place.ringfence(&["man"]).out.replace("\\-", "-");
     for flag in ["--engine", "--network", "--exclude", "--trace-denials", "--output-limit", "--report"] {
         assert!(help.contains(flag), "{flag}");
@@ -195,6 +196,93 @@ fn help_completions_and_manual_come_from_one_source() {
             assert!(place.ringfence(&["completions", shell]).out.contains(name), "{shell} {flag}");
         }
     }
+}
+
+#[test]
+fn what_was_probably_meant() {
+    let place = Place::new();
+    let table: &[(&[&str], &str)] = &[
+        (&["run", "--engine", "bwrap", "true"], "hint: did you mean `bubblewrap`?"),
+        (&["run", "--engine", "nativ", "true"], "hint: did you mean `native`?"),
+        (&["run", "--no-network", "true"], "hint: write `--network=false`"),
+        (&["explain", "--no-docker", "/"], "hint: write `--docker=false`"),
+        (&["run", "--preset", "@lint/rusty", "true"], "did you mean `@lint/rust`?"),
+        (&["run", "--preset", "secrets", "true"], "did you mean `@secrets`?"),
+        (&["npm", "test"], "hint: to run it in a sandbox: ringfence run -- npm test"),
+        (&["docter"], "hint: a similar subcommand exists: 'doctor'"),
+    ];
+    for (args, hint) in table {
+        let done = place.ringfence(args);
+        assert_eq!(done.code, 125, "{args:?}");
+        assert!(done.err.contains(hint), "{args:?}: {}", done.err);
+        assert_eq!(done.err.matches("error:").count(), 1, "{args:?}: {}", done.err);
+        assert!(!done.err.contains("to pass"), "{args:?}: {}", done.err);
+    }
+}
+
+#[test]
+fn failures_are_json_where_that_was_asked_for() {
+    let place = Place::new();
+    let table: &[(&[&str], &str)] = &[
+        (&["run", "--json", "--ro", "/no/such", "true"], "policy"),
+        (&["run", "--json", "--bogus", "true"], "usage"),
+        (&["config", "show", "--json", "--preset", "@x"], "usage"),
+        (&["config", "show", "--json", "--profile", "agnet"], "config"),
+        (&["explain", "--json", "/x", "--ro", "/no/such"], "policy"),
+        (&["explain", "--json", "--bogus"], "usage"),
+        (&["doctor", "--json", "--bogus"], "usage"),
+        (&["session", "show", "--json", "no-such-session"], ""),
+    ];
+    for (args, kind) in table {
+        let done = place.ringfence(args);
+        assert_ne!(done.code, 0, "{args:?}");
+        let json = done.json();
+        assert_eq!(json["status"], "failed", "{args:?}: {json}");
+        assert!(kind.is_empty() || json["error"]["kind"] == *kind, "{args:?}: {json}");
+        assert!(!json["error"]["message"].as_str().unwrap().is_empty());
+        assert!(done.err.starts_with("error: "), "{args:?}: {}", done.err);
+    }
+}
+
+#[test]
+fn an_error_in_commands_names_file_and_line() {
+    let place = Place::new();
+    let file = place.home.join("own.toml");
+    for (line, part) in [
+        ("git = \"@gti\"", "own.toml:3: `commands.git` cannot be `@gti` (did you mean `@git`?)"),
+        ("ls = \"/no/such/wrapper\"", "own.toml:3: cannot use the wrapper `/no/such/wrapper` of `ls`"),
+    ] {
+        place.write("own.toml", &format!("[commands]\n\n{line}\n"));
+        let done = place.run(&["--config", file.to_str().unwrap()], "true");
+        assert_eq!(done.code, 125);
+        assert!(done.err.contains(part), "{}", done.err);
+    }
+}
+
+/// A box with the host's programs alone: what it has of its own, what it sees, and what stands for the working directory.
+#[test]
+fn explain_knows_the_root_of_programs() {
+    let place = Place::new();
+    std::fs::write(place.project.join("file"), "x").unwrap();
+    let shell = ["--profile", "shell"];
+    for (path, answer, act) in [
+        ("/usr/bin/env", "can be read, not written", "cat /usr/bin/env >/dev/null && ! touch /usr/bin/env"),
+        ("/etc/passwd", "the sandbox has its own", "grep -q sandbox /etc/passwd"),
+        ("/etc/group", "the sandbox has its own", "grep -q sandbox /etc/group"),
+        ("/etc/hosts", "the sandbox has its own", "grep -q localhost /etc/hosts"),
+        ("/etc/shadow", "hidden", "! test -e /etc/shadow"),
+        ("/home/sandbox/x", "the sandbox has its own", "touch /home/sandbox/x"),
+        ("/workspace/file", "can be read and written", "cat /workspace/file && echo y > /workspace/file"),
+        ("/root", "hidden", "! test -e /root"),
+    ] {
+        let done = place.ringfence(&[&["explain"], shell.as_slice(), &[path]].concat());
+        assert!(done.out.contains(answer), "{path}: {}{}", done.out, done.err);
+        let done = place.run(&shell, act);
+        assert_eq!(done.code, 0, "{path}: {act}: {}", done.err);
+    }
+    let resolver = |flags: &[&str]| place.ringfence(&[&["explain"], flags, &["/etc/resolv.conf"]].concat()).out;
+    assert!(resolver(&["--profile", "shell", "--network"]).contains("can be read"), "{}", resolver(&shell));
+    assert!(resolver(&shell).contains("hidden"));
 }
 
 #[test]

@@ -263,6 +263,30 @@ fn submodules() {
     .prove();
 }
 
+/// Ordinary work says nothing, also in a submodule; a repository in the place of one does.
+#[test]
+fn a_planted_repository_is_named_at_the_end() {
+    if !git() {
+        return;
+    }
+    let plant = "git init -q nested; git -C nested commit -q --allow-empty -m x; git add nested";
+    for engine in engines() {
+        let place = Place::new();
+        let given = format!(
+            "{REPOSITORY} git init -q -b main ../lib; cd ../lib; echo 1 > b; git add b; git commit -qm lib; cd ../project
+             git submodule -q add ../lib sub; git commit -qm 'with a submodule'"
+        );
+        assert_eq!(outside(&place, &given).code, 0);
+        let flags = ["--engine", engine];
+        let done = inside(&place, &flags, "cd sub; echo 2 > b; git commit -qam x; cd ..; git commit -qam moved");
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "{engine}");
+        let done = inside(&place, &flags, plant);
+        let warnings = done.err.matches("ringfence: warning: ").count();
+        assert!(warnings == 1 && done.err.contains("/nested/.git` was made"), "{engine}: {}", done.err);
+        assert_eq!(inside(&place, &flags, "echo 3 > a").err, "", "{engine}");
+    }
+}
+
 #[test]
 fn worktrees() {
     if !git() {
@@ -332,6 +356,39 @@ fn dotfiles() {
         ..NOTHING
     }
     .prove();
+}
+
+/// Home as the working directory: what is started later from it is protected, also when it is not there yet.
+#[test]
+fn home_as_working_directory() {
+    for engine in engines() {
+        let place = Place::new();
+        assert_eq!(
+            outside(&place, "cd ~; mkdir -p .config/systemd/user .ssh; echo x > .bashrc; echo s > .ssh/id").code,
+            0
+        );
+        let run = |text: &str| inside(&place, &["--engine", engine, "-C", ".."], text);
+        let done = run("echo x > made; mkdir .config/app; echo x > .config/app/y; mkdir -p .local/share/app");
+        assert_eq!(done.code, 0, "{engine}: {}", done.err);
+        for text in [
+            "echo x > .config/systemd/user/x.service",
+            "echo x > .config/autostart/x.desktop",
+            "mkdir -p .local/share/systemd/user",
+            "echo x > .local/bin/ls",
+            "echo x > bin/ls",
+            "mkdir -p .local/share/dbus-1/services",
+            "echo x >> .bashrc",
+            "echo x > .profile",
+            "mv .config c",
+            "cat .ssh/id",
+        ] {
+            let done = run(text);
+            assert!(done.code != 0 && done.code != 125, "{engine}: {text}: {}", done.err);
+        }
+        let left = support::names(&place.home);
+        assert_eq!(left, [".bashrc", ".config", ".local", ".ssh", "made", "project"].map(str::to_owned), "{engine}");
+        assert_eq!(support::names(&place.home.join(".local/share")), ["app"], "{engine}");
+    }
 }
 
 #[test]

@@ -123,6 +123,29 @@ fn dry_run_starts_nothing() {
     assert!(!json["steps"].as_array().unwrap().is_empty());
 }
 
+/// What bubblewrap's dry run prints is one command for a shell that does the same, for root too.
+#[test]
+fn a_dry_run_of_bubblewrap_can_be_pasted() {
+    if !support::engines().contains(&"bubblewrap") {
+        return;
+    }
+    let place = Place::new();
+    place.write(".ssh/id", "key");
+    let text = "echo made > here; cat here; cat ~/.ssh/id 2>/dev/null || echo hidden; touch .mcp.json 2>/dev/null || echo held; exit 3";
+    let flags = ["--engine", "bubblewrap", "--env", "A=b c"];
+    let printed = place.run(&[flags.as_slice(), &["--dry-run"]].concat(), text);
+    assert_eq!(printed.code, 0, "{}", printed.err);
+    assert_eq!(place.names(), [""; 0]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &printed.out]).current_dir(&place.project).stdin(Stdio::null());
+    place.environment(&mut shell);
+    let pasted = Done::new(shell.output().unwrap());
+    assert_eq!((pasted.code, pasted.out.as_str()), (3, "made\nhidden\nheld\n"), "{}", pasted.err);
+    assert_eq!(place.names(), ["here"]);
+    let done = place.run(&flags, text);
+    assert_eq!((done.code, done.out), (pasted.code, pasted.out));
+}
+
 #[test]
 fn streams_are_the_commands_own() {
     let place = Place::new();
@@ -341,4 +364,39 @@ fn guards_stand_in_front_of_programs() {
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
+}
+
+/// Where the list of living boxes is, a box sees nothing and changes nothing, whatever is opened.
+#[test]
+fn the_list_of_living_boxes_is_closed() {
+    let place = Place::new();
+    let own = rustix::process::getuid().as_raw();
+    for engine in support::engines() {
+        for registry in [format!("/tmp/ringfence-{own}"), "/run/ringfence-keeper".to_owned()] {
+            let above = std::path::Path::new(&registry).parent().unwrap().to_str().unwrap();
+            if !support::is_root() && above == "/run" {
+                continue;
+            }
+            let text = format!(
+                "ls -A {above} >/dev/null && ! ls {registry} && ! touch {registry}/x && ! mv {registry} {registry}.x"
+            );
+            let done = place.run(&["--engine", engine, "--rw", above], &format!("{text} 2>/dev/null"));
+            assert_eq!(done.code, 0, "{engine} {registry}: {}", done.err);
+        }
+    }
+    assert_eq!(place.names(), [""; 0]);
+}
+
+/// What the command does to its directory is as it is without Ringfence; no stand-in is left in it.
+#[test]
+fn a_directory_without_permissions_keeps_no_stand_in() {
+    for (engine, mode) in support::engines().into_iter().flat_map(|engine| [(engine, 0o555), (engine, 0o000)]) {
+        let place = Place::new();
+        let done = place.run(&["--engine", engine], &format!("mkdir sub; chmod {mode:o} ."));
+        assert_eq!(done.code, 0, "{engine}: {}", done.err);
+        let data = std::fs::metadata(&place.project).unwrap();
+        assert_eq!(data.permissions().mode() & 0o7777, mode, "{engine}");
+        std::fs::set_permissions(&place.project, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(place.names(), ["sub"], "{engine} {mode:o}");
+    }
 }

@@ -6,9 +6,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use ringfence::policy::Guarantee;
 use ringfence::session::{End, Event, Exec, ExecutionState, SessionError, Size, State};
 use ringfence::{Ended, Reason};
-use sessions::{Home, guest_of, kill, running, sh, supervisors, text, until};
+use sessions::{Home, guest_of, kill, seconds, sh, sleeping, supervisors, text, until};
 
 #[tokio::test]
 async fn made_used_by_both_names_and_ended() {
@@ -128,15 +129,16 @@ async fn time_is_up_and_the_session_goes_on() {
     let home = Home::new();
     let session = home.session().await;
     // Double forks, new sessions, one that ignores TERM: all end, and what was printed is there.
-    let script = "echo begun; (setsid sh -c 'trap \"\" TERM; sleep 4711' &); (setsid sleep 4712 &); sleep 4713";
+    let [a, b, c] = [11, 12, 13].map(seconds);
+    let script = format!("echo begun; (setsid sh -c 'trap \"\" TERM; sleep {a}' &); (setsid sleep {b} &); sleep {c}");
     let start = Instant::now();
-    let exec = Exec::new(["sh", "-c", script]).timeout(Duration::from_millis(400));
+    let exec = Exec::new(["sh", "-c", &script]).timeout(Duration::from_millis(400));
     let output = session.exec(exec).await.unwrap().output().await;
     assert_eq!(output.outcome.reason, Some(Reason::Time));
     assert_eq!(text(&output.stdout), "begun\n");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    for sleeper in ["sleep\x004711", "sleep\x004712", "sleep\x004713"] {
-        assert_eq!(running(sleeper), Vec::<i32>::new(), "{sleeper}");
+    for sleeper in [a, b, c] {
+        assert_eq!(sleeping(&sleeper), Vec::<i32>::new(), "{sleeper}");
     }
     assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
 
@@ -210,7 +212,7 @@ async fn background_goes_on_without_its_client() {
     // Also afterwards.
     assert_eq!(text(&session.attach(&id).await.unwrap().output().await.stdout), "begun\ngot it\n");
 
-    let id = session.exec(Exec::new(["sleep", "4714"]).background(true)).await.unwrap().id().to_owned();
+    let id = session.exec(Exec::new(["sleep", &seconds(14)]).background(true)).await.unwrap().id().to_owned();
     let sleeper = session.attach(&id).await.unwrap();
     sleeper.stop().await.unwrap();
     let outcome = sleeper.output().await.outcome;
@@ -223,11 +225,11 @@ async fn a_client_that_goes_ends_what_it_ran_in_the_foreground() {
     let home = Home::new();
     let session = home.session().await;
     let other = home.sessions.open(session.id()).await.unwrap();
-    let left = session.exec(Exec::new(["sleep", "4715"])).await.unwrap();
+    let left = session.exec(Exec::new(["sleep", &seconds(15)])).await.unwrap();
     let kept = other.exec(Exec::new(["sh", "-c", "sleep 1; echo untouched"])).await.unwrap();
-    until("it runs", || !running("sleep\x004715").is_empty()).await;
+    until("it runs", || !sleeping(&seconds(15)).is_empty()).await;
     drop((left, session));
-    until("it ends", || running("sleep\x004715").is_empty()).await;
+    until("it ends", || sleeping(&seconds(15)).is_empty()).await;
     assert_eq!(text(&kept.output().await.stdout), "untouched\n");
     let ended = other.executions().await.unwrap();
     assert!(matches!(ended[0].state, ExecutionState::Signaled { reason: Some(Reason::Cancelled), .. }), "{ended:?}");
@@ -299,13 +301,13 @@ async fn idle_and_life_end_it_and_both_can_be_extended() {
 async fn a_killed_supervisor_takes_the_box_along_and_is_reported() {
     let home = Home::new();
     let session = home.sessions.create(home.create().name("fragile")).await.unwrap();
-    let execution = session.exec(Exec::new(["sleep", "4716"])).await.unwrap();
-    until("it runs", || !running("sleep\x004716").is_empty()).await;
+    let execution = session.exec(Exec::new(["sleep", &seconds(16)])).await.unwrap();
+    until("it runs", || !sleeping(&seconds(16)).is_empty()).await;
     let (info, dir) = (session.info().await.unwrap(), home.dir().to_path_buf());
     kill(info.pid as i32, libc::SIGKILL);
     let outcome = execution.output().await.outcome;
     assert_eq!(outcome.reason, Some(Reason::Lost));
-    until("the box is gone", || running("sleep\x004716").is_empty() && supervisors(&dir).is_empty()).await;
+    until("the box is gone", || sleeping(&seconds(16)).is_empty() && supervisors(&dir).is_empty()).await;
     assert!(matches!(session.exec(Exec::new(["true"])).await, Err(SessionError::Lost { .. })));
     let error = home.sessions.open("fragile").await.unwrap_err();
     assert!(matches!(error, SessionError::Ended { end: End::Lost, .. }), "{error}");
@@ -324,7 +326,7 @@ async fn a_killed_supervisor_takes_the_box_along_and_is_reported() {
 async fn a_killed_guest_ends_its_session_and_no_other() {
     let home = Home::new();
     let (session, other) = (home.session().await, home.session().await);
-    let execution = session.exec(Exec::new(["sleep", "4717"])).await.unwrap();
+    let execution = session.exec(Exec::new(["sleep", &seconds(17)])).await.unwrap();
     let pid = session.info().await.unwrap().pid as i32;
     kill(guest_of(pid).expect("a guest"), libc::SIGKILL);
     assert_eq!(execution.output().await.outcome.reason, Some(Reason::Lost));
@@ -341,8 +343,9 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     let hog = "tail /dev/zero";
     let output = sh(&session, hog).await;
     assert_ne!(output.exit_code(), Some(0));
-    let grouped = session.report().await.unwrap().guarantees.iter().any(|a| a.by.contains("control group"));
-    if grouped {
+    let report = session.report().await.unwrap();
+    let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitMemory).unwrap();
+    if kept.state == ringfence::State::Enforced {
         assert_eq!(output.outcome.reason, Some(Reason::Memory), "{output:?}");
     }
     assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");

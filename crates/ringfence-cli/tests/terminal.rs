@@ -249,6 +249,20 @@ fn nothing_types_into_the_outer_terminal() {
 }
 
 #[test]
+fn what_is_shown_is_recorded_where_asked_for() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$R run sh -c 'echo shown'");
+    place.write(".config/ringfence/config.toml", "[records]\noutput = true\n");
+    terminal.line("$R run sh -c 'test -t 1 && echo shown'");
+    let json = place.ringfence(&["history", "--json"]).json();
+    let stream = |index: usize| &json["records"][index]["stdout"];
+    // The terminal makes two characters of a line break; one of them moves the cursor.
+    assert_eq!((&stream(0)["head"], &stream(0)["bytes"]), (&"shown\\r\n".into(), &7.into()));
+    assert_eq!((&stream(1)["head"], &stream(1)["bytes"]), (&serde_json::Value::Null, &7.into()));
+}
+
+#[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
 use crate::launch::{Failure, Spec, Stage, at};
-use crate::setup::{self, Step};
+use crate::setup::{self, Idmaps, Step};
 use crate::{starter, sys};
 
 /// The number of the first of the builder's own descriptors.
@@ -36,8 +36,8 @@ pub struct Builder {
 /// How process 1 stops being root before it starts the builder.
 #[derive(Debug)]
 pub struct FromRoot {
-    /// The user namespace whose mapping the mounts of the steps take.
-    pub idmap: OwnedFd,
+    /// The mappings that the mounts of the steps take.
+    pub idmaps: Idmaps,
     /// Ids on the host.
     pub uid: u32,
     pub gid: u32,
@@ -132,11 +132,11 @@ pub(crate) enum Said {
 /// Makes process 1 what it is while the builder runs. It stays as privileged as its caller, or is nobody when that is root;
 /// new privileges are not forbidden here, since the builder's own profile (AppArmor) may come with its execution.
 pub(crate) fn prepare(builder: &Builder, steps: &[Step]) -> Result<(), Failure> {
-    if let Some(FromRoot { idmap, uid, gid }) = &builder.from_root {
+    if let Some(FromRoot { idmaps, uid, gid }) = &builder.from_root {
         rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(at(Stage::Become))?;
         for (index, step) in steps.iter().enumerate() {
-            setup::stage(step, idmap.as_fd()).map_err(at(Stage::Step(index)))?;
+            setup::stage(step, idmaps).map_err(at(Stage::Step(index)))?;
         }
         sys::become_user(*uid, *gid).map_err(at(Stage::Become))?;
     }

@@ -21,7 +21,7 @@ use rustix::net::{
 use crate::builder::{self, Builder, Prepared, Said};
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
-use crate::setup::{Building, Step};
+use crate::setup::{Building, Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
 /// Everything that a box is made from.
@@ -77,7 +77,7 @@ pub enum Identity {
     /// Run by an ordinary user: the box maps this one user, by itself.
     Mapped { uid_map: CString, gid_map: CString },
     /// Run by root: mounts are made with root's rights, then the box enters this prepared namespace as this user.
-    Entered { userns: OwnedFd, idmap: OwnedFd, uid: u32, gid: u32 },
+    Entered { userns: OwnedFd, idmaps: Idmaps, uid: u32, gid: u32 },
     /// Another program builds the box, and `program` is that.
     Outside(Builder),
     /// No namespace of its own: what the box already lives in stays (a nested run).
@@ -367,11 +367,11 @@ fn build(spec: &Spec) -> Result<(), Failure> {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
     if let Some((first, rest)) = spec.steps.split_first() {
-        let idmap = match &spec.identity {
-            Identity::Entered { idmap, .. } => Some(idmap.as_fd()),
+        let idmaps = match &spec.identity {
+            Identity::Entered { idmaps, .. } => Some(idmaps),
             _ => None,
         };
-        let mut building = Building::begin(first, idmap).map_err(at(Stage::Step(0)))?;
+        let mut building = Building::begin(first, idmaps).map_err(at(Stage::Step(0)))?;
         for (index, step) in rest.iter().enumerate() {
             building.step(step).map_err(at(Stage::Step(index + 1)))?;
         }

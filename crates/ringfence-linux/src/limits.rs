@@ -58,7 +58,8 @@ impl Home {
         }
         let Some((_, path)) = path_of("") else { return Home::None("no control groups are mounted".to_owned()) };
         let start = Path::new(V2_ROOT).join(path.trim_start_matches('/'));
-        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)) {
+        // An earlier box may have moved this process aside: groups are made beside it, not below.
+        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)).filter(|d| !d.ends_with(ASIDE)) {
             if writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, dir == start) {
                 return Home::V2(dir.to_path_buf());
             }
@@ -82,6 +83,9 @@ impl Home {
         self.dirs(name).iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
     }
 }
+
+/// Where the owner of boxes waits, beside their groups.
+const ASIDE: &str = "ringfence-owner";
 
 fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
@@ -109,7 +113,7 @@ fn delegate(dir: &Path, own: bool) -> bool {
     if !(own && alone) {
         return false;
     }
-    let aside = dir.join("ringfence-owner");
+    let aside = dir.join(ASIDE);
     let moved = fs::create_dir(&aside).or_else(|e| if aside.is_dir() { Ok(()) } else { Err(e) }).is_ok()
         && fs::write(aside.join("cgroup.procs"), "0").is_ok();
     moved && switch_on()
@@ -361,6 +365,28 @@ pub fn census_proportional(root: i32) -> u64 {
         pending.extend(children(pid));
     }
     total
+}
+
+/// Kills the process below `root` that has the most memory resident, as the kernel would in a control group. Whether there was
+/// one.
+pub fn kill_largest(root: i32) -> bool {
+    let below = || {
+        let (mut pending, mut all) = (children(root), Vec::new());
+        while let Some(pid) = pending.pop().filter(|_| all.len() < 100_000) {
+            pending.extend(children(pid));
+            all.push(pid);
+        }
+        all
+    };
+    let resident = |pid: &i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+        text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let Some(largest) = below().into_iter().max_by_key(resident) else { return false };
+    let Some(pid) = rustix::process::Pid::from_raw(largest) else { return false };
+    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return false };
+    // The number may have become somebody else's before it was opened; what is still below the root is the right one.
+    below().contains(&largest) && rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL).is_ok()
 }
 
 fn children(pid: i32) -> Vec<i32> {

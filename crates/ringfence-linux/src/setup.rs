@@ -8,7 +8,7 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub enum Step {
         source: CString,
         target: CString,
         writable: bool,
-        idmap: bool,
+        ids: Ids,
     },
     /// For a builder, first: space to put mapped trees into, on this directory of the host as process 1 sees it.
     Staging {
@@ -45,6 +45,7 @@ pub enum Step {
         source: CString,
         at: CString,
         directory: bool,
+        ids: Ids,
     },
     /// One device node of the host, at a name that is made for it.
     Device {
@@ -180,13 +181,13 @@ impl fmt::Display for Step {
         match self {
             Step::RootBind { source } => write!(f, "bind {} read-only as the root", outside(source)),
             Step::RootTmpfs(_) => write!(f, "mount an empty root"),
-            Step::Bind { source, target, writable, idmap } => {
+            Step::Bind { source, target, writable, ids } => {
                 write!(f, "bind {} ", outside(source))?;
                 if source.as_bytes().get(1..) != Some(target.as_bytes()) {
                     write!(f, "at {} ", inside(target))?;
                 }
                 write!(f, "{}", if *writable { "writable" } else { "read-only" })?;
-                if *idmap { write!(f, ", ids mapped") } else { Ok(()) }
+                if *ids == Ids::AsTheyAre { Ok(()) } else { write!(f, ", ids mapped") }
             }
             Step::Staging { at, .. } => write!(f, "prepare {} for mapped files", outside(at)),
             Step::Stage { source, .. } => write!(f, "map the ids of {}", outside(source)),
@@ -236,6 +237,34 @@ const CALM: u64 = sys::ATTR_NOSUID | sys::ATTR_NODEV;
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 const MOVE: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
+/// Whose files of a bound tree are the box user's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// No mapping: as the user namespace sees them.
+    AsTheyAre,
+    /// The caller's.
+    Callers,
+    /// Those of the owner of the working directory, when that is somebody else.
+    Owners,
+}
+
+/// The user namespaces whose mappings id-mapped mounts take.
+#[derive(Debug)]
+pub struct Idmaps {
+    pub callers: OwnedFd,
+    pub owners: Option<OwnedFd>,
+}
+
+impl Idmaps {
+    fn of(&self, ids: Ids) -> Option<&OwnedFd> {
+        match ids {
+            Ids::AsTheyAre => None,
+            Ids::Callers => Some(&self.callers),
+            Ids::Owners => Some(self.owners.as_ref().unwrap_or(&self.callers)),
+        }
+    }
+}
+
 /// A root under construction.
 #[derive(Debug)]
 pub struct Building<'a> {
@@ -244,13 +273,12 @@ pub struct Building<'a> {
     fixed: Option<OwnedFd>,
     /// To be restored: modes are meant as they are.
     umask: Mode,
-    /// The user namespace whose mapping id-mapped binds take.
-    idmap: Option<BorrowedFd<'a>>,
+    idmaps: Option<&'a Idmaps>,
 }
 
 impl<'a> Building<'a> {
     /// Cuts the mounts off from the host's and carries the first step out.
-    pub fn begin(first: &Step, idmap: Option<BorrowedFd<'a>>) -> Result<Self, Errno> {
+    pub fn begin(first: &Step, idmaps: Option<&'a Idmaps>) -> Result<Self, Errno> {
         // Nothing that the host mounts or unmounts later may reach the box, and nothing of the box the host.
         rustix::mount::mount_change(
             c"/",
@@ -269,22 +297,22 @@ impl<'a> Building<'a> {
         // On top of the old root: `/` still names the old one for this process, as its own root is not walked over.
         move_mount(&root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let umask = rustix::process::umask(Mode::empty());
-        Ok(Self { root, writable: None, fixed: None, umask, idmap })
+        Ok(Self { root, writable: None, fixed: None, umask, idmaps })
     }
 
     /// Carries one of the later steps out.
     pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
             Step::RootBind { .. } | Step::RootTmpfs(_) | Step::Staging { .. } | Step::Stage { .. } => Err(Errno::INVAL),
-            Step::Bind { source, target, writable, idmap } => {
+            Step::Bind { source, target, writable, ids } => {
                 let tree = clone_tree(source)?;
                 let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
                 if !writable {
                     attr.set |= sys::ATTR_RDONLY;
                 }
-                if let (true, Some(userns)) = (*idmap, self.idmap) {
+                if let Some(userns) = self.idmaps.and_then(|maps| maps.of(*ids)) {
                     attr.set |= sys::ATTR_IDMAP;
-                    attr.userns_fd = std::os::fd::AsRawFd::as_raw_fd(&userns) as u64;
+                    attr.userns_fd = std::os::fd::AsRawFd::as_raw_fd(userns) as u64;
                 }
                 sys::mount_setattr(tree.as_fd(), &attr, true)?;
                 self.attach(&tree, target)
@@ -411,7 +439,7 @@ impl<'a> Building<'a> {
 }
 
 /// Carries out a step for a box that another program builds.
-pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn stage(step: &Step, idmaps: &Idmaps) -> Result<(), Errno> {
     let open = |path: &CString| {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat2(CWD, path, flags, Mode::empty(), NO_LINKS)
@@ -421,9 +449,9 @@ pub(crate) fn stage(step: &Step, idmap: BorrowedFd<'_>) -> Result<(), Errno> {
             let space = new_tmpfs(tmpfs)?;
             move_mount(&space, c"", open(at)?, c"", MOVE)
         }
-        Step::Stage { source, at, directory } => {
+        Step::Stage { source, at, directory, ids } => {
             let tree = clone_tree(source)?;
-            let userns_fd = std::os::fd::AsRawFd::as_raw_fd(&idmap) as u64;
+            let userns_fd = std::os::fd::AsRawFd::as_raw_fd(idmaps.of(*ids).ok_or(Errno::INVAL)?) as u64;
             let attr = MountAttr { set: CALM | sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
             sys::mount_setattr(tree.as_fd(), &attr, true)?;
             if *directory {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::facts::Facts;
 use crate::look::Lookup;
 use crate::plan::{self, ETC, HOME, PROGRAMS};
-use crate::policy::{Policy, Root};
+use crate::policy::{Network, Policy, Root};
 use crate::rules::{Access, FileRule, Kind, candidates};
 use crate::tree::{Node, PRIVATE, State, Tree, TreeError, real};
 
@@ -50,7 +50,11 @@ pub enum Decides {
 /// Explains an absolute path on the host.
 pub fn explain<'a>(policy: &'a Policy, facts: &Facts, path: &Path) -> Result<Explanation<'a>, TreeError> {
     let tree = Tree::new(policy, facts)?;
-    let path = real(&Lookup::default(), path);
+    // A path inside is as good: what stands there is the working directory's.
+    let of_workdir = policy.workdir_at.as_ref().and_then(|at| path.strip_prefix(at).ok());
+    let shown = |below: &Path| tree.decide(&policy.workdir.join(below)).is_some();
+    let outside = of_workdir.filter(|below| shown(below)).map(|below| policy.workdir.join(below));
+    let path = real(&Lookup::default(), outside.as_deref().unwrap_or(path));
     let inside = match (&policy.workdir_at, path.strip_prefix(&policy.workdir)) {
         (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
         (Some(at), Ok(below)) => at.join(below),
@@ -96,10 +100,12 @@ fn decide(policy: &Policy, facts: &Facts, tree: &Tree, path: &Path) -> (Reach, D
         };
         return (reach, Decides::Rule { at: at.to_path_buf(), node: node.clone() });
     }
-    let shown = || PROGRAMS.iter().chain(&ETC).any(|place| path.starts_with(place));
+    let resolver = policy.network != Network::None && path == real(&Lookup::default(), Path::new("/etc/resolv.conf"));
+    let shown = || resolver || PROGRAMS.iter().chain(&ETC).any(|place| path.starts_with(place));
     let reach = match &policy.root {
         _ if private.is_some() => Reach::Private,
         Root::Host => Reach::Read,
+        Root::Programs if plan::OWN_TEXTS.iter().any(|own| path == Path::new(own)) => Reach::Private,
         Root::Programs if shown() => Reach::Read,
         Root::Programs | Root::Image(_) => Reach::Hidden,
     };

@@ -25,6 +25,8 @@ pub struct Facts {
     /// Paths that host sockets are bound to (`/proc/net/unix`).
     #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
+    /// Where Ringfence lists its living boxes, which none of them may see.
+    pub registry: PathBuf,
     /// The ringfence program itself, for guards inside the box.
     #[serde(with = "wire::path")]
     pub program: PathBuf,

@@ -11,14 +11,20 @@
 //! Not promised: repositories that are planted deeper in the project. They run nothing until somebody goes there, and
 //! git's own `safe.bareRepository` and a look at what was made are what helps.
 
+mod config;
+mod index;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::OFlags;
 use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use config::{Config, read};
 
 use crate::rules::{Access, Kind, Missing, normalise};
 
@@ -49,8 +55,6 @@ struct Repository {
     common_dir: PathBuf,
 }
 
-/// Files that Ringfence reads of a repository are small; what is larger is not one of them.
-const LARGEST: u64 = 1 << 20;
 /// Bounds for repositories made to be slow.
 const MOST_SUBMODULES: usize = 256;
 const MOST_INCLUDES: usize = 32;
@@ -64,9 +68,49 @@ enum Look {
     Refused(PathBuf, Suspicion),
 }
 
-/// The rules of `@git` for this working directory.
-pub fn protect(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
+/// Configuration of git besides the repository's own, as this environment has it: system, user, and what says otherwise.
+pub fn outer_configs(home: &Path, env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> {
+    let variable = |name: &str| env.get(OsStr::new(name)).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let system = variable("GIT_CONFIG_SYSTEM").unwrap_or_else(|| PathBuf::from("/etc/gitconfig"));
+    let xdg = variable("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("git/config");
+    // Both of the user's, also where one takes their place: a box may be started without the variable tomorrow.
+    let mut files = vec![system, PathBuf::from("/usr/local/etc/gitconfig"), xdg, home.join(".gitconfig")];
+    files.extend(variable("GIT_CONFIG_GLOBAL"));
+    files
+}
+
+/// Repositories that the index of this working directory names and that were changed since then: `git status` outside goes
+/// into each of them, and does what its configuration says.
+pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<PathBuf> {
+    let found = match look(workdir) {
+        Look::Nothing => repository_above(workdir, home),
+        found => Some(found),
+    };
+    let Some(Look::Repository(Repository { top, git_dir, common_dir })) = found else { return Vec::new() };
+    let format = Config::read(&common_dir.join("config")).last("extensions", "objectformat").map(str::to_owned);
+    let id_length = if format.as_deref() == Some("sha256") { 32 } else { 20 };
+    let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // The time of the last change of a name's file, which nobody can set.
+    let changed = |path: &Path| {
+        fs::symlink_metadata(path).is_ok_and(|data| {
+            let (seconds, nanos) = (data.ctime().max(0) as u64, data.ctime_nsec().max(0) as u32);
+            Duration::new(seconds, nanos) >= since
+        })
+    };
+    let links = index::gitlinks(&git_dir, id_length).into_iter().map(|link| normalise(&top.join(link)));
+    let is_changed = |link: &PathBuf| {
+        let dot_git = link.join(".git");
+        let pointed = read(&dot_git).and_then(|text| Some(link.join(text.strip_prefix("gitdir:")?.trim())));
+        let dir = pointed.unwrap_or_else(|| dot_git.clone());
+        link.starts_with(&top)
+            && (changed(&dot_git) || ["config", "hooks", "commondir"].iter().any(|n| changed(&dir.join(n))))
+    };
+    links.filter(is_changed).collect()
+}
+
+/// The rules of `@git` for this working directory. `outer`: configuration besides the repository's.
+pub fn protect(workdir: &Path, home: &Path, outer: &[PathBuf]) -> (Vec<Found>, Vec<Suspicion>) {
+    let mut rules = Rules { workdir, outer, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let mut suspicions = Vec::new();
     if is_bare(workdir) {
         rules.git_dir(workdir);
@@ -96,7 +140,7 @@ pub fn protect(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
 
 /// The rules that `@git-strict` adds: tags and branches other than the current one read-only.
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
+    let mut rules = Rules { workdir, outer: &[], out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let found = match look(workdir) {
         Look::Nothing => repository_above(workdir, home),
         found => Some(found),
@@ -222,6 +266,7 @@ fn is_bare(dir: &Path) -> bool {
 
 struct Rules<'a> {
     workdir: &'a Path,
+    outer: &'a [PathBuf],
     out: Vec<Found>,
     seen: BTreeSet<PathBuf>,
     /// Configuration files that were read.
@@ -339,16 +384,19 @@ impl Rules<'_> {
         }
     }
 
-    /// `core.hooksPath` and included files, of the repository's and of the user's configuration, where they are in a
+    /// `core.hooksPath` and included files, of the repository's and of the outer configuration, where they are in a
     /// writable place.
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
-        let mut open = vec![
-            common_dir.join("config"),
-            git_dir.join("config.worktree"),
-            home.join(".gitconfig"),
-            home.join(".config/git/config"),
-        ];
+        let mut open = vec![common_dir.join("config"), git_dir.join("config.worktree")];
+        for file in self.outer {
+            // Often a link into a project of dotfiles, which may be this one.
+            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+            if real != *file && self.is_writable(&real, common_dir) {
+                self.protect(&real, Kind::File);
+            }
+            open.push(real);
+        }
         let mut seen = BTreeSet::new();
         while let Some(file) = open.pop() {
             if !seen.insert(file.clone()) || seen.len() > MOST_INCLUDES {
@@ -389,364 +437,4 @@ fn directories(dir: &Path) -> Vec<PathBuf> {
         entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()).collect();
     found.sort();
     found
-}
-
-/// The text of a small ordinary file. It lies where a box may write: neither a link is followed nor a pipe waited for.
-fn read(path: &Path) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
-    let meta = file.metadata().ok()?;
-    if !meta.is_file() || meta.len() > LARGEST {
-        return None;
-    }
-    // Room for one more byte, so that the end is seen by the first call.
-    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).ok()? + 64);
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
-}
-
-/// What Ringfence needs of a git configuration: sections and values, in order.
-#[derive(Debug, Default)]
-struct Config {
-    /// Section (without its subsection, lower case), key (lower case), value.
-    entries: Vec<(String, String, String)>,
-}
-
-impl Config {
-    fn read(path: &Path) -> Config {
-        read(path).map(|text| Config::parse(&text)).unwrap_or_default()
-    }
-
-    /// Forgiving: a line that git would refuse stops git, so that it can be skipped here.
-    fn parse(text: &str) -> Config {
-        let mut config = Config::default();
-        let mut section = String::new();
-        let joined = text.replace("\r\n", "\n").replace("\\\n", "");
-        for line in joined.lines() {
-            let mut line = line.trim_start();
-            if let Some(rest) = line.strip_prefix('[') {
-                let (header, rest) = split_header(rest);
-                let name = header.split(|c: char| c == '"' || c == '.' || c.is_whitespace()).next().unwrap_or_default();
-                section = name.to_ascii_lowercase();
-                line = rest.trim_start();
-            }
-            if line.is_empty() || line.starts_with(['#', ';']) {
-                continue;
-            }
-            let (key, value) = line.split_once('=').unwrap_or((line, "true"));
-            config.entries.push((section.clone(), key.trim().to_ascii_lowercase(), unquote(value)));
-        }
-        config
-    }
-
-    fn last(&self, section: &str, key: &str) -> Option<&str> {
-        self.entries.iter().rev().find(|(s, k, _)| s == section && k == key).map(|(_, _, v)| v.as_str())
-    }
-
-    fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        self.entries.iter().filter(move |(_, k, _)| k == key).map(|(_, _, v)| v.as_str())
-    }
-
-    /// Included files; conditions are taken as met.
-    fn includes(&self) -> impl Iterator<Item = &str> {
-        let included = |s: &str, k: &str| matches!(s, "include" | "includeif") && k == "path";
-        self.entries.iter().filter(move |(s, k, _)| included(s, k)).map(|(_, _, v)| v.as_str())
-    }
-}
-
-/// A section's header and what follows it on its line; a `]` in quotes does not end it.
-fn split_header(rest: &str) -> (&str, &str) {
-    let mut quoted = false;
-    let mut escaped = false;
-    for (at, c) in rest.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => quoted = !quoted,
-            ']' if !quoted => return (&rest[..at], &rest[at + 1..]),
-            _ => {}
-        }
-    }
-    (rest, "")
-}
-
-/// A value without quotes, escapes and comment.
-fn unquote(value: &str) -> String {
-    let mut out = String::new();
-    let mut quoted = false;
-    let mut chars = value.trim().chars();
-    let mut kept = 0;
-    while let Some(c) = chars.next() {
-        match c {
-            '"' => quoted = !quoted,
-            '#' | ';' if !quoted => break,
-            '\\' => match chars.next() {
-                Some('n') => out.push('\n'),
-                Some('t') => out.push('\t'),
-                Some(other) => out.push(other),
-                None => {}
-            },
-            other => out.push(other),
-        }
-        if quoted || !c.is_whitespace() {
-            kept = out.len();
-        }
-    }
-    out.truncate(kept);
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Project {
-        _dir: tempfile::TempDir,
-        root: PathBuf,
-    }
-
-    impl Project {
-        fn new(files: &[(&str, &str)]) -> Project {
-            let dir = tempfile::tempdir().unwrap();
-            let root = dir.path().canonicalize().unwrap();
-            let project = Project { _dir: dir, root };
-            for (name, text) in files {
-                project.write(name, text);
-            }
-            project
-        }
-
-        fn write(&self, name: &str, text: &str) {
-            let path = self.root.join(name);
-            if let Some(dir) = name.strip_suffix('/') {
-                fs::create_dir_all(self.root.join(dir)).unwrap();
-                return;
-            }
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text.replace("ROOT", self.root.to_str().unwrap())).unwrap();
-        }
-
-        fn git(&self, at: &str) {
-            for (name, text) in [("HEAD", "ref: refs/heads/main\n"), ("config", "[core]\n\tbare = false\n")] {
-                self.write(&format!("{at}/{name}"), text);
-            }
-            for dir in ["objects/info/", "refs/heads/", "refs/tags/", "hooks/", "info/"] {
-                self.write(&format!("{at}/{dir}"), "");
-            }
-        }
-
-        fn rules(&self, workdir: &str) -> (Vec<String>, Vec<Suspicion>) {
-            let (found, suspicions) = protect(&self.root.join(workdir), &self.root.join("home"));
-            (self.text(&found), suspicions)
-        }
-
-        fn text(&self, found: &[Found]) -> Vec<String> {
-            let line = |(access, path, missing): &Found| {
-                let mark = match missing {
-                    Missing::Ignore | Missing::Make => "?",
-                    Missing::Protect(Kind::Dir) => "/",
-                    Missing::Protect(Kind::File) | Missing::ProtectText(_) => "",
-                    Missing::Fail => "!",
-                };
-                format!("{access} {}{mark}", path.strip_prefix(&self.root).unwrap().display())
-            };
-            found.iter().map(line).collect()
-        }
-    }
-
-    #[test]
-    fn ordinary_repository() {
-        let project = Project::new(&[]);
-        project.git("w/.git");
-        insta::assert_debug_snapshot!(project.rules("w"), @r#"
-        (
-            [
-                "ro w/.git/config",
-                "ro w/.git/hooks/",
-                "ro w/.git/commondir",
-                "ro w/.git/info/attributes",
-                "ro w/.git/objects/info/alternates",
-                "ro w/.git/config.worktree?",
-            ],
-            [],
-        )
-        "#);
-    }
-
-    #[test]
-    fn no_repository_cannot_become_one() {
-        let project = Project::new(&[("w/", "")]);
-        assert_eq!(project.rules("w").0, ["ro w/.git/", "ro w/HEAD/"]);
-    }
-
-    #[test]
-    fn directory_of_a_repository() {
-        let project = Project::new(&[("p/src/", "")]);
-        project.git("p/.git");
-        let (rules, _) = project.rules("p/src");
-        assert_eq!(rules[..3], ["ro p/src/.git/", "ro p/src/HEAD/", "rw p/.git?"]);
-        assert!(rules.contains(&"ro p/.git/hooks/".to_owned()));
-        // Home's own repository is not a project's.
-        let project = Project::new(&[("home/p/", "")]);
-        project.git("home/.git");
-        assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD/"]);
-    }
-
-    #[test]
-    fn linked_worktree() {
-        let project = Project::new(&[
-            ("main/.git/worktrees/w/gitdir", "ROOT/w/.git\n"),
-            ("main/.git/worktrees/w/commondir", "../..\n"),
-            ("main/.git/worktrees/other/gitdir", "ROOT/other/.git\n"),
-            ("w/.git", "gitdir: ROOT/main/.git/worktrees/w\n"),
-        ]);
-        project.git("main/.git");
-        insta::assert_debug_snapshot!(project.rules("w"), @r#"
-        (
-            [
-                "ro w/.git",
-                "rw main/.git?",
-                "ro main/.git/HEAD?",
-                "ro main/.git/index?",
-                "ro main/.git/ORIG_HEAD?",
-                "ro main/.git/MERGE_HEAD?",
-                "ro main/.git/config",
-                "ro main/.git/hooks/",
-                "ro main/.git/commondir",
-                "ro main/.git/info/attributes",
-                "ro main/.git/objects/info/alternates",
-                "ro main/.git/config.worktree?",
-                "ro main/.git/worktrees/other?",
-                "ro main/.git/worktrees/w/commondir?",
-                "ro main/.git/worktrees/w/gitdir?",
-                "ro main/.git/worktrees/w/config.worktree?",
-            ],
-            [],
-        )
-        "#);
-        // From the main worktree both are linked ones, whose pointers are kept.
-        let (rules, _) = project.rules("main");
-        assert!(rules.contains(&"ro main/.git/worktrees/other/gitdir?".to_owned()));
-    }
-
-    #[test]
-    fn planted_pointers_grant_nothing() {
-        let victim = |project: &Project| project.git("victim/.git");
-        let table: &[&[(&str, &str)]] = &[
-            &[("w/.git", "gitdir: ROOT/victim/.git\n")],
-            &[("w/.git", "gitdir: ../victim/.git")],
-            &[("w/.git", "gitdir: /nonexistent\n")],
-            // Points into the project, which names the victim as its common directory.
-            &[
-                ("w/.git", "gitdir: own\n"),
-                ("w/own/gitdir", "ROOT/w/.git\n"),
-                ("w/own/commondir", "ROOT/victim/.git\n"),
-            ],
-            // A worktree of the victim, but not this one.
-            &[
-                ("w/.git", "gitdir: ROOT/victim/.git/worktrees/x\n"),
-                ("victim/.git/worktrees/x/gitdir", "ROOT/x/.git\n"),
-                ("victim/.git/worktrees/x/commondir", "../..\n"),
-                ("x/.git", "gitdir: ROOT/victim/.git/worktrees/x\n"),
-            ],
-        ];
-        for files in table {
-            let project = Project::new(files);
-            victim(&project);
-            let (rules, suspicions) = project.rules("w");
-            assert_eq!(rules, ["ro w/.git"], "{files:?}");
-            assert!(matches!(suspicions[..], [Suspicion::PlantedPointer { .. }]), "{suspicions:?}");
-        }
-        let project = Project::new(&[("w/.git", "nonsense")]);
-        assert!(matches!(project.rules("w").1[..], [Suspicion::BadPointer(_)]));
-        let project = Project::new(&[("w/", "")]);
-        victim(&project);
-        std::os::unix::fs::symlink(project.root.join("victim/.git"), project.root.join("w/.git")).unwrap();
-        assert!(matches!(project.rules("w").1[..], [Suspicion::Link(_)]));
-    }
-
-    #[test]
-    fn submodules_both_ways() {
-        let project = Project::new(&[
-            ("w/sub/.git", "gitdir: ../.git/modules/sub\n"),
-            ("w/.gitmodules", "[submodule \"old\"]\n\tpath = old\n[submodule \"up\"]\n\tpath = ../../x\n"),
-        ]);
-        project.git("w/.git");
-        project.git("w/.git/modules/sub");
-        project.git("w/.git/modules/sub/modules/deep");
-        project.git("w/old/.git");
-        project.write("w/.git/modules/sub/config", "[core]\n\tworktree = ../../../sub\n");
-        let (rules, _) = project.rules("w");
-        for expected in [
-            "ro w/.git/modules/sub/config",
-            "ro w/.git/modules/sub/hooks/",
-            "ro w/.git/modules/sub/modules/deep/hooks/",
-            "ro w/sub/.git?",
-            "ro w/old/.git/config",
-        ] {
-            assert!(rules.contains(&expected.to_owned()), "{expected} in {rules:#?}");
-        }
-        let (rules, suspicions) = project.rules("w/sub");
-        assert_eq!(rules[..2], ["ro w/sub/.git", "rw w/.git/modules/sub?"]);
-        assert!(suspicions.is_empty());
-    }
-
-    #[test]
-    fn configured_hooks_and_includes() {
-        let project = Project::new(&[
-            ("home/.gitconfig", "[core]\n hooksPath = .githooks\n"),
-            ("w/shared.cfg", "[core]\n\thookspath = \"deep/hooks\" ; note\n"),
-            ("w/deep/", ""),
-        ]);
-        project.git("w/.git");
-        project.write("w/.git/config", "[include]\n\tpath = ../shared.cfg\n[includeIf \"x]\"] path = ~/none\n");
-        let (rules, _) = project.rules("w");
-        for expected in ["ro w/shared.cfg", "ro w/deep/hooks/", "ro w/.githooks/"] {
-            assert!(rules.contains(&expected.to_owned()), "{expected} in {rules:#?}");
-        }
-        // A hooks path that is elsewhere is not exposed.
-        project.write("w/.git/config", "[core]\n\thooksPath = /etc/hooks\n");
-        assert!(!project.rules("w").0.iter().any(|r| r.contains("etc")));
-    }
-
-    #[test]
-    fn strict_keeps_the_other_branches() {
-        let project = Project::new(&[]);
-        project.git("w/.git");
-        for branch in ["main", "other", "topic/a"] {
-            project.write(&format!("w/.git/refs/heads/{branch}"), "0\n");
-        }
-        project.write("w/.git/packed-refs", "# pack-refs\n0 refs/heads/packed\n0 refs/heads/main\n0 refs/tags/v1\n");
-        let (found, _) = protect_refs(&project.root.join("w"), &project.root.join("home"));
-        assert_eq!(
-            project.text(&found),
-            [
-                "ro w/.git/refs/tags/",
-                "ro w/.git/packed-refs",
-                "ro w/.git/refs/heads/other/",
-                "ro w/.git/refs/heads/packed/",
-                "ro w/.git/refs/heads/topic/a/",
-            ]
-        );
-    }
-
-    #[test]
-    fn bare_repository() {
-        let project = Project::new(&[]);
-        project.git("w");
-        assert!(project.rules("w").0.contains(&"ro w/hooks/".to_owned()));
-    }
-
-    #[test]
-    fn configuration_text() {
-        let config = Config::parse(concat!(
-            "[core]\n\thooksPath = a\\\nb\n\tbare\n[Core \"sub]\"] key = \"x # y\" # note\n",
-            "; comment\n[section.sub]\nk = \"tail  \"  \n[x] Path=C:\\\\d\r\n"
-        ));
-        assert_eq!(config.last("core", "hookspath"), Some("ab"));
-        assert_eq!(config.last("core", "bare"), Some("true"));
-        assert_eq!(config.last("core", "key"), Some("x # y"));
-        assert_eq!(config.last("section", "k"), Some("tail  "));
-        assert_eq!(config.last("x", "path"), Some("C:\\d"));
-    }
 }

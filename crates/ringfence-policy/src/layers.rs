@@ -4,18 +4,27 @@
 //! the layers below it say before it is applied; one that loosens is refused until the user trusts the file. The
 //! comparison takes [`Settings`] apart without `..`, so that a new key does not compile until it is decided here.
 
+mod loosening;
+#[cfg(test)]
+mod tests;
+mod values;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+pub use loosening::Loosening;
 use sha2::{Digest, Sha256};
+pub use values::Value;
+use values::optional_text;
 
 use crate::env;
+use crate::git;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
-use crate::limits::{Limits, format_duration, format_size};
-use crate::policy::{Caches, CommandRule, EnvPolicy, Guard, Network, Policy, Root, STANDARD_IMAGE, User};
+use crate::limits::{Limits, format_duration};
+use crate::look::Lookup;
+use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::records::Records;
@@ -38,6 +47,8 @@ pub struct Inputs {
     pub account_home: Option<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: Vec<PathBuf>,
     /// Where records are kept, which no box may see.
     pub records_dir: Option<PathBuf>,
 }
@@ -45,6 +56,7 @@ pub struct Inputs {
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
+        let git_configs = git::outer_configs(&home, &BTreeMap::new());
         Inputs {
             global: None,
             project: None,
@@ -54,6 +66,7 @@ impl Inputs {
             home,
             account_home: None,
             own_dirs: Vec::new(),
+            git_configs,
             records_dir: None,
         }
     }
@@ -71,132 +84,6 @@ pub struct Resolved {
     /// What the project's file loosens, which holds because the user trusts it.
     pub loosened: Vec<Loosening>,
     pub warnings: Vec<Warning>,
-}
-
-impl Resolved {
-    /// Every value with its origin, in the order of the configuration file, for `config show`.
-    pub fn values(&self) -> Vec<Value> {
-        let policy = &self.policy;
-        let mut out = Vec::new();
-        let mut add = |key: String, text: String| {
-            let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
-                layer: LayerKind::Profile,
-                place: format!("profile {}", self.builtin.name).into(),
-            });
-            out.push(Value { key, text, origin });
-        };
-        let Limits { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
-            &policy.limits;
-        let count = |n: Option<u64>| optional_text(n, |n| n.to_string());
-        let time = |t: &Option<Duration>| optional_text(*t, format_duration);
-        add("profile".into(), policy.profile.clone());
-        add("engine".into(), self.engine.to_string());
-        add("workdir".into(), policy.workdir.display().to_string());
-        if let Some(at) = &policy.workdir_at {
-            add("workdir_at".into(), at.display().to_string());
-        }
-        match &policy.root {
-            Root::Host => add("root".into(), "host".into()),
-            Root::Programs => add("root".into(), "programs".into()),
-            Root::Image(name) => add("image".into(), name.clone()),
-        }
-        add(
-            "user".into(),
-            match policy.user {
-                User::Caller => "caller".into(),
-                User::Ids { uid, gid } => format!("{uid}:{gid}"),
-            },
-        );
-        add("network".into(), policy.network.name().into());
-        for name in &policy.caches.names {
-            add(format!("caches.{name}"), if policy.caches.read_only { "read-only" } else { "shared" }.into());
-        }
-        if let Some(group) = &policy.caches.group {
-            add("cache_group".into(), group.clone());
-        }
-        if policy.caches.required {
-            add("caches_required".into(), "true".into());
-        }
-        add("docker".into(), policy.docker.to_string());
-        add("nesting".into(), policy.nesting.to_string());
-        add("strict".into(), policy.strict.to_string());
-        add("trace_denials".into(), policy.trace_denials.to_string());
-        for guarantee in &policy.optional {
-            add(format!("optional.{guarantee}"), "true".into());
-        }
-        for preset in &self.presets {
-            add(format!("presets.{}", preset.name()), "true".into());
-        }
-        add("env.inherit".into(), policy.env.inherit.to_string());
-        for name in &policy.env.drop {
-            add(format!("env.drop.{name}"), "true".into());
-        }
-        for name in &policy.env.pass {
-            add(format!("env.pass.{name}"), "true".into());
-        }
-        for name in policy.env.set.keys() {
-            // Values may be secrets; they are the user's to look up in the file.
-            add(format!("env.set.{name}"), "set".into());
-        }
-        add("limits.memory".into(), optional_text(*memory, format_size));
-        add("limits.cpus".into(), optional_text(*cpus, |n| n.to_string()));
-        add("limits.pids".into(), count(*pids));
-        add("limits.files".into(), count(*files));
-        add("limits.timeout".into(), time(timeout));
-        add("limits.timeout_ceiling".into(), time(timeout_ceiling));
-        add("limits.cpu_time".into(), time(cpu_time));
-        add("limits.tmp_size".into(), format_size(*tmp_size));
-        add("limits.tmp_inodes".into(), tmp_inodes.to_string());
-        add("limits.output".into(), format_size(*output));
-        let Records { output, secrets, keep, max_size, database } = &policy.records;
-        add("records.output".into(), output.to_string());
-        add("records.keep".into(), time(keep));
-        add("records.max_size".into(), optional_text(*max_size, format_size));
-        if database.is_some() {
-            // A password may be part of it.
-            add("records.database".into(), "set".into());
-        }
-        for name in secrets {
-            add(format!("records.secrets.{name}"), "true".into());
-        }
-        for (name, rule) in &policy.commands {
-            let text = match rule {
-                CommandRule::Block => "false".into(),
-                CommandRule::Guard(Guard::Git) => "@git".into(),
-                CommandRule::Wrapper(path) => path.display().to_string(),
-            };
-            add(format!("commands.{name}"), text);
-        }
-        for name in &policy.allow_syscalls {
-            add(format!("kernel.allow_syscalls.{name}"), "true".into());
-        }
-        for rule in &policy.rules {
-            let (key, text) = (format!("files.{}", rule.access), rule.pattern.to_string());
-            out.push(Value { key, text, origin: rule.origin.clone() });
-        }
-        out
-    }
-}
-
-/// One resolved value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Value {
-    pub key: String,
-    pub text: String,
-    pub origin: Origin,
-}
-
-/// One setting of the project's file that allows what the layers below do not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loosening {
-    pub place: String,
-    pub what: String,
-}
-
-impl fmt::Display for Loosening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
-    }
 }
 
 /// Layers that make no policy.
@@ -236,7 +123,23 @@ pub fn content_hash(bytes: &[u8]) -> String {
 
 /// Stacks the layers.
 pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
-    let Inputs { global, project, project_trusted, flags, workdir, home, account_home, own_dirs, records_dir } = inputs;
+    resolve_with(&Lookup::default(), inputs)
+}
+
+/// As [`resolve`], with the lookup that the plan is then made with ([`plan_with`](crate::plan::plan_with)).
+pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerError> {
+    let Inputs {
+        global,
+        project,
+        project_trusted,
+        flags,
+        workdir,
+        home,
+        account_home,
+        own_dirs,
+        git_configs,
+        records_dir,
+    } = inputs;
     let mut loosened = Vec::new();
 
     let definitions = definitions(global.as_ref(), project.as_ref())?;
@@ -245,6 +148,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
+    stack.git_configs = git_configs;
     stack.records_dir = records_dir;
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
@@ -257,7 +161,7 @@ pub fn resolve(inputs: Inputs) -> Result<Resolved, LayerError> {
             let what = format!("defines profile `{}`", definition.name.value);
             loosened.push(Loosening { place: definition.name.place.clone(), what });
         }
-        stack.loosenings(&project.settings, &mut loosened)?;
+        stack.loosenings(lookup, &project.settings, &mut loosened)?;
         if !project_trusted && !loosened.is_empty() {
             return Err(LayerError::Untrusted { file: project.name.clone(), loosenings: loosened });
         }
@@ -361,6 +265,7 @@ struct Stack {
     home: PathBuf,
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
+    git_configs: Vec<PathBuf>,
     records_dir: Option<PathBuf>,
     profile: &'static Profile,
     name: String,
@@ -395,6 +300,7 @@ impl Stack {
             home,
             account_home: None,
             own_dirs,
+            git_configs: Vec::new(),
             records_dir: None,
             profile,
             name,
@@ -475,7 +381,7 @@ impl Stack {
     }
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home };
+        let places = Places { workdir: &self.workdir, home: &self.home, git_configs: &self.git_configs };
         let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);
@@ -701,194 +607,6 @@ impl Stack {
         Ok(())
     }
 
-    /// What these settings allow that is not allowed so far.
-    fn loosenings(&mut self, settings: &Settings, out: &mut Vec<Loosening>) -> Result<(), LayerError> {
-        let Settings {
-            engine,
-            network,
-            image,
-            user,
-            caches,
-            cache_group,
-            // Stops a box, or lets it run with less.
-            caches_required: _,
-            docker,
-            nesting,
-            strict,
-            // Only watches; it opens nothing.
-            trace_denials: _,
-            optional,
-            presets,
-            files,
-            env_pass,
-            // Takes away.
-            env_drop: _,
-            env_set,
-            limits,
-            records,
-            commands,
-            allow_syscalls,
-        } = settings;
-        let mut refuse = |place: &str, what: String| out.push(Loosening { place: place.to_owned(), what });
-
-        if let Some(At { value, place }) = engine
-            && *value != self.engine
-        {
-            refuse(place, format!("changes the engine from `{}` to `{value}`", self.engine));
-        }
-        if let Some(At { value, place }) = network
-            && *value > self.network
-        {
-            refuse(place, "opens the network".into());
-        }
-        // It may be fetched from anywhere, and is what everything inside runs.
-        if let Some(At { value, place }) = image
-            && self.image.as_ref() != Some(value)
-        {
-            refuse(place, format!("chooses the image `{value}`"));
-        }
-        if let Some(At { value, place }) = user
-            && *value != self.user
-        {
-            refuse(place, "changes the user".into());
-        }
-        for At { value, place } in caches {
-            if !self.caches.names.contains(value) {
-                refuse(place, format!("shares the cache `{value}`"));
-            }
-        }
-        if let Some(At { value, place }) = cache_group
-            && self.caches.group.as_ref() != Some(value)
-        {
-            refuse(place, format!("shares the caches of group `{value}`"));
-        }
-        if let Some(At { value: true, place }) = docker
-            && !self.docker
-        {
-            refuse(place, "opens the Docker socket".into());
-        }
-        if let Some(At { value: true, place }) = nesting
-            && !self.nesting
-        {
-            refuse(place, "allows user namespaces inside".into());
-        }
-        if let Some(At { value: false, place }) = strict
-            && self.strict
-        {
-            refuse(place, "turns `strict` off".into());
-        }
-        for At { value, place } in optional {
-            if !self.optional.contains(value) {
-                refuse(place, format!("makes guarantee `{value}` optional"));
-            }
-        }
-        for At { value, place } in env_pass {
-            let unchanged = self.env.pass.contains(value)
-                || self.env.inherit
-                    && !value.ends_with('*')
-                    && !env::is_dropped(OsStr::new(value))
-                    && !self.env.drop.iter().any(|pattern| env::name_matches(pattern, OsStr::new(value)));
-            if !unchanged || self.env.set.contains_key(value) {
-                refuse(place, format!("passes `{value}` from the environment"));
-            }
-        }
-        // A value can redirect what the command trusts (a proxy, the address to which an agent sends its key).
-        for At { value: (name, _), place } in env_set {
-            refuse(place, format!("sets `{name}` in the environment"));
-        }
-        for At { value: (name, setting), place } in commands {
-            let loosens = match (setting, self.commands.get(name)) {
-                (CommandSetting::Block, _) | (CommandSetting::Remove | CommandSetting::Guard(_), None) => None,
-                (CommandSetting::Guard(new), Some(CommandRule::Guard(old))) if new == old => None,
-                (CommandSetting::Wrapper(_), _) => Some("puts a wrapper of its own in front of"),
-                (CommandSetting::Remove, Some(_)) => Some("removes the rule for"),
-                (CommandSetting::Guard(_), Some(_)) => Some("replaces the rule for"),
-            };
-            if let Some(verb) = loosens {
-                refuse(place, format!("{verb} command `{name}`"));
-            }
-        }
-        // What is recorded is the user's to decide. To call more variables secret takes away; the rest of the table
-        // cannot stand in a project's file.
-        let RecordSettings { output, secrets: _, keep: _, max_size: _, database: _ } = records;
-        if let Some(At { value, place }) = output
-            && *value != self.records.output
-        {
-            refuse(place, format!("changes `records.output` to `{value}`"));
-        }
-        for At { value, place } in allow_syscalls {
-            if !self.allow_syscalls.contains(value) {
-                refuse(place, format!("allows system call `{value}`"));
-            }
-        }
-        out.extend(larger_limits(limits, &self.limits));
-        self.file_loosenings(presets, files, out)
-    }
-
-    fn file_loosenings(
-        &mut self,
-        presets: &[At<Selection>],
-        files: &[At<FileEntry>],
-        out: &mut Vec<Loosening>,
-    ) -> Result<(), LayerError> {
-        let before = self.all_rules();
-        for At { value, place } in presets {
-            let active = |preset: &Preset| self.presets.iter().any(|(p, _)| p == preset);
-            if value.remove {
-                if value.presets.iter().any(active) {
-                    out.push(Loosening { place: place.clone(), what: format!("takes preset `{}` away", value.name) });
-                }
-                continue;
-            }
-            let added: Vec<Preset> = value.presets.iter().copied().filter(|preset| !active(preset)).collect();
-            let exposes = added.into_iter().find_map(|preset| {
-                let rules = self.look_up(preset).0.clone();
-                rules.iter().find_map(|rule| self.exposes(&before, rule))
-            });
-            if let Some(what) = exposes {
-                out.push(Loosening {
-                    place: place.clone(),
-                    what: format!("adds preset `{}`, which {what}", value.name),
-                });
-            }
-        }
-        for entry in files {
-            let rule = self.file_rule(entry, LayerKind::Project)?;
-            if let Some(what) = self.exposes(&before, &rule) {
-                out.push(Loosening { place: entry.place.clone(), what });
-            }
-        }
-        Ok(())
-    }
-
-    /// What a rule shows or opens that the rules so far do not. A path counts by its name and by what is behind its links.
-    fn exposes(&self, before: &[FileRule], rule: &FileRule) -> Option<String> {
-        let paths = match (&rule.pattern, rule.access) {
-            (_, Access::Exclude) => return None,
-            (Pattern::Exact(path), _) => vec![path.clone()],
-            // Where all that it matches is writable already it says nothing, and what it will match is not known.
-            (Pattern::Glob(glob), Access::Rw) => return Some(format!("makes `{}` writable", glob.as_str())),
-            (Pattern::Glob(glob), Access::Ro) => glob.expand(),
-        };
-        for path in paths {
-            for name in [real(&path), path] {
-                let access = decide(before, &name).map(|rule| rule.access);
-                let hidden = match access {
-                    Some(Access::Exclude) => true,
-                    None => self.root() != Root::Host,
-                    Some(Access::Ro | Access::Rw) => false,
-                };
-                if hidden {
-                    return Some(format!("shows `{}`", name.display()));
-                }
-                if rule.access == Access::Rw && access != Some(Access::Rw) {
-                    return Some(format!("makes `{}` writable", name.display()));
-                }
-            }
-        }
-        None
-    }
-
     fn finish(mut self, loosened: Vec<Loosening>) -> Result<Resolved, LayerError> {
         self.check_timeout()?;
         let rules = self.take_rules();
@@ -989,364 +707,4 @@ fn without_holes(all: Vec<FileRule>) -> Vec<FileRule> {
 
 fn is_preset(rule: &FileRule) -> bool {
     rule.origin.layer == LayerKind::Profile || rule.origin.place.starts_with("preset ")
-}
-
-fn optional_text<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "none".to_owned(), text)
-}
-
-/// Limits that are larger than what holds so far.
-fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
-    let LimitSettings { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
-        settings;
-    let mut out = Vec::new();
-    macro_rules! optional {
-        ($field:ident) => {
-            if let (Some(At { value, place }), Some(limit)) = ($field, &now.$field)
-                && value.as_ref().is_none_or(|value| value > limit)
-            {
-                out.push(Loosening { place: place.clone(), what: format!("raises `limits.{}`", stringify!($field)) });
-            }
-        };
-    }
-    macro_rules! always {
-        ($field:ident) => {
-            if let Some(At { value, place }) = $field
-                && *value > now.$field
-            {
-                out.push(Loosening { place: place.clone(), what: format!("raises `limits.{}`", stringify!($field)) });
-            }
-        };
-    }
-    optional!(memory);
-    optional!(cpus);
-    optional!(pids);
-    optional!(files);
-    optional!(timeout);
-    optional!(timeout_ceiling);
-    optional!(cpu_time);
-    always!(tmp_size);
-    always!(tmp_inodes);
-    always!(output);
-    out
-}
-
-/// The path with the links of its existing part resolved.
-fn real(path: &Path) -> PathBuf {
-    for dir in path.ancestors() {
-        if let Ok(found) = dir.canonicalize() {
-            return match path.strip_prefix(dir) {
-                Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
-                _ => found,
-            };
-        }
-    }
-    path.to_path_buf()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config;
-
-    struct Host {
-        _dir: tempfile::TempDir,
-        home: PathBuf,
-        workdir: PathBuf,
-    }
-
-    impl Host {
-        fn new() -> Host {
-            let dir = tempfile::tempdir().unwrap();
-            let home = dir.path().canonicalize().unwrap();
-            let workdir = home.join("p");
-            for name in ["p/src", "p/.git/hooks", ".ssh", ".cache", "data"] {
-                std::fs::create_dir_all(home.join(name)).unwrap();
-            }
-            Host { _dir: dir, home, workdir }
-        }
-
-        fn inputs(&self, global: &str, project: &str) -> Inputs {
-            Inputs {
-                global: Some(config::parse(global, "g.toml", LayerKind::Global).unwrap()),
-                project: Some(config::parse(project, "p.toml", LayerKind::Project).unwrap()),
-                ..Inputs::new(self.workdir.clone(), self.home.clone(), Layer::flags())
-            }
-        }
-
-        fn refused(&self, global: &str, project: &str) -> Vec<String> {
-            match resolve(self.inputs(global, project)) {
-                Ok(_) => Vec::new(),
-                Err(LayerError::Untrusted { loosenings, .. }) => {
-                    let trusted = Inputs { project_trusted: true, ..self.inputs(global, project) };
-                    assert_eq!(resolve(trusted).unwrap().loosened, loosenings, "trust lets it through");
-                    let relative = |what: &str| what.replace(self.home.to_str().unwrap(), "~");
-                    loosenings.iter().map(|l| relative(&l.what)).collect()
-                }
-                Err(other) => panic!("{other}"),
-            }
-        }
-    }
-
-    #[test]
-    fn later_layers_win() {
-        let host = Host::new();
-        let mut inputs = host.inputs(
-            "network = false\n[limits]\nmemory = \"1g\"\npids = 100\n[env]\npass = [\"SSH_AUTH_SOCK\"]\nset = { A = \"1\" }",
-            "[limits]\npids = 50\n[env]\ndrop = [\"SSH_*\", \"A\"]",
-        );
-        inputs.flags.network(true);
-        inputs.flags.pids("70").unwrap();
-        let resolved = resolve(inputs).unwrap();
-        assert_eq!(resolved.policy.network, Network::Open);
-        assert_eq!(resolved.policy.limits.memory, Some(1 << 30));
-        assert_eq!(resolved.policy.limits.pids, Some(70));
-        assert!(resolved.policy.env.pass.is_empty() && resolved.policy.env.set.is_empty());
-        let place = |key: &str| {
-            let value = resolved.values().into_iter().find(|v| v.key == key).unwrap();
-            format!("{} {}", value.text, value.origin)
-        };
-        assert_eq!(place("network"), "open --network");
-        assert_eq!(place("limits.memory"), "1GiB g.toml:3");
-        assert_eq!(place("limits.pids"), "70 --pids");
-        assert_eq!(place("limits.cpus"), "none profile agent");
-        assert_eq!(place("profile"), "agent built-in");
-        assert_eq!(place("commands.git"), "@git profile agent");
-        assert_eq!(place("presets.@git"), "true profile agent");
-    }
-
-    #[test]
-    fn a_project_may_tighten() {
-        let host = Host::new();
-        for project in [
-            "network = false",
-            "docker = false",
-            "strict = true",
-            "trace_denials = true",
-            "profile = \"agent\"",
-            "profile = \"shell\"",
-            "profile = \"skill\"",
-            "engine = \"auto\"",
-            "presets = [\"@env-files\", \"@git-strict\", \"@all\"]",
-            "[files]\nexclude = [\"secrets/\", \"**/*.pem\"]\nro = [\"docs\", \"*.lock\", \"/etc\"]\nrw = [\"src\"]",
-            "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
-            "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
-            "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
-            "[records]\noutput = false\nsecrets = [\"DEPLOY_*\"]",
-        ] {
-            assert_eq!(host.refused("", project), Vec::<String>::new(), "{project}");
-        }
-    }
-
-    #[test]
-    fn a_project_may_not_loosen() {
-        let host = Host::new();
-        std::os::unix::fs::symlink(host.home.join(".ssh"), host.workdir.join("link")).unwrap();
-        std::os::unix::fs::symlink("/etc", host.workdir.join("etc")).unwrap();
-        let table = [
-            ("network = false", "network = true", "opens the network"),
-            ("", "docker = true", "opens the Docker socket"),
-            ("", "nesting = true", "allows user namespaces inside"),
-            ("strict = true", "strict = false", "turns `strict` off"),
-            ("", "engine = \"bubblewrap\"", "changes the engine from `auto` to `bubblewrap`"),
-            ("", "optional = [\"limit.memory\"]", "makes guarantee `limit.memory` optional"),
-            ("", "presets = [\"!@dotfiles\"]", "takes preset `@dotfiles` away"),
-            ("", "presets = [\"!@lint/all\"]", "takes preset `@lint/all` away"),
-            (
-                "presets = [\"!@caches\"]",
-                "presets = [\"@caches\"]",
-                "adds preset `@caches`, which makes `~/.cache` writable",
-            ),
-            ("[files]\nexclude = [\".vscode\"]\n[limits]\n", "[files]\nro = [\".vscode\"]", "shows `~/p/.vscode`"),
-            ("", "[files]\nrw = [\"~\"]", "makes `~` writable"),
-            ("", "[files]\nrw = [\"~/data\"]", "makes `~/data` writable"),
-            ("", "[files]\nrw = [\"/\"]", "makes `/` writable"),
-            ("", "[files]\nrw = [\".git/hooks\"]", "makes `~/p/.git/hooks` writable"),
-            ("", "[files]\nrw = [\".ringfence.toml\"]", "makes `~/p/.ringfence.toml` writable"),
-            ("", "[files]\nrw = [\"src/*\"]", "makes `~/p/src/*` writable"),
-            ("", "[files]\nrw = [\"etc\"]", "makes `/etc` writable"),
-            ("", "[files]\nro = [\"~/.ssh/config\"]", "shows `~/.ssh/config`"),
-            ("", "[files]\nro = [\"link/config\"]", "shows `~/.ssh/config`"),
-            ("", "[files]\nro = [\"~/.s*\"]", "shows `~/.ssh`"),
-            ("profile = \"shell\"", "[files]\nro = [\"~/data\"]", "shows `~/data`"),
-            ("", "[env]\npass = [\"SSH_AUTH_SOCK\"]", "passes `SSH_AUTH_SOCK` from the environment"),
-            ("", "[env]\npass = [\"NODE_OPTIONS\"]", "passes `NODE_OPTIONS` from the environment"),
-            ("[env]\ndrop = [\"AWS_*\"]", "[env]\npass = [\"AWS_KEY\"]", "passes `AWS_KEY` from the environment"),
-            ("", "[env]\npass = [\"*\"]", "passes `*` from the environment"),
-            ("profile = \"shell\"", "[env]\npass = [\"EDITOR\"]", "passes `EDITOR` from the environment"),
-            ("", "[env.set]\nANTHROPIC_BASE_URL = \"x\"", "sets `ANTHROPIC_BASE_URL` in the environment"),
-            ("", "[limits]\npids = \"none\"", "raises `limits.pids`"),
-            ("[limits]\nmemory = \"1m\"", "[limits]\nmemory = \"2m\"", "raises `limits.memory`"),
-            ("[limits]\ncpus = 1", "[limits]\ncpus = 1.5", "raises `limits.cpus`"),
-            ("[limits]\nfiles = 1", "[limits]\nfiles = 2", "raises `limits.files`"),
-            ("[limits]\ntimeout = 1", "[limits]\ntimeout = 2", "raises `limits.timeout`"),
-            ("[limits]\ncpu_time = 1", "[limits]\ncpu_time = 2", "raises `limits.cpu_time`"),
-            ("[limits]\ntimeout_ceiling = 1", "[limits]\ntimeout_ceiling = 2", "raises `limits.timeout_ceiling`"),
-            ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
-            ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
-            ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
-            ("", "[records]\noutput = true", "changes `records.output` to `true`"),
-            ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
-            ("", "[commands]\ngit = true", "removes the rule for command `git`"),
-            ("[commands]\nrm = false", "[commands]\nrm = \"@git\"", "replaces the rule for command `rm`"),
-            ("", "[commands]\nls = \"./x\"", "puts a wrapper of its own in front of command `ls`"),
-            ("", "[kernel]\nallow_syscalls = [\"bpf\"]", "allows system call `bpf`"),
-            ("profile = \"shell\"", "profile = \"agent\"", "chooses profile `agent` instead of `shell`"),
-            ("presets = [\"!@base\"]", "profile = \"shell\"", "chooses profile `shell` instead of `agent`"),
-            ("", "profile = \"home\"", "chooses profile `home` instead of `agent`"),
-            ("[profiles.x]\nnetwork = false", "profile = \"x\"", "chooses profile `x` instead of `agent`"),
-            ("", "[profiles.x]\nnetwork = false", "defines profile `x`"),
-        ];
-        for (global, project, what) in table {
-            assert_eq!(host.refused(global, project), [what], "{global} | {project}");
-        }
-    }
-
-    #[test]
-    fn the_error_lists_every_line() {
-        let host = Host::new();
-        let error = resolve(host.inputs("", "docker = true\nnesting = true")).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "`p.toml` is not trusted and would loosen the sandbox: \
-             p.toml:1: opens the Docker socket; p.toml:2: allows user namespaces inside"
-        );
-    }
-
-    #[test]
-    fn a_preset_asked_for_again_by_a_project_stays_below() {
-        let host = Host::new();
-        let inputs = host.inputs("[files]\nro = [\"~/.cache\"]", "presets = [\"@caches\", \"@all\"]");
-        let policy = resolve(inputs).unwrap().policy;
-        assert_eq!(decide(&policy.rules, &host.home.join(".cache/x")).unwrap().access, Access::Ro);
-    }
-
-    #[test]
-    fn profiles_of_the_user() {
-        let host = Host::new();
-        let text = "profile = \"b\"\n[profiles.a]\nextends = \"shell\"\nnetwork = true\n[profiles.a.limits]\npids = 9\n\
-                    [profiles.b]\nextends = \"a\"\n[profiles.b.limits]\npids = 8";
-        let resolved = resolve(host.inputs(text, "")).unwrap();
-        assert_eq!(resolved.policy.profile, "b");
-        assert_eq!(resolved.policy.root, Root::Programs);
-        assert_eq!(resolved.policy.network, Network::Open);
-        assert_eq!(resolved.policy.limits.pids, Some(8));
-
-        let failed = |text: &str| resolve(host.inputs(text, "")).unwrap_err().to_string();
-        let cycle = "profile = \"a\"\n[profiles.a]\nextends = \"b\"\n[profiles.b]\nextends = \"a\"";
-        assert_eq!(failed(cycle), "g.toml:5: profile `a` extends itself");
-        assert_eq!(failed("profile = \"agnt\""), "g.toml:1: unknown profile `agnt` (did you mean `agent`?)");
-        let unknown = "profile = \"a\"\n[profiles.a]\nextends = \"shel\"";
-        assert_eq!(failed(unknown), "g.toml:3: unknown profile `shel` (did you mean `shell`?)");
-    }
-
-    #[test]
-    fn presets_come_and_go() {
-        let host = Host::new();
-        let mut inputs = host.inputs("presets = [\"!@all\", \"@base\"]", "");
-        inputs.flags.preset("!@secrets").unwrap();
-        let policy = resolve(inputs).unwrap().policy;
-        let access = |name: &str| decide(&policy.rules, &host.home.join(name)).map(|rule| rule.access);
-        assert_eq!(access("p/x"), Some(Access::Rw));
-        assert_eq!(access(".ssh"), Some(Access::Ro));
-        assert_eq!(access("p/.vscode"), Some(Access::Rw));
-        assert_eq!(access("p/.ringfence.toml"), Some(Access::Ro), "always");
-    }
-
-    #[test]
-    fn presets_poke_no_holes_into_what_is_excluded() {
-        let host = Host::new();
-        std::fs::create_dir_all(host.home.join(".claude")).unwrap();
-        let mut inputs =
-            host.inputs("[files]\nexclude = [\"~/.claude\", \"~/.config\"]\nro = [\"~/.config/mine\"]", "");
-        inputs.own_dirs = vec![host.home.join(".config/ringfence")];
-        inputs.flags.exclude(".git");
-        let policy = resolve(inputs).unwrap().policy;
-        for name in [".claude/settings.json", ".config/opencode", ".config/ringfence", "p/.git/hooks", "p/.git/config"]
-        {
-            assert_eq!(decide(&policy.rules, &host.home.join(name)).unwrap().access, Access::Exclude, "{name}");
-        }
-        assert_eq!(decide(&policy.rules, &host.home.join(".config/mine")).unwrap().access, Access::Ro);
-    }
-
-    #[test]
-    fn skill_sees_nothing_of_the_user() {
-        let host = Host::new();
-        let mut inputs = host.inputs("", "");
-        inputs.own_dirs = vec![host.home.join(".config/ringfence")];
-        inputs.flags.profile("skill");
-        let policy = resolve(inputs).unwrap().policy;
-        assert!(policy.rules.is_empty(), "{:?}", policy.rules);
-        assert_eq!(policy.workdir_at.as_deref(), Some(Path::new("/tmp")));
-    }
-
-    #[test]
-    fn shell_shows_the_working_directory_alone() {
-        let host = Host::new();
-        let mut inputs = host.inputs("", "");
-        inputs.flags.profile("shell");
-        let policy = resolve(inputs).unwrap().policy;
-        for rule in policy.rules.iter().filter(|rule| rule.access != Access::Exclude) {
-            assert!(matches!(&rule.pattern, Pattern::Exact(p) if p.starts_with(&host.workdir)), "{rule:?}");
-        }
-    }
-
-    #[test]
-    fn own_directories_stay_as_they_are() {
-        let host = Host::new();
-        let mut inputs = host.inputs("[files]\nrw = [\"~/.config\"]", "");
-        inputs.own_dirs = vec![host.home.join(".config/ringfence")];
-        let policy = resolve(inputs).unwrap().policy;
-        assert_eq!(decide(&policy.rules, &host.home.join(".config/ringfence/x")).unwrap().access, Access::Ro);
-    }
-
-    #[test]
-    fn working_directory_in_an_excluded_place() {
-        let host = Host::new();
-        let inputs = Inputs::new(host.home.join(".ssh"), host.home.clone(), Layer::flags());
-        assert!(matches!(resolve(inputs.clone()), Err(LayerError::WorkdirExcluded { .. })));
-        let inner = Inputs { workdir: host.home.join(".ssh/deep"), ..inputs.clone() };
-        assert!(matches!(resolve(inner), Err(LayerError::WorkdirExcluded { .. })));
-        let mut flags = Layer::flags();
-        flags.rw("~/.ssh");
-        assert!(resolve(Inputs { flags, ..inputs }).is_ok());
-    }
-
-    #[test]
-    fn time_limits_and_their_ceiling() {
-        let host = Host::new();
-        let with = |timeout: &str, global: &str| {
-            let mut inputs = host.inputs(global, "");
-            inputs.flags.profile("shell");
-            if !timeout.is_empty() {
-                inputs.flags.timeout(timeout).unwrap();
-            }
-            resolve(inputs).map(|r| r.policy.limits.timeout)
-        };
-        assert_eq!(with("", ""), Ok(Some(Duration::from_secs(120))));
-        assert_eq!(with("600s", ""), Ok(Some(Duration::from_secs(600))));
-        assert_eq!(with("", "[limits]\ntimeout_ceiling = 60"), Ok(Some(Duration::from_secs(60))));
-        let error = with("601s", "").unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "--timeout: a time limit of 10m1s is above the longest that may be asked for, 10m (profile shell)"
-        );
-        assert!(with("none", "").is_err());
-    }
-
-    #[test]
-    fn bad_paths_name_their_place() {
-        let host = Host::new();
-        let error = resolve(host.inputs("\n[files]\nro = [\"~bob/x\"]", "")).unwrap_err().to_string();
-        assert_eq!(error, "g.toml:3: path `~bob/x` names another user's home, which is not supported");
-        let error = resolve(host.inputs("", "[files]\nexclude = [\"a[\"]")).unwrap_err().to_string();
-        assert_eq!(error, "p.toml:2: pattern `a[` has a `[` without its `]`");
-    }
-
-    #[test]
-    fn trust_is_by_content() {
-        let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(content_hash(b""), empty);
-        assert_ne!(content_hash(b"a"), content_hash(b"b"));
-    }
 }

@@ -8,13 +8,20 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What is known of the names that were asked for. It is as of the first question about each.
+use crate::glob::Glob;
+
+/// What is known of the names that were asked for. It is as of the first question about each: whoever judges a rule and then
+/// applies it with the same `Lookup` applies what was judged, whatever is swapped in the meantime.
 #[derive(Debug, Default)]
 pub struct Lookup {
     /// Directories that were read whole.
     listed: Vec<Listing>,
     /// Every other name that was asked for, by its path without symlinks.
     asked: RefCell<BTreeMap<OsString, Found>>,
+    /// Where symlinks lead, by their path.
+    links: RefCell<BTreeMap<PathBuf, PathBuf>>,
+    /// What patterns matched, by their text.
+    matched: RefCell<BTreeMap<String, Vec<PathBuf>>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +77,11 @@ impl Lookup {
     /// A directory with more names than this is asked path by path.
     const MOST: usize = 512;
 
+    /// For a policy: most of its rules are about home and the working directory.
+    pub fn of_places(home: &Path, workdir: &Path) -> Lookup {
+        Lookup::listing([home, workdir])
+    }
+
     /// Reads these directories whole, since many names in them will be asked for.
     pub fn listing<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Lookup {
         let listed = dirs.into_iter().filter_map(|dir| {
@@ -80,7 +92,7 @@ impl Lookup {
             names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             Some(Listing { dir: dir.to_path_buf(), names })
         });
-        Lookup { listed: listed.collect(), asked: RefCell::default() }
+        Lookup { listed: listed.collect(), ..Lookup::default() }
     }
 
     /// `false` only when the normalised path was not there when the directories were read: asks the kernel for nothing.
@@ -161,7 +173,7 @@ impl Lookup {
                     if walk.links.len() == MOST_LINKS {
                         return Err(io::Error::from_raw_os_error(40)); // ELOOP
                     }
-                    let to = fs::read_link(&walk.real)?;
+                    let to = self.read_link(&walk.real)?;
                     walk.links.push(walk.real.clone());
                     walk.real.pop();
                     if to.is_absolute() {
@@ -172,6 +184,20 @@ impl Lookup {
             }
         }
         Ok(walk)
+    }
+
+    fn read_link(&self, link: &Path) -> io::Result<PathBuf> {
+        if let Some(to) = self.links.borrow().get(link) {
+            return Ok(to.clone());
+        }
+        let to = fs::read_link(link)?;
+        self.links.borrow_mut().insert(link.to_path_buf(), to.clone());
+        Ok(to)
+    }
+
+    /// Every path that a pattern names.
+    pub fn matches(&self, glob: &Glob) -> Vec<PathBuf> {
+        self.matched.borrow_mut().entry(glob.as_str().to_owned()).or_insert_with(|| glob.expand()).clone()
     }
 
     /// What stands at a path whose directories are no links.
@@ -231,6 +257,25 @@ mod tests {
             assert_eq!(lookup.may_exist(&dir.path().join(name)), expected, "{name}");
         }
         assert!(lookup.may_exist(Path::new("/elsewhere")));
+    }
+
+    #[test]
+    fn what_was_found_once_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        for name in ["a", "b"] {
+            fs::create_dir(base.join(name)).unwrap();
+        }
+        symlink("a", base.join("link")).unwrap();
+        let glob = Glob::parse_under(&base, "*").unwrap();
+        let lookup = Lookup::default();
+        let look = |lookup: &Lookup| (lookup.real(&base.join("link")), lookup.matches(&glob).len());
+        assert_eq!(look(&lookup), (Some(base.join("a")), 3));
+        fs::remove_file(base.join("link")).unwrap();
+        symlink("b", base.join("link")).unwrap();
+        fs::create_dir(base.join("c")).unwrap();
+        assert_eq!(look(&lookup), (Some(base.join("a")), 3));
+        assert_eq!(look(&Lookup::default()), (Some(base.join("b")), 4));
     }
 
     #[test]

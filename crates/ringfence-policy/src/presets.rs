@@ -1,6 +1,13 @@
 //! Presets: named sets of file rules, kept as data. `@name` adds one, `!@name` takes it away again.
 
+mod paths;
+
 use std::path::{Path, PathBuf};
+
+use paths::{
+    AGENTS, AGENTS_EXECUTE, AUTOSTART, CACHES, CACHES_MADE, CONFIGURATION, EXECUTED, LINT_GO, LINT_PYTHON, LINT_RUST,
+    LINT_TS, OPENED, SECRETS, STARTUP,
+};
 
 use crate::git;
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
@@ -189,6 +196,8 @@ pub struct Places<'a> {
     /// The working directory: absolute and canonical.
     pub workdir: &'a Path,
     pub home: &'a Path,
+    /// Configuration of git besides the repository's ([`git::outer_configs`]).
+    pub git_configs: &'a [PathBuf],
 }
 
 /// Something that a preset found and that the user should know.
@@ -200,7 +209,7 @@ pub enum Warning {
 
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
-    let Places { workdir, home } = places;
+    let Places { workdir, home, git_configs } = places;
     let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
@@ -232,7 +241,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             }
         }
         Git => {
-            let (found, suspicions) = git::protect(workdir, home);
+            let (found, suspicions) = git::protect(workdir, home, git_configs);
             for (access, path, missing) in found {
                 rules.add(access, path, missing);
             }
@@ -268,7 +277,10 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 }
             }
             if at_home {
-                rules.all(Access::Ro, home, AUTOSTART);
+                for name in AUTOSTART {
+                    rules.add(Access::Ro, home.join(name), Missing::Protect(Kind::Dir));
+                }
+                rules.all(Access::Ro, home, EXECUTED);
             }
         }
     }
@@ -297,385 +309,13 @@ impl Rules {
     }
 }
 
-/// What only the user may read, below home. Files that builds cannot do without (`~/.m2/settings.xml`,
-/// `~/.gradle/gradle.properties`) are not here although a token may stand in them: `exclude` them where one does.
-const SECRETS: &[&str] = &[
-    // Keys
-    ".ssh",
-    ".gnupg",
-    ".password-store",
-    ".local/share/keyrings",
-    ".local/share/kwalletd",
-    ".age",
-    ".config/age",
-    ".config/sops",
-    // Clouds and clusters
-    ".aws",
-    ".azure",
-    ".config/gcloud",
-    ".config/doctl",
-    ".config/hcloud",
-    ".config/linode-cli",
-    ".config/scw",
-    ".config/openstack",
-    ".oci",
-    ".bluemix",
-    ".aliyun",
-    ".kube",
-    ".fly",
-    ".terraform.d/credentials.tfrc.json",
-    ".terraformrc",
-    ".pulumi/credentials.json",
-    ".vault-token",
-    ".config/rclone",
-    ".s3cfg",
-    ".boto",
-    // Container registries
-    ".docker/config.json",
-    ".config/containers/auth.json",
-    // Hosts and package registries
-    ".netrc",
-    ".git-credentials",
-    ".config/git/credentials",
-    ".config/gh/hosts.yml",
-    ".config/glab-cli/config.yml",
-    ".config/hub",
-    ".npmrc",
-    ".pypirc",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".gem/credentials",
-    ".local/share/gem/credentials",
-    ".composer/auth.json",
-    ".config/composer/auth.json",
-    ".m2/settings-security.xml",
-    ".config/huggingface",
-    ".cache/huggingface/token",
-    ".huggingface/token",
-    // Databases
-    ".pgpass",
-    ".my.cnf",
-    ".mylogin.cnf",
-    // Password managers
-    ".config/op",
-    ".config/1Password",
-    ".config/Bitwarden",
-    ".config/Bitwarden CLI",
-    ".config/keepassxc",
-    ".config/rbw",
-    ".local/share/rbw",
-    // Browsers: native, snap, flatpak
-    ".mozilla",
-    ".librewolf",
-    ".zen",
-    ".thunderbird",
-    ".config/google-chrome",
-    ".config/google-chrome-beta",
-    ".config/google-chrome-unstable",
-    ".config/chromium",
-    ".config/BraveSoftware",
-    ".config/microsoft-edge",
-    ".config/opera",
-    ".config/vivaldi",
-    ".config/epiphany",
-    ".local/share/epiphany",
-    ".cache/mozilla",
-    ".cache/google-chrome",
-    ".cache/chromium",
-    ".cache/BraveSoftware",
-    ".cache/microsoft-edge",
-    "snap/firefox",
-    "snap/chromium",
-    "snap/brave",
-    "snap/opera",
-    "snap/thunderbird",
-    ".var/app/org.mozilla.firefox",
-    ".var/app/org.mozilla.Thunderbird",
-    ".var/app/io.gitlab.librewolf-community",
-    ".var/app/org.chromium.Chromium",
-    ".var/app/com.google.Chrome",
-    ".var/app/com.brave.Browser",
-    ".var/app/com.microsoft.Edge",
-    ".var/app/com.opera.Opera",
-    ".var/app/com.vivaldi.Vivaldi",
-    // Chat
-    ".config/Signal",
-    ".config/Slack",
-    ".config/discord",
-    // Histories: tokens are typed on command lines
-    ".bash_history",
-    ".zsh_history",
-    ".histfile",
-    ".local/share/fish/fish_history",
-    ".python_history",
-    ".node_repl_history",
-    ".psql_history",
-    ".mysql_history",
-    ".sqlite_history",
-    ".rediscli_history",
-];
-
-/// What tools write while they build, below home. Downloads and results only: places from which the host starts
-/// programs (`~/.cargo/bin`, `~/.rustup/toolchains`, `~/.local/bin`, `~/.nvm`) are not here. A poisoned cache is a risk
-/// that remains; `!@caches` takes it away at the price of downloads that fail.
-const CACHES: &[&str] = &[
-    ".pnpm-store",
-    ".local/share/pnpm/store",
-    ".yarn/berry",
-    ".yarn/cache",
-    ".bun/install/cache",
-    ".node-gyp",
-    ".electron",
-    ".cargo/git",
-    ".cargo/.package-cache",
-    ".cargo/.package-cache-mutate",
-    ".cargo/.global-cache",
-    "go/pkg/mod",
-    "go/pkg/sumdb",
-    ".gradle/caches",
-    ".gradle/daemon",
-    ".gradle/native",
-    ".gradle/notifications",
-    ".gradle/wrapper",
-    ".m2/repository",
-    ".ivy2/cache",
-    ".ivy2/local",
-    ".sbt/boot",
-    ".konan/cache",
-    ".nuget/packages",
-    ".local/share/NuGet",
-    ".conda/pkgs",
-    ".composer/cache",
-    ".bundle/cache",
-    ".pub-cache/hosted",
-    ".hex/packages",
-    ".cabal/packages",
-    ".stack/pantry",
-    ".terraform.d/plugin-cache",
-    ".ccache",
-    ".nv/ComputeCache",
-];
-
-/// Caches without which the tool fails at its first use: home is read-only, so that it could not make them itself.
-const CACHES_MADE: &[&str] = &[".cache", ".npm", ".cargo/registry"];
-
-/// Agents' own state, below home: sessions, history, sign-in, settings.
-///
-/// What is promised: an agent starts, signs in, remembers. What is not: that an agent which was talked into it leaves
-/// nothing for its own next start. Its state has to be writable, and some of it (`~/.claude.json` names MCP servers) is
-/// executed by the next run. What has no other purpose than to be executed or to say what is, is taken out again in
-/// [`AGENTS_EXECUTE`]. An agent that is always started through Ringfence never executes the rest outside.
-const AGENTS: &[&str] = &[
-    ".claude",
-    ".claude.json",
-    ".claude.json.backup",
-    ".config/claude",
-    ".local/share/claude",
-    ".local/state/claude",
-    ".codex",
-    ".pi",
-    ".gemini",
-    ".config/opencode",
-    ".local/share/opencode",
-    ".local/state/opencode",
-    ".cursor",
-    ".config/cursor",
-    ".copilot",
-    ".config/github-copilot",
-    ".aider",
-    ".aider.conf.yml",
-    ".config/goose",
-    ".local/share/goose",
-    ".local/state/goose",
-    ".qwen",
-    ".continue",
-    ".config/crush",
-    ".local/share/crush",
-    ".config/amp",
-    ".local/share/amp",
-    ".factory",
-    ".openhands",
-    ".kiro",
-];
-
-/// What agents execute, or what tells them what to execute, below [`AGENTS`]. Where an empty stand-in reads as no
-/// settings it is protected also when missing; an empty JSON file stops some agents, so these are only kept as they are.
-const AGENTS_EXECUTE: &[(&str, Missing)] = &[
-    (".claude/settings.json", Missing::ProtectText("{}\n")),
-    (".claude/settings.local.json", Missing::Ignore),
-    (".claude/hooks", Missing::Protect(Kind::Dir)),
-    (".claude/local", Missing::Ignore),
-    (".claude/plugins", Missing::Ignore),
-    (".local/share/claude/versions", Missing::Ignore),
-    (".codex/config.toml", Missing::Ignore),
-    (".gemini/settings.json", Missing::Ignore),
-    (".gemini/extensions", Missing::Ignore),
-    (".config/opencode/plugin", Missing::Protect(Kind::Dir)),
-    (".config/opencode/plugins", Missing::Protect(Kind::Dir)),
-    (".config/opencode/opencode.json", Missing::Ignore),
-    (".pi/agent/extensions", Missing::Ignore),
-    (".cursor/mcp.json", Missing::Ignore),
-    (".cursor/hooks.json", Missing::Ignore),
-    (".cursor/extensions", Missing::Ignore),
-    (".aider.conf.yml", Missing::Ignore),
-];
-
-/// Executed when an editor, an agent or a shell opens the project: protected also when missing. Each costs a name in the
-/// project while the box lives, so the list is short. Stand-ins are directories, whatever the name would hold: git passes
-/// empty directories over, so that `git status` and `git add --all` do not see them.
-const OPENED: &[&str] = &[".vscode", ".idea", ".devcontainer", ".claude", ".cursor", ".mcp.json", ".envrc"];
-
-/// Start-up files of shells.
-const STARTUP: &[&str] = &[
-    ".bashrc",
-    ".bash_profile",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_aliases",
-    ".profile",
-    ".zshrc",
-    ".zshenv",
-    ".zprofile",
-    ".zlogin",
-    ".zlogout",
-    ".kshrc",
-    ".cshrc",
-    ".tcshrc",
-    ".login",
-    ".inputrc",
-    ".xprofile",
-    ".xinitrc",
-    ".xsession",
-    ".xsessionrc",
-    ".pam_environment",
-    ".gitconfig",
-];
-
-/// Configuration of editors, agents and tools that is read-only when it is there.
-const CONFIGURATION: &[&str] = &[
-    ".zed",
-    ".fleet",
-    ".vim",
-    ".vimrc",
-    ".nvimrc",
-    ".exrc",
-    ".nvim.lua",
-    ".emacs.d",
-    ".dir-locals.el",
-    ".sublime-project",
-    ".devcontainer.json",
-    ".codex",
-    ".gemini",
-    ".opencode",
-    "opencode.json",
-    "opencode.jsonc",
-    ".pi",
-    ".aider.conf.yml",
-    ".continue",
-    ".windsurf",
-    ".windsurfrules",
-    ".cursorrules",
-    ".clinerules",
-    ".roo",
-    ".kiro",
-    ".amp",
-    ".goosehints",
-    ".husky",
-    ".lefthook.yml",
-    "lefthook.yml",
-    ".pre-commit-config.yaml",
-    ".mise.toml",
-    "mise.toml",
-    ".tool-versions",
-    ".direnvrc",
-    ".gdbinit",
-    ".lldbinit",
-];
-
-/// What is started with the session, below home; only when home is the working directory.
-const AUTOSTART: &[&str] = &[
-    ".config/autostart",
-    ".config/systemd",
-    ".config/environment.d",
-    ".config/fish",
-    ".config/git",
-    ".config/nvim",
-    ".local/bin",
-    ".local/share/applications",
-    "bin",
-    ".cargo/bin",
-    ".cargo/config.toml",
-    ".cargo/env",
-    ".rustup/toolchains",
-    ".nvm",
-];
-
-const LINT_TS: &[&str] = &[
-    ".eslintrc",
-    ".eslintrc.js",
-    ".eslintrc.cjs",
-    ".eslintrc.mjs",
-    ".eslintrc.json",
-    ".eslintrc.yml",
-    ".eslintrc.yaml",
-    ".eslintignore",
-    "eslint.config.js",
-    "eslint.config.mjs",
-    "eslint.config.cjs",
-    "eslint.config.ts",
-    "eslint.config.mts",
-    "eslint.config.cts",
-    ".prettierrc",
-    ".prettierrc.json",
-    ".prettierrc.yml",
-    ".prettierrc.yaml",
-    ".prettierrc.toml",
-    ".prettierrc.js",
-    ".prettierrc.cjs",
-    ".prettierrc.mjs",
-    ".prettierignore",
-    "prettier.config.js",
-    "prettier.config.cjs",
-    "prettier.config.mjs",
-    "prettier.config.ts",
-    "biome.json",
-    "biome.jsonc",
-    ".oxlintrc.json",
-    "dprint.json",
-    ".stylelintrc",
-    ".stylelintrc.json",
-    "stylelint.config.js",
-    "tslint.json",
-];
-
-const LINT_GO: &[&str] =
-    &[".golangci.yml", ".golangci.yaml", ".golangci.toml", ".golangci.json", "staticcheck.conf", "revive.toml"];
-
-const LINT_PYTHON: &[&str] = &[
-    "ruff.toml",
-    ".ruff.toml",
-    ".flake8",
-    ".pylintrc",
-    "pylintrc",
-    ".pylintrc.toml",
-    "mypy.ini",
-    ".mypy.ini",
-    "pyrightconfig.json",
-    ".bandit",
-    ".isort.cfg",
-    ".style.yapf",
-];
-
-const LINT_RUST: &[&str] =
-    &["clippy.toml", ".clippy.toml", "rustfmt.toml", ".rustfmt.toml", "deny.toml", ".cargo-deny.toml"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::decide;
 
     fn all(workdir: &str, home: &str, names: &[&str]) -> Vec<FileRule> {
-        let places = Places { workdir: Path::new(workdir), home: Path::new(home) };
+        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git_configs: &[] };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
         presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }

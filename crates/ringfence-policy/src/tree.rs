@@ -3,6 +3,9 @@
 //! Rules are resolved to real paths first (symlinks, globs, other mounts of the same file), and the nearest named path
 //! decides. This is the one place where that is worked out: `plan` mounts it and `explain` reads it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -96,7 +99,7 @@ impl Tree {
 
     /// What is worth to be read at once.
     pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
-        Lookup::listing([facts.home.as_path(), policy.workdir.as_path()])
+        Lookup::of_places(&facts.home, &policy.workdir)
     }
 
     /// As [`Tree::new`], with what was looked up already.
@@ -127,13 +130,15 @@ impl Tree {
         }
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
+        tree.add_registry(facts);
         tree.add_aliases(facts);
-        if facts.stranger && policy.root == Root::Host {
-            tree.close_barred();
-        }
         tree.drop_idle(&policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
+        if facts.stranger && policy.root == Root::Host {
+            tree.close_barred();
+            tree.drop_idle(&policy.root);
+        }
         Ok(tree)
     }
 
@@ -218,6 +223,21 @@ impl Tree {
                 );
             }
         }
+    }
+
+    /// The list of living boxes is no box's, whatever the rules open: neither is it there yet for the first one.
+    fn add_registry(&mut self, facts: &Facts) {
+        let path = &facts.registry;
+        if path.as_os_str().is_empty() {
+            return;
+        }
+        let below = self.nodes.keys().filter(|node| Path::new(node).starts_with(path)).cloned().collect::<Vec<_>>();
+        below.iter().for_each(|node| {
+            self.nodes.remove(node);
+        });
+        let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
+        let state = if path.is_dir() { State::Present } else { State::Absent("") };
+        self.nodes.insert(path.into(), Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: false });
     }
 
     /// What is hidden or protected under one name is so under every other mount of its file system.
@@ -349,8 +369,9 @@ impl Tree {
         }
         // What a box has of its own has nothing of the host's in it, save what a rule shows.
         let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
-        let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
-        if own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
+        let own = own.or((policy.root != Root::Host).then_some(Path::new("/")));
+        let same_place = policy.workdir_at.is_none();
+        if same_place && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
             return Err(TreeError::WorkdirNotShown(workdir.clone()));
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
@@ -422,7 +443,7 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
     let mut named = Named::default();
     match &rule.pattern {
         Pattern::Glob(glob) => {
-            for path in glob.expand() {
+            for path in lookup.matches(glob) {
                 present(lookup, rule, &path, false, &mut named)?;
             }
         }
@@ -483,185 +504,4 @@ fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool, named: &m
         named.followed.push(Followed { real: walk.real, node: end, links: walk.links });
     }
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layer::Layer;
-    use crate::layers::{Inputs, resolve};
-    use std::os::unix::fs::symlink;
-
-    /// A home with a project in it; entries ending in `/` are directories, `a -> b` are links.
-    fn place(entries: &[&str]) -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let project = dir.path().canonicalize().unwrap().join("p");
-        fs::create_dir(&project).unwrap();
-        for entry in entries {
-            match entry.split_once(" -> ") {
-                Some((link, to)) => symlink(to, project.join(link)).unwrap(),
-                None if entry.ends_with('/') => fs::create_dir_all(project.join(entry)).unwrap(),
-                None => fs::write(project.join(entry), entry).unwrap(),
-            }
-        }
-        (dir, project)
-    }
-
-    /// The decisions below the project that do not come from a preset, as `access state path`.
-    fn decisions(project: &Path, flags: impl FnOnce(&mut Layer)) -> Result<Vec<String>, TreeError> {
-        let mut layer = Layer::flags();
-        flags(&mut layer);
-        let home = project.parent().unwrap().to_path_buf();
-        let policy = resolve(Inputs::new(project.to_path_buf(), home.clone(), layer)).unwrap().policy;
-        let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() })?;
-        let own = tree.nodes().filter(|(_, n)| n.origin.layer == LayerKind::Flags);
-        let text = |(path, node): (&Path, &Node)| {
-            let state = match node.state {
-                State::Present => "present",
-                State::Absent(_) => "absent",
-                State::Link => "link",
-            };
-            format!("{} {state} {}", node.access, path.strip_prefix(project).unwrap_or(path).display())
-        };
-        Ok(own.map(text).collect())
-    }
-
-    #[test]
-    fn symlinks_on_the_way_and_at_the_end_are_protected() {
-        let (_dir, project) = place(&["real/sub/", "a -> real", "b -> a/sub"]);
-        let found = decisions(&project, |f| f.ro("b")).unwrap();
-        assert_eq!(found, ["ro link a", "ro link b", "ro present real/sub"]);
-        let (_dir, project) = place(&["a -> nothing"]);
-        assert_eq!(decisions(&project, |f| f.exclude("a")).unwrap(), ["exclude link a", "exclude absent nothing"]);
-    }
-
-    #[test]
-    fn a_link_neither_shows_what_is_hidden_nor_opens_what_is_not_writable() {
-        let (dir, project) = place(&["vault", ".vscode -> vault", ".idea -> ../key", "out -> ../key"]);
-        let home = dir.path().canonicalize().unwrap();
-        fs::write(home.join("key"), "").unwrap();
-        let access = |flags: &dyn Fn(&mut Layer), path: &Path| {
-            let mut layer = Layer::flags();
-            flags(&mut layer);
-            let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
-            let tree = Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() })?;
-            Ok::<_, TreeError>(tree.decide(path).map(|(_, node)| node.access))
-        };
-        let hide = |f: &mut Layer| {
-            f.exclude("vault");
-            f.exclude("~/key");
-        };
-        assert_eq!(access(&hide, &project.join("vault")).unwrap(), Some(Access::Exclude));
-        assert_eq!(access(&hide, &home.join("key")).unwrap(), Some(Access::Exclude));
-        // What it leads to can be named itself.
-        assert_eq!(access(&|f| f.rw("~/key"), &home.join("key")).unwrap(), Some(Access::Rw));
-        assert_eq!(access(&|f| f.rw("ou*"), &home.join("key")).unwrap(), Some(Access::Ro));
-        assert!(matches!(access(&|f| f.rw("out"), &home.join("key")), Err(TreeError::LinkInWritable { .. })));
-    }
-
-    #[test]
-    fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown() {
-        use std::os::unix::fs::PermissionsExt;
-        let base = std::env::current_dir().unwrap();
-        let dir = tempfile::tempdir_in(&base).unwrap();
-        let top = dir.path().canonicalize().unwrap();
-        let (home, workdir, barred) = (top.join("home"), top.join("p"), top.join("barred"));
-        for dir in [&home, &workdir, &barred, &barred.join("shown")] {
-            fs::create_dir_all(dir).unwrap();
-        }
-        fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(&barred, fs::Permissions::from_mode(0o700)).unwrap();
-        let mut layer = Layer::flags();
-        layer.ro(barred.join("shown").to_str().unwrap());
-        let policy = resolve(Inputs::new(workdir, home.clone(), layer)).unwrap().policy;
-        let access = |stranger, path: &Path| {
-            let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
-            Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
-        };
-        let shown = barred.join("shown");
-        assert_eq!(access(true, &barred.join("other")), Some((barred.clone(), Access::Exclude)));
-        assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));
-        assert_eq!(access(false, &shown.join("x")), Some((shown, Access::Ro)));
-        assert!(access(false, &barred.join("other")).is_none_or(|(at, _)| at != barred));
-    }
-
-    #[test]
-    fn a_loop_of_links_is_an_error() {
-        let (_dir, project) = place(&["a -> b", "b -> a"]);
-        assert!(matches!(decisions(&project, |f| f.ro("a")), Err(TreeError::Lookup { .. })));
-    }
-
-    #[test]
-    fn what_is_missing_outside_writable_places_needs_nothing() {
-        let (dir, project) = place(&[]);
-        let outside = dir.path().canonicalize().unwrap().join("q");
-        fs::create_dir(&outside).unwrap();
-        let path = outside.join("x").display().to_string();
-        assert_eq!(decisions(&project, |f| f.exclude(&path)).unwrap(), [""; 0]);
-        assert_eq!(decisions(&project, |f| f.exclude("x")).unwrap(), ["exclude absent x"]);
-        assert!(matches!(decisions(&project, |f| f.rw("x")), Err(TreeError::Missing { .. })));
-    }
-
-    #[test]
-    fn a_second_name_of_a_hidden_file_is_an_error() {
-        let (_dir, project) = place(&["secret"]);
-        assert_eq!(decisions(&project, |f| f.exclude("secret")).unwrap(), ["exclude present secret"]);
-        fs::hard_link(project.join("secret"), project.join("other")).unwrap();
-        assert!(matches!(decisions(&project, |f| f.exclude("secret")), Err(TreeError::HardLinked { links: 2, .. })));
-    }
-
-    #[test]
-    fn other_mounts_of_a_hidden_file_are_hidden() {
-        let (dir, project) = place(&["secret"]);
-        let base = dir.path().canonicalize().unwrap();
-        fs::create_dir_all(base.join("alias/p")).unwrap();
-        fs::write(base.join("alias/p/secret"), "").unwrap();
-        let mount = |at: &Path, root: &str| crate::facts::MountPoint {
-            device: "8:1".into(),
-            root: root.into(),
-            at: at.to_path_buf(),
-            read_only: false,
-            fs_type: "ext4".into(),
-        };
-        let facts = Facts {
-            home: base.clone(),
-            uid: 1,
-            mounts: vec![mount(Path::new("/"), "/"), mount(&base.join("alias"), base.to_str().unwrap())],
-            ..Facts::default()
-        };
-        let mut layer = Layer::flags();
-        layer.exclude("secret");
-        let policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
-        let tree = Tree::new(&policy, &facts).unwrap();
-        let (_, node) = tree.decide(&base.join("alias/p/secret")).unwrap();
-        assert_eq!(node.access, Access::Exclude);
-    }
-
-    #[test]
-    fn working_directories_that_are_refused() {
-        let (dir, project) = place(&["in/"]);
-        let home = dir.path().canonicalize().unwrap();
-        let at = |workdir: &Path, flags: &dyn Fn(&mut Layer)| {
-            let mut layer = Layer::flags();
-            flags(&mut layer);
-            let policy = resolve(Inputs::new(workdir.to_path_buf(), home.clone(), layer)).map(|r| r.policy);
-            policy.map(|policy| Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }))
-        };
-        // Refused by the layers or by the tree, but always refused.
-        let inside = at(&project.join("in"), &|f| f.exclude(project.to_str().unwrap()));
-        assert!(inside.is_err() || inside.unwrap().is_err());
-        assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
-        assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
-        assert!(at(&project, &|_| {}).unwrap().is_ok());
-        // In `/tmp`, which every box has of its own.
-        let base_taken_away = |f: &mut Layer| f.preset("!@base").unwrap();
-        let shown = |f: &mut Layer| {
-            base_taken_away(f);
-            f.ro(".");
-        };
-        if project.starts_with("/tmp") {
-            assert!(matches!(at(&project, &base_taken_away).unwrap(), Err(TreeError::WorkdirNotShown(_))));
-        }
-        assert!(at(&project, &shown).unwrap().is_ok());
-    }
 }

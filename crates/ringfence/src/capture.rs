@@ -39,7 +39,12 @@ impl Capture {
 
     /// How many bytes came.
     pub fn total(&self) -> u64 {
-        self.head.len() as u64 + self.dropped + self.tail.len() as u64
+        (self.head.len() + self.tail.len()) as u64 + self.dropped
+    }
+
+    /// What is kept: the head, and what came last.
+    pub fn parts(&self) -> (&[u8], Vec<u8>) {
+        (&self.head, self.tail.iter().copied().collect())
     }
 
     /// What is kept from a position of the stream on: how much of it is missing there, and the next bytes.
@@ -56,11 +61,6 @@ impl Capture {
             None => (skipped, &front[from(front, start)..]),
             Some(start) => (skipped, &back[from(back, start)..]),
         }
-    }
-
-    /// What is kept: the head, and what came last.
-    pub fn parts(&self) -> (&[u8], Vec<u8>) {
-        (&self.head, self.tail.iter().copied().collect())
     }
 
     /// Head and tail, one after the other; where something was dropped, `gap` stands between them.

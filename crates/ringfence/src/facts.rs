@@ -18,7 +18,8 @@ pub enum FactsError {
 
 /// Facts of this host and of the calling process.
 pub fn gather() -> Result<Facts, FactsError> {
-    crate::keeper::sweep(&crate::keeper::registry());
+    let registry = crate::keeper::registry();
+    crate::keeper::sweep(&registry);
     let read = |path: &'static str| read(path).map_err(|source| FactsError::Read { path, source });
     let env: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
@@ -32,6 +33,7 @@ pub fn gather() -> Result<Facts, FactsError> {
         home,
         env,
         mounts: MountPoint::parse(&read("/proc/self/mountinfo")?),
+        registry,
         sockets: bound_sockets(&read("/proc/net/unix")?),
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
     })

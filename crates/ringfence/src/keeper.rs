@@ -9,6 +9,8 @@
 //! crash left is cleared by the next start. Only empty directories and files of exactly our mode and length are removed,
 //! and never through a symlink.
 
+mod removal;
+
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use removal::remove;
 use ringfence_linux::sys::{self, Beside};
 use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
 use ringfence_policy::rules::Kind;
@@ -374,29 +377,6 @@ fn make(stub: &Stub) -> io::Result<()> {
     }
 }
 
-/// Removes a name that is still exactly what we made. The path ends with a NUL. Its directories are walked without following
-/// a symlink: the project may have been changed by what ran in it.
-fn remove(kind: u8, path: &mut [u8]) {
-    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return };
-    path[slash] = 0;
-    let (parent, name) = path.split_at(slash + 1);
-    let parent = if slash == 0 { c"/" } else { CStr::from_bytes_with_nul(parent).unwrap_or(c"") };
-    let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(parent) = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) else { return };
-    if kind == b'd' || kind == GROUP {
-        // Refused by the kernel unless it is an empty directory.
-        let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
-        return;
-    }
-    let Ok(data) = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
-    let regular = data.st_mode & libc::S_IFMT == libc::S_IFREG;
-    let length = i64::from(kind.wrapping_sub(b'0'));
-    if regular && data.st_size == length && data.st_mode & 0o7777 == STUB_FILE_MODE && data.st_nlink == 1 {
-        let _ = rustix::fs::unlinkat(&parent, name, AtFlags::empty());
-    }
-}
-
 /// Removes a control group as soon as the last process in it is gone; process 1 dies with its owner, and the rest with it.
 fn remove_group(path: &CStr) {
     let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -428,8 +408,8 @@ pub(crate) fn own_directory(path: &Path) -> Result<(), KeeperError> {
     if ours { Ok(()) } else { Err(KeeperError::NotOurs(path.to_path_buf())) }
 }
 
-/// Where this user's lists are: not visible in any box, gone at the next boot. Not asked of the environment: two boxes with
-/// different ones must still find each other.
+/// Where this user's lists are: hidden from every box. Not asked of the environment: two boxes with different ones must still
+/// find each other.
 pub fn registry() -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
     let usable = |dir: &Path| {
@@ -440,6 +420,18 @@ pub fn registry() -> PathBuf {
     match uid {
         0 if usable(Path::new("/run")) => PathBuf::from("/run/ringfence-keeper"),
         _ if usable(&runtime) => runtime.join("ringfence"),
-        _ => PathBuf::from(format!("/tmp/ringfence-{uid}")),
+        _ => shared(PathBuf::from(format!("/tmp/ringfence-{uid}")), uid),
     }
 }
+
+/// In `/tmp` anybody can take the name first. Then it is in the home of the account, where nobody else can.
+fn shared(place: PathBuf, uid: u32) -> PathBuf {
+    let taken = fs::symlink_metadata(&place).is_ok_and(|m| m.uid() != uid || !m.is_dir());
+    match crate::facts::account_home(uid).filter(|_| taken) {
+        Some(home) => home.join(".ringfence-boxes"),
+        None => place,
+    }
+}
+
+#[cfg(test)]
+mod tests;

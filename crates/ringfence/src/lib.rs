@@ -12,6 +12,7 @@ mod keeper;
 pub mod records;
 pub mod report;
 pub mod session;
+pub mod skills;
 pub mod supervise;
 
 pub use capture::Capture;

@@ -10,26 +10,85 @@ pub mod run;
 pub mod session;
 pub mod trust;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use ringfence::policy::suggest::Suggestion;
 
 use crate::failure::{Failure, Kind};
 use crate::output;
 
 /// Says what is wrong with the command line, or prints the help that was asked for.
 pub fn usage(error: &clap::Error) -> ExitCode {
-    let text = error.render().to_string().replace("\n  tip: ", "\nhint: ");
-    if error.use_stderr() {
-        output::say(text.trim_end());
-        if std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json") {
-            let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let failure = Failure::new(Kind::Usage, message);
+    let text = error.render().to_string();
+    if !error.use_stderr() {
+        return match output::data(&text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => ExitCode::from(failure.kind.exit_code()),
+        };
+    }
+    let hint = hint(error, std::env::args_os().skip(1));
+    // A flag that is not ours is hardly ever meant for the command.
+    let lines = text.lines().filter(|line| !line.starts_with("  tip: to pass '-"));
+    let mut said: String = lines.map(|line| line.replacen("  tip: ", "hint: ", 1) + "\n").collect();
+    if let Some(hint) = &hint {
+        let at = said.find("\n\n").map_or(said.len(), |at| at + 1);
+        said.insert_str(at, &format!("hint: {hint}\n"));
+    }
+    output::say(said.replace("\n\n\n", "\n\n").trim_end());
+    if asked_for_json() {
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let failure = Failure::new(Kind::Usage, message);
+        let failure = hint.into_iter().fold(failure, Failure::hint);
+        if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
             // Said on stderr already.
             let _ = output::json(&run::Summary::failed(failure.describe()));
+        } else {
+            failed_in_json(&failure);
         }
-        return ExitCode::from(Kind::Usage.exit_code());
     }
-    match output::data(&text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ExitCode::from(failure.kind.exit_code()),
+    ExitCode::from(Kind::Usage.exit_code())
+}
+
+/// Whether one JSON object was asked for, also on a command line that cannot be understood.
+pub fn asked_for_json() -> bool {
+    std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json")
+}
+
+/// A failure for programs. For people it is on stderr.
+pub fn failed_in_json(failure: &Failure) {
+    // Said on stderr already.
+    let _ = output::json(&serde_json::json!({ "status": "failed", "error": failure.describe() }));
+}
+
+/// What was probably meant.
+fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<String> {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+            let line: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+            Some(format!("to run it in a sandbox: ringfence run -- {}", line.join(" ")))
+        }
+        ErrorKind::UnknownArgument => {
+            let switch = context(ContextKind::InvalidArg)?.strip_prefix("--no-")?;
+            SWITCHES.contains(&switch).then(|| format!("write `--{switch}=false`"))
+        }
+        ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.starts_with("--engine") => {
+            let value = context(ContextKind::InvalidValue)?;
+            // The program by whose name people know the engine.
+            let engine = if value == "bwrap" { "bubblewrap" } else { value };
+            match Suggestion::among(engine, ["auto", "native", "bubblewrap"]) {
+                Suggestion::Nearest(name) => Some(format!("did you mean `{name}`?")),
+                Suggestion::OneOf(_) => None,
+            }
+        }
+        _ => None,
     }
 }
+
+/// Flags that are on or off.
+const SWITCHES: [&str; 4] = ["network", "docker", "nesting", "strict"];

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use ringfence::denials::Denial;
+use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
-use ringfence::policy::plan::{self, Plan};
+use ringfence::policy::plan::{self, Mount, Plan};
 use ringfence::session::Output;
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
 use rustix::io::Errno;
@@ -48,6 +50,9 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     };
     situation.warn(args.verbose);
     let command = command(args, &situation);
+    if !args.dry_run {
+        record::prepare(&situation);
+    }
     let (plan, engine, mut report) = match planned(&situation, &command) {
         Ok(planned) => planned,
         Err(failure) => {
@@ -69,6 +74,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     }
     let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
+    let started = SystemTime::now();
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {
         Ok(executed) => executed,
@@ -89,13 +95,18 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if let Some(note) = note(outcome, &plan) {
         output::say(&note);
     }
+    for line in repositories(&plan, &situation, started) {
+        output::say(&line);
+    }
     Ok(ExitCode::from(exit_code(outcome)))
 }
 
 /// The plan, and the engine that will keep it.
 fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
-    let plan = plan::plan(&situation.resolved.policy, &situation.facts, command)?;
-    let (engine, report) = engines::select(situation.choice()?, &plan, &situation.facts)?;
+    let choice = situation.choice()?;
+    let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)
+        .map_err(|error| situation.explain_plan_error(error))?;
+    let (engine, report) = engines::select(choice, &plan, &situation.facts)?;
     Ok((plan, engine, report))
 }
 
@@ -236,6 +247,27 @@ fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
     }
     let line = |d: &Denial| format!("ringfence: denied: {} `{}` ({}); {} allows it", d.act, d.object, d.rule, d.allow);
     outcome.denied.iter().map(line).collect()
+}
+
+/// Repositories below this one that the command made or changed, and that git goes into by itself: a `git status` outside,
+/// or a prompt, would do what their configuration says.
+fn repositories(plan: &Plan, situation: &Situation, started: SystemTime) -> Vec<String> {
+    let policy = &situation.resolved.policy;
+    // The clock of file systems is coarse.
+    let since = started.checked_sub(Duration::from_millis(20)).unwrap_or(started);
+    let changed = git::changed_since(&policy.workdir, &situation.facts.home, since);
+    // What was protected is as it was.
+    let protected =
+        |dir: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(dir)));
+    let line = |dir: &PathBuf| {
+        let place = dir.join(".git");
+        format!(
+            "ringfence: warning: `{}` was made or changed, and git goes into it by itself: read its configuration and \
+             hooks before you use git outside",
+            place.display()
+        )
+    };
+    changed.iter().filter(|dir| !protected(&dir.join(".git"))).map(line).collect()
 }
 
 /// One sentence when a limit ended the command.

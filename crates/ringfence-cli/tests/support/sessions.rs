@@ -84,6 +84,16 @@ pub fn running(text: &str) -> Vec<i32> {
     processes().into_iter().filter(|pid| *pid != own && has(pid)).collect()
 }
 
+/// So many seconds that no other test process sleeps.
+pub fn seconds(number: u32) -> String {
+    format!("{}{number:02}", 100_000 + std::process::id())
+}
+
+/// Who sleeps so long.
+pub fn sleeping(seconds: &str) -> Vec<i32> {
+    running(&format!("sleep\0{seconds}"))
+}
+
 pub fn kill(pid: i32, signal: i32) {
     // It may have ended this moment.
     let _ = ringfence_linux::sys::kill(pid, signal);

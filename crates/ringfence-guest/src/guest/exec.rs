@@ -10,16 +10,19 @@ use ringfence_linux::sys::{self, PointerList, Stack};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::link::Taken;
-use super::reapers::Report;
+use super::reapers::{Note, Report};
 use super::streams::{Ending, Sink, Source};
 use super::{Context, Fault, Flow, Part};
 
 /// What a reaper is told. Descriptors come with it: the terminal, or three of them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
+    /// Differs from every other one's.
+    pub number: u64,
     /// `RLIMIT_*` and value.
     pub limits: Vec<(u32, u64)>,
     pub exec: message::Exec,
@@ -42,6 +45,8 @@ pub struct Exec {
     closed: bool,
     /// Looks after it. None when it was killed, or when nothing is left to look after.
     reaper: Option<i32>,
+    /// The number of the order that the reaper got.
+    order: u64,
     pid: Option<i32>,
     input: Option<Sink>,
     outputs: [Option<Output>; 2],
@@ -72,6 +77,7 @@ impl Exec {
             stream,
             closed: false,
             reaper: None,
+            order: 0,
             pid: None,
             input: None,
             outputs: [None, None],
@@ -86,7 +92,13 @@ impl Exec {
             Some(size) => vec![new.open_terminal(size).map_err(|errno| (Step::Terminal, errno))?],
             None => new.open_pipes(exec.stdin, cx).map_err(fork)?,
         };
-        let order = Order { limits: cx.settings.as_ref().map(|s| s.limits.clone()).unwrap_or_default(), exec };
+        cx.orders += 1;
+        new.order = cx.orders;
+        let order = Order {
+            number: cx.orders,
+            limits: cx.settings.as_ref().map(|s| s.limits.clone()).unwrap_or_default(),
+            exec,
+        };
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
         let fds: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
         new.reaper = Some(cx.reapers.order(key, &order, &fds, &cx.epoll).map_err(fork)?);
@@ -378,11 +390,15 @@ impl Exec {
     }
 
     /// Its reaper was killed. What is left of the command is the guest's child now.
-    pub fn lost(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
-        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    pub fn lost(&mut self, key: u64, note: Note, cx: &mut Context) -> Result<Flow, Fault> {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
         self.reaper = None;
         if self.ended.is_some() {
             return self.finish(key, cx);
+        }
+        if note.order == self.order {
+            self.started(note.pid, cx);
+            self.arm(key, cx)?;
         }
         let Some(pid) = self.pid else {
             return self.report(key, Report::Failed { step: Step::Fork, errno: Errno::OWNERDEAD.raw_os_error() }, cx);
@@ -428,7 +444,7 @@ fn window(size: Size) -> rustix::termios::Winsize {
 }
 
 /// Starts a command; its process id. In the reaper.
-pub fn start(order: Order, fds: Vec<OwnedFd>, stack: &Stack) -> Result<i32, Failure> {
+pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> Result<i32, Failure> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| (Step::Refuse, Errno::INVAL));
     let list = |strings: Vec<Vec<u8>>| strings.into_iter().map(text).collect::<Result<Vec<_>, _>>();
     let exec = order.exec;
@@ -437,6 +453,9 @@ pub fn start(order: Order, fds: Vec<OwnedFd>, stack: &Stack) -> Result<i32, Fail
     let arguments = list(exec.argv)?;
     let rest = arguments[1..].to_vec();
     let command = Command {
+        number: order.number,
+        reaper: rustix::process::getpid(),
+        note,
         cwd: text(exec.cwd)?,
         argv: PointerList::new(arguments),
         env: PointerList::new(list(exec.env)?),
@@ -467,7 +486,10 @@ fn candidates(name: &[u8], env: &[Vec<u8>]) -> Vec<Vec<u8>> {
     directories.map(|dir| [dir, b"/", name].concat()).collect()
 }
 
-struct Command {
+struct Command<'a> {
+    number: u64,
+    reaper: Pid,
+    note: &'a OwnedFd,
     cwd: CString,
     argv: PointerList,
     env: PointerList,
@@ -476,7 +498,7 @@ struct Command {
     fds: Vec<OwnedFd>,
 }
 
-impl Command {
+impl Command<'_> {
     /// Tries one program after the other; says which one it failed for.
     fn start(&self, programs: &[CString], stack: &Stack) -> Result<i32, (Step, Errno, usize)> {
         let mut failure = None;
@@ -523,7 +545,12 @@ impl Command {
         for (resource, value) in &self.limits {
             sys::set_rlimit(*resource, *value).map_err(fork)?;
         }
-        sys::reset_signals().map_err(fork)
+        sys::reset_signals().map_err(fork)?;
+        // Noted first, looked at then: a reaper that is still there was not killed before the note was written. Else the
+        // guest may have given this process up, and nothing must come of it.
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        Note { order: self.number, pid }.write(self.note).map_err(fork)?;
+        if rustix::process::getppid() == Some(self.reaper) { Ok(()) } else { Err((Step::Fork, Errno::OWNERDEAD)) }
     }
 
     /// Returns only when none could be executed.

@@ -101,6 +101,8 @@ pub struct Context {
     settings: Option<Settings>,
     /// Names for files that are not complete.
     files: u64,
+    /// Orders that reapers got.
+    orders: u64,
 }
 
 /// What a stream is for.
@@ -154,6 +156,8 @@ pub fn connect(path: &std::ffi::OsStr) -> Result<(), Fault> {
 pub fn run() -> Result<(), Fault> {
     let at = |what| move |errno| Fault::System { what, errno };
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(at("hide"))?;
+    // Else it is called by what it was executed from.
+    rustix::thread::set_name(c"guest").map_err(at("take a name"))?;
     sys::close_range(3, u32::MAX, false).map_err(at("close descriptors"))?;
     // None of them means anything here but that a child ended, and that is asked for.
     let _blocked = sys::SignalsBlocked::new().map_err(at("block signals"))?;
@@ -176,7 +180,7 @@ pub fn run() -> Result<(), Fault> {
     let processes = Processes::open().map_err(at("open /proc"))?;
     let mut link = Link::new(socket);
     link.message(0, &Hello { version: VERSION });
-    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None, files: 0 };
+    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None, files: 0, orders: 0 };
     let mut guest = Guest {
         cx,
         children,
@@ -476,8 +480,8 @@ impl Guest {
                 self.reports(child.pid)?;
             }
             match self.cx.reapers.reaped(child.pid) {
-                Some(Some(key)) => self.with(key, |stream, cx| match stream {
-                    Stream::Exec(exec) => exec.lost(key, cx),
+                Some(Some((key, note))) => self.with(key, |stream, cx| match stream {
+                    Stream::Exec(exec) => exec.lost(key, note, cx),
                     Stream::Task(_) => Ok(Flow::Goes),
                 })?,
                 Some(None) => {}

@@ -14,6 +14,7 @@ use std::time::Duration;
 use ringfence_guest::message::Step;
 use ringfence_linux::sys::{self, Fork, Stack, Waited};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -55,6 +56,8 @@ pub enum Report {
 #[derive(Debug)]
 struct Reaper {
     socket: OwnedFd,
+    /// Which process the last order became, in a file in memory: known also when the reaper is killed before it could tell.
+    note: OwnedFd,
     /// The stream whose command it looks after.
     owner: Option<u64>,
     /// What of its order did not fit into the socket.
@@ -86,9 +89,10 @@ impl Reapers {
     fn make(&mut self, epoll: &OwnedFd) -> Result<i32, Errno> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let note = rustix::fs::memfd_create(c"reaper", MemfdFlags::CLOEXEC)?;
         match sys::fork(0)? {
             Fork::Child => {
-                let code = match serve(theirs) {
+                let code = match serve(theirs, note) {
                     Ok(()) => 0,
                     Err(_) => 1,
                 };
@@ -98,7 +102,7 @@ impl Reapers {
                 let pid = pid.as_raw_nonzero().get();
                 rustix::io::ioctl_fionbio(&ours, true)?;
                 epoll::add(epoll, &ours, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::IN)?;
-                self.all.insert(pid, Reaper { socket: ours, owner: None, rest: Vec::new() });
+                self.all.insert(pid, Reaper { socket: ours, note, owner: None, rest: Vec::new() });
                 Ok(pid)
             }
         }
@@ -192,12 +196,13 @@ impl Reapers {
         }
     }
 
-    /// A child of the guest's ended. `None`: it was no reaper. Else the stream that it left alone, if any.
-    pub fn reaped(&mut self, pid: i32) -> Option<Option<u64>> {
+    /// A child of the guest's ended. `None`: it was no reaper. Else the stream that it left alone, if any, and what it had
+    /// noted.
+    pub fn reaped(&mut self, pid: i32) -> Option<Option<(u64, Note)>> {
         self.starved = false;
         let reaper = self.all.remove(&pid)?;
         self.idle.retain(|idle| *idle != pid);
-        Some(reaper.owner)
+        Some(reaper.owner.map(|owner| (owner, Note::read(&reaper.note))))
     }
 
     pub fn is_reaper(&self, pid: i32) -> bool {
@@ -205,16 +210,44 @@ impl Reapers {
     }
 }
 
+/// Which process an order became. The process writes it itself, before it becomes the command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Note {
+    pub order: u64,
+    pub pid: i32,
+}
+
+impl Note {
+    pub fn write(self, file: &OwnedFd) -> Result<(), Errno> {
+        let mut bytes = [0u8; 12];
+        bytes[..8].copy_from_slice(&self.order.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.pid.to_le_bytes());
+        rustix::io::pwrite(file, &bytes, 0).map(drop)
+    }
+
+    fn read(file: &OwnedFd) -> Note {
+        let mut bytes = [0u8; 12];
+        match rustix::io::pread(file, &mut bytes, 0) {
+            Ok(12) => {
+                let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+                Note { order: u64::from_le_bytes([a, b, c, d, e, f, g, h]), pid: i32::from_le_bytes([i, j, k, l]) }
+            }
+            // Nothing was noted yet.
+            _ => Note::default(),
+        }
+    }
+}
+
 /// The life of a reaper: order, command, report, again. Ends when the guest does.
-fn serve(guest: OwnedFd) -> Result<(), Errno> {
-    sys::close_all_but(&[guest.as_raw_fd()]);
+fn serve(guest: OwnedFd, note: OwnedFd) -> Result<(), Errno> {
+    sys::close_all_but(&[guest.as_raw_fd(), note.as_raw_fd()]);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut bytes = Vec::new();
     let stack = Stack::new();
     loop {
         let fds = receive(&guest, &mut bytes)?;
         let order: Order = postcard::from_bytes(&bytes).map_err(|_| Errno::PROTO)?;
-        match exec::start(order, fds, &stack) {
+        match exec::start(order, fds, &note, &stack) {
             Err((step, errno)) => say(&guest, Report::Failed { step, errno: errno.raw_os_error() })?,
             Ok(pid) => look_after(&guest, pid)?,
         }

@@ -195,6 +195,10 @@ static PRCTL: Check = Check::Match {
     otherwise: &NO_SUCH_OPTION,
 };
 
+// Not of process 1, which looks after all others as their equal: any of them could set a limit that it dies of.
+static LIMITS: Check =
+    Check::Match { word: Word::Low(0), mask: ANY, cases: &[Case::Is(&[1], &REFUSED)], otherwise: &ALLOW };
+
 // PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE, and 0xffffffff which only asks.
 static PERSONALITY: Check = Check::Match {
     word: Word::Low(0),
@@ -335,8 +339,9 @@ pub static GROUPS: &[Group] = &[
         ("sched_get_priority_min", 147, 126), ("sched_rr_get_interval", 148, 127), ("sched_setaffinity", 203, 122),
         ("sched_getaffinity", 204, 123), ("sched_setattr", 314, 274), ("sched_getattr", 315, 275),
         ("getpriority", 140, 141), ("setpriority", 141, 140), ("ioprio_set", 251, 30), ("ioprio_get", 252, 31),
-        ("getrlimit", 97, 163), ("setrlimit", 160, 164), ("prlimit64", 302, 261), ("getrusage", 98, 165),
+        ("getrlimit", 97, 163), ("setrlimit", 160, 164), ("getrusage", 98, 165),
     ] },
+    Group { rule: Rule::When(&LIMITS), calls: &[("prlimit64", 302, 261)] },
     // Time: read, sleep, timers. adjtimex and clock_adjtime read without a capability; setting stands below.
     Group { rule: Rule::Allow, calls: &[
         ("time", 201, NO), ("gettimeofday", 96, 169), ("clock_gettime", 228, 113), ("clock_getres", 229, 114),

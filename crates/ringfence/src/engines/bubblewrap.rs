@@ -16,7 +16,7 @@ use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::setup::{Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
-use ringfence_linux::{seccomp, starter, userns};
+use ringfence_linux::{seccomp, starter};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{MARKER_DIR, Mount, Plan, Stub};
@@ -24,7 +24,7 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
-use super::identity::{HostIds, by_root};
+use super::identity::{self, HostIds, by_root};
 use super::{
     Engine, EngineError, StdioSpec, c_path, c_string, limit, mounts_on, pointers, stdio_parts, symlink_in_bind,
 };
@@ -233,13 +233,17 @@ impl Staged {
         let mut sources: Vec<(PathBuf, Kind)> = sources.collect();
         // Parents before children; a tree brings all below it along.
         sources.sort_by(|(a, _), (b, _)| a.cmp(b));
-        sources.dedup_by(|(below, _), (above, _)| below.starts_with(above));
+        // Save where another's files begin, whose ids are mapped otherwise.
+        let ids = |path: &Path| identity::ids(plan, path);
+        sources.dedup_by(|(below, _), (above, _)| below.starts_with(&*above) && ids(below) == ids(above));
         Self(sources)
     }
 
     /// Where `bwrap` finds what is to be bound.
     fn place(&self, source: &Path) -> PathBuf {
-        let found = self.0.iter().enumerate().find_map(|(i, (tree, _))| Some((i, source.strip_prefix(tree).ok()?)));
+        // The innermost: trees are in order.
+        let found =
+            self.0.iter().enumerate().rev().find_map(|(i, (tree, _))| Some((i, source.strip_prefix(tree).ok()?)));
         match found {
             None => source.to_path_buf(),
             Some((index, below)) if below.as_os_str().is_empty() => Path::new(STAGING).join(index.to_string()),
@@ -247,12 +251,12 @@ impl Staged {
         }
     }
 
-    fn steps(&self) -> Result<Vec<Step>, EngineError> {
+    fn steps(&self, plan: &Plan) -> Result<Vec<Step>, EngineError> {
         let tmpfs = Tmpfs::new(0o711, 1 << 20, 4096, None);
         let mut steps = vec![Step::Staging { at: c_path(Path::new(STAGING))?, tmpfs }];
         for (source, kind) in &self.0 {
             let (at, directory) = (c_path(&self.place(source))?, *kind == Kind::Dir);
-            steps.push(Step::Stage { source: c_path(source)?, at, directory });
+            steps.push(Step::Stage { source: c_path(source)?, at, directory, ids: identity::ids(plan, source) });
         }
         Ok(steps)
     }
@@ -296,7 +300,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
     }
     files.insert(0, starter::sealed_file(c"ringfence", &words).map_err(failed)?);
     let from_root = by_root(facts).then(|| from_root(plan, facts)).transpose()?;
-    let steps = if from_root.is_some() { staged.steps()? } else { Vec::new() };
+    let steps = if from_root.is_some() { staged.steps(plan)? } else { Vec::new() };
     let (reader, messages) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
             .map_err(failed)?;
@@ -341,9 +345,8 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
 /// Whom process 1 becomes when root starts it, so that the command is nobody on the host.
 fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
     let ids = HostIds::for_this_process();
-    let idmap = userns::create(&ids.mount_ranges(facts.uid, plan.uid), &ids.mount_ranges(facts.gid, plan.gid))
-        .map_err(EngineError::UserNamespace)?;
-    Ok(FromRoot { idmap, uid: ids.host(plan.uid), gid: ids.host(plan.gid) })
+    let idmaps = ids.idmaps(plan, facts)?;
+    Ok(FromRoot { idmaps, uid: ids.host(plan.uid), gid: ids.host(plan.gid) })
 }
 
 /// The one command that builds the same box, to be pasted into a shell. Values that come from the caller's environment are
@@ -351,15 +354,11 @@ fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
 pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
     let bwrap = find()?;
     let mut out = String::new();
-    let mut as_user = String::new();
     if by_root(facts) {
-        let ids = HostIds::for_this_process();
-        let (uid, gid) = (ids.host(plan.uid), ids.host(plan.gid));
-        let _ = writeln!(
-            out,
-            "# Ringfence also maps the ids of bound files to {uid}:{gid}; this command sees them as a stranger does."
-        );
-        as_user = format!("setpriv --reuid={uid} --regid={gid} --clear-groups ");
+        // There is no argument of bwrap for it, and as a stranger the box could not see what root alone may.
+        let lines = "# Pasted by root, the command has root's id on the host, without any capability. Ringfence gives it an\n\
+                     # id of its own there, and maps the ids of bound files, which bwrap cannot do.\n";
+        out.push_str(lines);
     }
     let mut files = Files::default();
     let mut lines: Vec<String> = Vec::new();
@@ -396,7 +395,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     let _ = writeln!(out, "clear() {{ {clear}rm -rf \"$d\"; }}; trap clear EXIT");
     out += &make;
     out += &files.script();
-    let _ = writeln!(out, "{as_user}env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
+    let _ = writeln!(out, "env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
     Ok(out)
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
-use ringfence_linux::setup::{Room, StandIn, Step, Tmpfs};
+use ringfence_linux::setup::{Ids, Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::Stack;
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
@@ -19,7 +19,7 @@ use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 
-use super::identity::{HostIds, by_root};
+use super::identity::{self, HostIds, by_root};
 use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, limit, pointers, stdio_parts};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
@@ -42,7 +42,7 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 source: c_path(source)?,
                 target: inside(target)?,
                 writable: *writable,
-                idmap: ids.is_some(),
+                ids: if ids.is_some() { identity::ids(plan, source) } else { Ids::AsTheyAre },
             }),
             Mount::Tmpfs { target, mode, .. } if is_sealed(plan, target) => steps.fixed(target, *mode)?,
             Mount::Tmpfs { target, mode, size, inodes } => steps.private(target, *mode, *size, *inodes)?,
@@ -169,8 +169,8 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec,
         Some(ids) => {
             let prepare = |uids: &[_], gids: &[_]| userns::create(uids, gids).map_err(EngineError::UserNamespace);
             let userns = prepare(&[ids.range()], &[ids.range()])?;
-            let idmap = prepare(&ids.mount_ranges(facts.uid, plan.uid), &ids.mount_ranges(facts.gid, plan.gid))?;
-            Identity::Entered { userns, idmap, uid: plan.uid, gid: plan.gid }
+            let idmaps = ids.idmaps(plan, facts)?;
+            Identity::Entered { userns, idmaps, uid: plan.uid, gid: plan.gid }
         }
         None => {
             namespaces |= libc::CLONE_NEWUSER;

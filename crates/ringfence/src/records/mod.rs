@@ -6,6 +6,7 @@
 //! the caller's to say; nothing here looks for a home directory.
 
 mod database;
+mod fold;
 pub mod journal;
 mod migrations;
 mod owner;

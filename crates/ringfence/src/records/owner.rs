@@ -37,7 +37,7 @@ impl Caller {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: i32,
-    /// In ticks since the machine started.
+    /// In ticks since the machine started; 0 when that could not be found out.
     pub start: u64,
     /// This start of the machine.
     pub boot: String,
@@ -64,7 +64,7 @@ impl Owner {
             return false;
         }
         match start(format!("/proc/{}/stat", self.pid).as_ref()) {
-            Some(start) => start != self.start,
+            Some(start) => self.start != 0 && start != self.start,
             None => !Path::new(&format!("/proc/{}", self.pid)).exists(),
         }
     }

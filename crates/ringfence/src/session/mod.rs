@@ -340,7 +340,7 @@ impl Sessions {
         let until = std::time::Instant::now() + MAKING;
         loop {
             match Link::connect(id, &path) {
-                Ok(link) => return Ok(Session { link }),
+                Ok(link) => return Ok(Session { link, place }),
                 Err(error) if absent(&error) => {}
                 Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
             }
@@ -444,6 +444,7 @@ fn start_in(
 #[derive(Debug, Clone)]
 pub struct Session {
     link: Link,
+    place: Place,
 }
 
 impl Session {
@@ -532,6 +533,11 @@ impl Session {
             Err(error) => return Err(error),
         }
         self.link.closed().await;
+        // The last thing that a supervisor gives up is its lock, a moment after its sockets.
+        let until = std::time::Instant::now() + MAKING;
+        while self.place.lives(self.id()) && std::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         Ok(())
     }
 

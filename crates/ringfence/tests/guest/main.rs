@@ -4,6 +4,9 @@
 mod commands;
 mod files;
 mod host;
+mod life;
+mod load;
+mod walls;
 
 use host::{Host, Place};
 

@@ -234,3 +234,6 @@ fn volumes_of(plan: &Plan, slug: &str) -> Result<Vec<(ringfence_policy::plan::Vo
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests;

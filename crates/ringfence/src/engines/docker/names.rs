@@ -48,11 +48,6 @@ impl Name {
         Name(format!("{PREFIX}-bridge"))
     }
 
-    #[cfg(test)]
-    pub(super) fn test(name: &str) -> Name {
-        Name(name.to_owned())
-    }
-
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -143,8 +143,7 @@ impl Supervisor {
                 let duration = execution.started.elapsed();
                 // The kernel's count, off the way of a command that did well.
                 let kills_before = execution.kills_before;
-                let killed = exited.status != 0
-                    && self.running.as_ref().is_some_and(|running| running.usage().killed_for_memory > kills_before);
+                let killed = exited.status != 0 && self.kills_now() > kills_before;
                 self.look_at_kills = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(

@@ -134,6 +134,8 @@ const STALLED: Duration = Duration::from_secs(30);
 const HIGH: usize = 8 << 20;
 /// How often a tree without a control group is counted, while something runs.
 const LOOK: Duration = Duration::from_millis(50);
+/// So many looks in a row may find too much memory, with a process killed at each, before the box is.
+const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -169,6 +171,9 @@ pub(super) struct Supervisor {
     /// Kills for memory so far; looked up when an execution has ended.
     kills: u64,
     look_at_kills: bool,
+    /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
+    killed: u64,
+    over: u32,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -237,6 +242,8 @@ impl Supervisor {
             paused: false,
             kills: 0,
             look_at_kills: false,
+            killed: 0,
+            over: 0,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -322,20 +329,29 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
-        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running)
-            && limits::census(running.pid()).memory > limit
-            && limits::census_proportional(running.pid()) > limit
-        {
-            self.end.get_or_insert(End::Memory);
+        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
+            let over =
+                limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
+            self.over = if over { self.over + 1 } else { 0 };
+            if over && limits::kill_largest(running.pid()) {
+                self.killed += 1;
+            }
+            // What grows faster than it is killed.
+            if self.over > MOST_OVER {
+                self.end.get_or_insert(End::Memory);
+            }
         }
+    }
+
+    /// Kills for memory so far.
+    fn kills_now(&self) -> u64 {
+        self.killed + self.running.as_ref().map_or(0, |running| running.usage().killed_for_memory)
     }
 
     /// What nobody waits for.
     fn after_flush(&mut self) {
-        if std::mem::take(&mut self.look_at_kills)
-            && let Some(running) = &self.running
-        {
-            self.kills = running.usage().killed_for_memory;
+        if std::mem::take(&mut self.look_at_kills) {
+            self.kills = self.kills_now();
         }
         self.record_ends();
     }
@@ -406,7 +422,7 @@ impl Supervisor {
         if let Some(running) = self.running.take()
             && let Ok((_, usage)) = running.finish()
             && end == End::Died
-            && usage.killed_for_memory > self.kills
+            && self.killed + usage.killed_for_memory > self.kills
         {
             end = End::Memory;
         }

@@ -241,8 +241,14 @@ impl Supervisor {
         for id in running {
             let Some(execution) = self.executions.all.get_mut(&id) else { continue };
             let duration_us = execution.started.elapsed().as_micros() as u64;
-            execution.begun = true;
             execution.reason.get_or_insert(Reason::Lost);
+            if !execution.begun {
+                // It may have run all the same; its guest cannot be asked any more.
+                let waiting = execution.owner.take().into_iter().chain(std::mem::take(&mut execution.attached));
+                for place in waiting.collect::<Vec<_>>() {
+                    self.answer_last(place, &Answer::Refused(Refusal::Ended(end)));
+                }
+            }
             self.finished(id, Finished { status: libc::SIGKILL, reason: None, duration_us, cpu_us: 0, peak_memory: 0 });
         }
         let others: Vec<Place> = self

@@ -1,0 +1,218 @@
+//! `ringfence session …` through the program: names, output, JSON, exit codes, records, other users.
+
+#[path = "support/sessions.rs"]
+mod sessions;
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use sessions::{seconds, sleeping};
+use support::{Done, Place};
+
+/// A place whose sessions end with the test.
+struct Here(Place);
+
+impl Here {
+    fn new() -> Here {
+        Here(Place::new())
+    }
+
+    fn ringfence(&self, args: &[&str]) -> Done {
+        self.0.ringfence(args)
+    }
+
+    fn create(&self, args: &[&str]) -> String {
+        let done = self.ringfence(&[&["session", "create"], args].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out.trim().to_owned()
+    }
+
+    fn exec(&self, args: &[&str]) -> Done {
+        self.ringfence(&[&["session", "exec"], args].concat())
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        for pid in sessions::supervisors(&self.0.home) {
+            sessions::kill(pid, libc::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn a_day_in_the_life() {
+    let here = Here::new();
+    let id = here.create(&["notes"]);
+    here.exec(&["notes", "--", "sh", "-c", "echo hello; echo oops >&2; exit 4"]).expect(4, "hello\n");
+    here.exec(&[&id, "--", "cat", "/workspace/none"]);
+    let listed = here.ringfence(&["session", "list", "--json"]).json();
+    assert_eq!(listed["sessions"][0]["name"], "notes");
+    assert_eq!(listed["sessions"][0]["state"], "live");
+    let shown = here.ringfence(&["session", "show", "notes", "--json"]).json();
+    assert_eq!(shown["recent"][0]["exit_code"], 4);
+    assert_eq!(shown["report"]["engine"], "native");
+    assert_eq!(here.create(&["notes", "--reuse"]), id);
+    let taken = here.ringfence(&["session", "create", "notes"]);
+    assert_eq!(taken.code, 125);
+    assert!(taken.err.contains("there is a session `notes` already"), "{}", taken.err);
+    here.ringfence(&["session", "logs", "notes", "1"]).expect(0, "hello\n");
+    here.ringfence(&["session", "extend", "notes", "--life", "2h"]).expect(0, "");
+    here.ringfence(&["session", "stop", "notes"]).expect(0, "");
+    let ended = here.exec(&["notes", "--", "true"]);
+    assert_eq!(ended.code, 125);
+    assert!(ended.err.contains("has ended: it was stopped"), "{}", ended.err);
+    here.ringfence(&["gc"]).expect(0, &format!("{id}\n"));
+    let gone = here.exec(&["notes", "--", "true"]);
+    assert!(gone.err.contains("no session `notes`"), "{}", gone.err);
+    // Nothing is left behind in the project.
+    assert!(here.0.names().is_empty());
+}
+
+#[test]
+fn exit_codes_are_those_of_run() {
+    let here = Here::new();
+    here.create(&["s"]);
+    let table: &[(&[&str], i32)] = &[
+        (&["s", "--", "true"], 0),
+        (&["s", "--", "sh", "-c", "exit 42"], 42),
+        (&["s", "--", "sh", "-c", "kill -9 $$"], 137),
+        (&["s", "--", "no-such-program"], 127),
+        (&["s", "--", "/etc/passwd"], 126),
+        (&["s", "--timeout", "200ms", "--", "sleep", "60"], 124),
+        (&["s", "--timeout", "1h", "--", "true"], 125),
+        (&["none", "--", "true"], 125),
+    ];
+    for (args, code) in table {
+        let done = here.exec(args);
+        assert_eq!(done.code, *code, "{args:?}: {}", done.err);
+    }
+}
+
+#[test]
+fn one_object_that_a_model_can_read() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let object = here.exec(&[&id, "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3"]).json();
+    assert_eq!((&object["status"], &object["exit_code"]), (&"exited".into(), &3.into()));
+    assert_eq!((&object["stdout"], &object["stderr"]), (&"out\n".into(), &"err\n".into()));
+    assert_eq!(object["timed_out"], false);
+    assert!(object["peak_memory"].as_u64().unwrap() > 0);
+    assert_eq!(object["session"], id.as_str());
+    let object = here.exec(&[&id, "--json", "--timeout", "300ms", "--", "sh", "-c", "echo so far; sleep 60"]).json();
+    assert_eq!((&object["reason"], &object["timed_out"]), (&"time".into(), &true.into()));
+    assert_eq!(object["stdout"], "so far\n");
+    let object = here.exec(&[&id, "--json", "--", "no-such-program"]).json();
+    assert_eq!((&object["status"], &object["error"]["kind"]), (&"failed".into(), &"not-found".into()));
+    let object = here.exec(&[&id, "--json", "--", "head", "-c", "5000000", "/dev/zero"]).json();
+    assert!(object["stdout_dropped"].as_u64().unwrap() > 3_000_000);
+}
+
+#[test]
+fn input_and_signals_reach_the_command() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let mut child = here
+        .0
+        .command(["session", "exec", &id, "--stdin", "--", "sort"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"b\na\n").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"a\nb\n");
+
+    let script = "trap 'echo asked; exit 5' INT; echo ready; while :; do sleep 0.1; done";
+    let mut child =
+        here.0.command(["session", "exec", &id, "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    sessions::kill(child.id() as i32, libc::SIGINT);
+    line.clear();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("asked\n", Some(5)));
+
+    // Killed without a word: what it ran goes with it.
+    let mut child = here.0.command(["session", "exec", &id, "--", "sleep", &seconds(20)]).spawn().unwrap();
+    wait("it runs", || !sleeping(&seconds(20)).is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait("it ends", || sleeping(&seconds(20)).iter().all(|pid| *pid == child.id() as i32));
+    here.exec(&[&id, "--", "echo", "usable"]).expect(0, "usable\n");
+}
+
+fn wait(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn background_executions() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let done = here.exec(&[&id, "--background", "--", "sh", "-c", "echo one; sleep 0.5; echo two"]);
+    let execution = done.out.trim();
+    here.ringfence(&["session", "logs", &id, execution, "--follow"]).expect(0, "one\ntwo\n");
+    let done = here.exec(&[&id, "--background", "--", "sleep", &seconds(21)]);
+    here.ringfence(&["session", "stop", &id, done.out.trim()]).expect(0, "");
+    assert!(sleeping(&seconds(21)).is_empty());
+    here.exec(&[&id, "--", "echo", "usable"]).expect(0, "usable\n");
+}
+
+#[test]
+fn executions_are_recorded_and_secrets_are_not() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--env", "API_TOKEN=hunter2hunter2", "--", "sh", "-c", "echo hunter2hunter2; exit 6"]);
+    here.exec(&[&id, "--", "no-such-program"]);
+    let records = here.ringfence(&["history", "--json", "--session", &id]);
+    assert!(!records.out.contains("hunter2"), "{}", records.out);
+    let text = &records.out;
+    assert!(text.contains("\"exit_code\":6") && text.contains("no-such-program"), "{text}");
+}
+
+#[test]
+fn nobody_else_can_use_it() {
+    if !support::is_root() {
+        return;
+    }
+    let Some((uid, gid, _)) = support::user() else {
+        return support::skip("another user", "there is no user `ringfence-test` (`./test` makes it)");
+    };
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return support::skip("another user", "python3 is not installed");
+    }
+    let here = Here::new();
+    let id = here.create(&["mine"]);
+    // Even when every directory on the way is open, and so is the socket.
+    let dir = here.0.home.join(".local/state/ringfence/sessions");
+    for path in std::iter::once(dir.join(&id)).chain(dir.ancestors().take(8).map(Into::into)) {
+        if path.starts_with(here.0.home.parent().unwrap()) {
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+    }
+    let socket = dir.join(&id).join("socket");
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let connect = "import socket,sys\ns=socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\nprint(len(s.recv(100)))";
+    let run = |uid: u32, gid: u32| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args([format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".to_owned()]);
+        command.args(["/usr/bin/python3", "-c", connect]).arg(&socket);
+        Done::new(command.output().unwrap())
+    };
+    // It connects, and is shown out without a byte; its owner is greeted.
+    run(uid, gid).expect(0, "0\n");
+    let greeted = run(0, 0);
+    assert_ne!(greeted.out, "0\n", "{}", greeted.err);
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

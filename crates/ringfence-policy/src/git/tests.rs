@@ -1,0 +1,309 @@
+//! Repositories of every kind, and the rules that they get.
+
+use super::*;
+
+struct Project {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Project {
+    fn new(files: &[(&str, &str)]) -> Project {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let project = Project { _dir: dir, root };
+        for (name, text) in files {
+            project.write(name, text);
+        }
+        project
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.root.join(name);
+        if let Some(dir) = name.strip_suffix('/') {
+            fs::create_dir_all(self.root.join(dir)).unwrap();
+            return;
+        }
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text.replace("ROOT", self.root.to_str().unwrap())).unwrap();
+    }
+
+    fn git(&self, at: &str) {
+        for (name, text) in [("HEAD", "ref: refs/heads/main\n"), ("config", "[core]\n\tbare = false\n")] {
+            self.write(&format!("{at}/{name}"), text);
+        }
+        for dir in ["objects/info/", "refs/heads/", "refs/tags/", "hooks/", "info/"] {
+            self.write(&format!("{at}/{dir}"), "");
+        }
+    }
+
+    fn rules(&self, workdir: &str) -> (Vec<String>, Vec<Suspicion>) {
+        let (found, suspicions) = {
+            let home = self.root.join("home");
+            protect(&self.root.join(workdir), &home, &outer_configs(&home, &BTreeMap::new()))
+        };
+        (self.text(&found), suspicions)
+    }
+
+    fn text(&self, found: &[Found]) -> Vec<String> {
+        let line = |(access, path, missing): &Found| {
+            let mark = match missing {
+                Missing::Ignore | Missing::Make => "?",
+                Missing::Protect(Kind::Dir) => "/",
+                Missing::Protect(Kind::File) | Missing::ProtectText(_) => "",
+                Missing::Fail => "!",
+            };
+            format!("{access} {}{mark}", path.strip_prefix(&self.root).unwrap().display())
+        };
+        found.iter().map(line).collect()
+    }
+}
+
+#[test]
+fn ordinary_repository() {
+    let project = Project::new(&[]);
+    project.git("w/.git");
+    insta::assert_debug_snapshot!(project.rules("w"), @r#"
+    (
+        [
+            "ro w/.git/config",
+            "ro w/.git/hooks/",
+            "ro w/.git/commondir",
+            "ro w/.git/info/attributes",
+            "ro w/.git/objects/info/alternates",
+            "ro w/.git/config.worktree?",
+        ],
+        [],
+    )
+    "#);
+}
+
+#[test]
+fn no_repository_cannot_become_one() {
+    let project = Project::new(&[("w/", "")]);
+    assert_eq!(project.rules("w").0, ["ro w/.git/", "ro w/HEAD/"]);
+}
+
+#[test]
+fn directory_of_a_repository() {
+    let project = Project::new(&[("p/src/", "")]);
+    project.git("p/.git");
+    let (rules, _) = project.rules("p/src");
+    assert_eq!(rules[..3], ["ro p/src/.git/", "ro p/src/HEAD/", "rw p/.git?"]);
+    assert!(rules.contains(&"ro p/.git/hooks/".to_owned()));
+    // Home's own repository is not a project's.
+    let project = Project::new(&[("home/p/", "")]);
+    project.git("home/.git");
+    assert_eq!(project.rules("home/p").0, ["ro home/p/.git/", "ro home/p/HEAD/"]);
+}
+
+#[test]
+fn linked_worktree() {
+    let project = Project::new(&[
+        ("main/.git/worktrees/w/gitdir", "ROOT/w/.git\n"),
+        ("main/.git/worktrees/w/commondir", "../..\n"),
+        ("main/.git/worktrees/other/gitdir", "ROOT/other/.git\n"),
+        ("w/.git", "gitdir: ROOT/main/.git/worktrees/w\n"),
+    ]);
+    project.git("main/.git");
+    insta::assert_debug_snapshot!(project.rules("w"), @r#"
+    (
+        [
+            "ro w/.git",
+            "rw main/.git?",
+            "ro main/.git/HEAD?",
+            "ro main/.git/index?",
+            "ro main/.git/ORIG_HEAD?",
+            "ro main/.git/MERGE_HEAD?",
+            "ro main/.git/config",
+            "ro main/.git/hooks/",
+            "ro main/.git/commondir",
+            "ro main/.git/info/attributes",
+            "ro main/.git/objects/info/alternates",
+            "ro main/.git/config.worktree?",
+            "ro main/.git/worktrees/other?",
+            "ro main/.git/worktrees/w/commondir?",
+            "ro main/.git/worktrees/w/gitdir?",
+            "ro main/.git/worktrees/w/config.worktree?",
+        ],
+        [],
+    )
+    "#);
+    // From the main worktree both are linked ones, whose pointers are kept.
+    let (rules, _) = project.rules("main");
+    assert!(rules.contains(&"ro main/.git/worktrees/other/gitdir?".to_owned()));
+}
+
+#[test]
+fn planted_pointers_grant_nothing() {
+    let victim = |project: &Project| project.git("victim/.git");
+    let table: &[&[(&str, &str)]] = &[
+        &[("w/.git", "gitdir: ROOT/victim/.git\n")],
+        &[("w/.git", "gitdir: ../victim/.git")],
+        &[("w/.git", "gitdir: /nonexistent\n")],
+        // Points into the project, which names the victim as its common directory.
+        &[("w/.git", "gitdir: own\n"), ("w/own/gitdir", "ROOT/w/.git\n"), ("w/own/commondir", "ROOT/victim/.git\n")],
+        // A worktree of the victim, but not this one.
+        &[
+            ("w/.git", "gitdir: ROOT/victim/.git/worktrees/x\n"),
+            ("victim/.git/worktrees/x/gitdir", "ROOT/x/.git\n"),
+            ("victim/.git/worktrees/x/commondir", "../..\n"),
+            ("x/.git", "gitdir: ROOT/victim/.git/worktrees/x\n"),
+        ],
+    ];
+    for files in table {
+        let project = Project::new(files);
+        victim(&project);
+        let (rules, suspicions) = project.rules("w");
+        assert_eq!(rules, ["ro w/.git"], "{files:?}");
+        assert!(matches!(suspicions[..], [Suspicion::PlantedPointer { .. }]), "{suspicions:?}");
+    }
+    let project = Project::new(&[("w/.git", "nonsense")]);
+    assert!(matches!(project.rules("w").1[..], [Suspicion::BadPointer(_)]));
+    let project = Project::new(&[("w/", "")]);
+    victim(&project);
+    std::os::unix::fs::symlink(project.root.join("victim/.git"), project.root.join("w/.git")).unwrap();
+    assert!(matches!(project.rules("w").1[..], [Suspicion::Link(_)]));
+}
+
+#[test]
+fn submodules_both_ways() {
+    let project = Project::new(&[
+        ("w/sub/.git", "gitdir: ../.git/modules/sub\n"),
+        ("w/.gitmodules", "[submodule \"old\"]\n\tpath = old\n[submodule \"up\"]\n\tpath = ../../x\n"),
+    ]);
+    project.git("w/.git");
+    project.git("w/.git/modules/sub");
+    project.git("w/.git/modules/sub/modules/deep");
+    project.git("w/old/.git");
+    project.write("w/.git/modules/sub/config", "[core]\n\tworktree = ../../../sub\n");
+    let (rules, _) = project.rules("w");
+    for expected in [
+        "ro w/.git/modules/sub/config",
+        "ro w/.git/modules/sub/hooks/",
+        "ro w/.git/modules/sub/modules/deep/hooks/",
+        "ro w/sub/.git?",
+        "ro w/old/.git/config",
+    ] {
+        assert!(rules.contains(&expected.to_owned()), "{expected} in {rules:#?}");
+    }
+    let (rules, suspicions) = project.rules("w/sub");
+    assert_eq!(rules[..2], ["ro w/sub/.git", "rw w/.git/modules/sub?"]);
+    assert!(suspicions.is_empty());
+}
+
+#[test]
+fn configured_hooks_and_includes() {
+    let project = Project::new(&[
+        ("home/.gitconfig", "[core]\n hooksPath = .githooks\n"),
+        ("w/shared.cfg", "[core]\n\thookspath = \"deep/hooks\" ; note\n"),
+        ("w/deep/", ""),
+    ]);
+    project.git("w/.git");
+    project.write("w/.git/config", "[include]\n\tpath = ../shared.cfg\n[includeIf \"x]\"] path = ~/none\n");
+    let (rules, _) = project.rules("w");
+    for expected in ["ro w/shared.cfg", "ro w/deep/hooks/", "ro w/.githooks/"] {
+        assert!(rules.contains(&expected.to_owned()), "{expected} in {rules:#?}");
+    }
+    // A hooks path that is elsewhere is not exposed.
+    project.write("w/.git/config", "[core]\n\thooksPath = /etc/hooks\n");
+    assert!(!project.rules("w").0.iter().any(|r| r.contains("etc")));
+}
+
+#[test]
+fn hooks_of_the_outer_configuration() {
+    let project = Project::new(&[
+        ("global", "[core]\n hooksPath = hooks-global\n"),
+        ("system", "[core]\n hooksPath = hooks-system\n"),
+        ("xdg/git/config", "[core]\n hooksPath = hooks-xdg\n"),
+        ("home/.gitconfig", "[core]\n hooksPath = hooks-home\n"),
+        ("w/mine", "[core]\n hooksPath = hooks-link\n"),
+    ]);
+    project.git("w/.git");
+    let home = project.root.join("home");
+    let value = |name: &str| OsString::from(project.root.join(name));
+    let env = BTreeMap::from([
+        ("GIT_CONFIG_GLOBAL".into(), value("global")),
+        ("GIT_CONFIG_SYSTEM".into(), value("system")),
+        ("XDG_CONFIG_HOME".into(), value("xdg")),
+    ]);
+    let rules = |env: &BTreeMap<OsString, OsString>| {
+        project.text(&protect(&project.root.join("w"), &home, &outer_configs(&home, env)).0)
+    };
+    for name in ["global", "system", "xdg", "home"] {
+        let expected = format!("ro w/hooks-{name}/");
+        assert!(rules(&env).contains(&expected), "{expected} in {:#?}", rules(&env));
+    }
+    assert!(outer_configs(&home, &BTreeMap::new()).contains(&PathBuf::from("/etc/gitconfig")));
+    // Dotfiles that are the project: the file itself, and what it says.
+    fs::remove_file(home.join(".gitconfig")).unwrap();
+    std::os::unix::fs::symlink("../w/mine", home.join(".gitconfig")).unwrap();
+    for expected in ["ro w/mine", "ro w/hooks-link/"] {
+        assert!(rules(&BTreeMap::new()).contains(&expected.to_owned()), "{expected}");
+    }
+}
+
+#[test]
+fn repositories_that_the_index_names_and_that_were_changed() {
+    let project = Project::new(&[("w/sub/x", ""), ("w/old/x", ""), ("w/plain/x", "")]);
+    let run = |text: &str| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-ec", text]).current_dir(project.root.join("w")).env("HOME", &project.root);
+        command.status().is_ok_and(|status| status.success())
+    };
+    let link = "update-index --add --cacheinfo 160000,4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+    if !run(&format!("git init -q .; git init -q old; git {link},old; git {link},sub; git {link},none")) {
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let since = SystemTime::now();
+    std::thread::sleep(Duration::from_millis(50));
+    let changed = || changed_since(&project.root.join("w"), &project.root, since);
+    assert_eq!(changed(), [""; 0].map(PathBuf::from));
+    // One that the index does not name, one that it does, one whose hooks were changed, one moved to its place.
+    assert!(run("git init -q plain; git init -q sub"));
+    assert_eq!(changed(), [project.root.join("w/sub")]);
+    assert!(run("echo x > old/.git/hooks/post-checkout; mkdir none; mv plain/.git none/.git"));
+    assert_eq!(changed(), ["w/none", "w/old", "w/sub"].map(|name| project.root.join(name)));
+}
+
+#[test]
+fn strict_keeps_the_other_branches() {
+    let project = Project::new(&[]);
+    project.git("w/.git");
+    for branch in ["main", "other", "topic/a"] {
+        project.write(&format!("w/.git/refs/heads/{branch}"), "0\n");
+    }
+    project.write("w/.git/packed-refs", "# pack-refs\n0 refs/heads/packed\n0 refs/heads/main\n0 refs/tags/v1\n");
+    let (found, _) = protect_refs(&project.root.join("w"), &project.root.join("home"));
+    assert_eq!(
+        project.text(&found),
+        [
+            "ro w/.git/refs/tags/",
+            "ro w/.git/packed-refs",
+            "ro w/.git/refs/heads/other/",
+            "ro w/.git/refs/heads/packed/",
+            "ro w/.git/refs/heads/topic/a/",
+        ]
+    );
+}
+
+#[test]
+fn bare_repository() {
+    let project = Project::new(&[]);
+    project.git("w");
+    assert!(project.rules("w").0.contains(&"ro w/hooks/".to_owned()));
+}
+
+#[test]
+fn configuration_text() {
+    let config = Config::parse(concat!(
+        "[core]\n\thooksPath = a\\\nb\n\tbare\n[Core \"sub]\"] key = \"x # y\" # note\n",
+        "; comment\n[section.sub]\nk = \"tail  \"  \n[x] Path=C:\\\\d\r\n"
+    ));
+    assert_eq!(config.last("core", "hookspath"), Some("ab"));
+    assert_eq!(config.last("core", "bare"), Some("true"));
+    assert_eq!(config.last("core", "key"), Some("x # y"));
+    assert_eq!(config.last("section", "k"), Some("tail  "));
+    assert_eq!(config.last("x", "path"), Some("C:\\d"));
+}

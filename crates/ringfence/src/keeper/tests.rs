@@ -1,0 +1,74 @@
+//! Lists of stand-ins: who needs what, and what goes when.
+
+use super::*;
+
+fn stub(path: &Path, kind: Kind, text: &str) -> Stub {
+    Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
+}
+
+#[test]
+fn a_list_is_searched_by_whole_names() {
+    let list = b"d/a/b\x002/a/c\0g/group\0";
+    assert!(lists(list, b"/a/b") && lists(list, b"/a/c") && lists(list, b"/group"));
+    assert!(!lists(list, b"/a") && !lists(list, b"/a/b/c") && !lists(list, b""));
+    assert!(lists_below(list, b"/a") && !lists_below(list, b"/a/b") && !lists_below(list, b"/g"));
+}
+
+#[test]
+fn names_are_there_while_a_box_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let registry = base.join("registry");
+    let (made, own) = (base.join("made"), base.join("own"));
+    fs::create_dir(&own).unwrap();
+    let stubs = [stub(&made, Kind::Dir, ""), stub(&base.join("text"), Kind::File, ".\n"), stub(&own, Kind::Dir, "")];
+    let first = Keeper::start(&stubs, Vec::new(), &registry).unwrap();
+    assert!(made.is_dir() && base.join("text").is_file());
+    let second = Keeper::start(&stubs[..1], Vec::new(), &registry).unwrap();
+    drop(first);
+    // The second needs one of them, and what the user had is nobody's to remove.
+    assert!(made.is_dir() && own.is_dir() && !base.join("text").exists());
+    drop(second);
+    assert!(!made.exists() && own.is_dir() && !registry.exists());
+}
+
+#[test]
+fn what_a_crash_left_is_swept() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let registry = base.join("registry");
+    own_directory(&registry).unwrap();
+    let left = base.join("left");
+    fs::create_dir(&left).unwrap();
+    // Listed by a box of which nobody holds the lock any more.
+    let mut entry = b"d".to_vec();
+    entry.extend_from_slice(left.as_os_str().as_bytes());
+    entry.push(0);
+    fs::write(registry.join("box-1-0"), entry).unwrap();
+    sweep(&registry);
+    assert!(!left.exists() && !registry.exists());
+}
+
+#[test]
+fn a_list_elsewhere_when_the_name_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let uid = rustix::process::getuid().as_raw();
+    let place = dir.path().join("boxes");
+    assert_eq!(shared(place.clone(), uid), place);
+    fs::create_dir(&place).unwrap();
+    assert_eq!(shared(place.clone(), uid), place);
+    fs::remove_dir(&place).unwrap();
+    std::os::unix::fs::symlink("/elsewhere", &place).unwrap();
+    let other = shared(place.clone(), uid);
+    let home = crate::facts::account_home(uid);
+    assert_eq!(other, home.map_or(place, |home| home.join(".ringfence-boxes")));
+}
+
+#[test]
+fn a_directory_that_others_can_enter_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("boxes");
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(matches!(own_directory(&place), Err(KeeperError::NotOurs(_))));
+}

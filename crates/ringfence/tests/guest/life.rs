@@ -1,0 +1,298 @@
+//! Terminals, signals, trees of processes, and what the code beside the guest can do to it.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use ringfence_guest::frame::{Channel, Kind};
+use ringfence_guest::message::{Input, Reply, Request, Size};
+
+use crate::host::{Ended, spawn};
+use crate::{Host, Place, everywhere};
+
+everywhere! {
+    terminal_and_its_size
+    job_control
+    signals_reach_the_group
+    a_tree_ends_whatever_it_did
+    background_stays_without_a_tree_signal
+    a_closed_stream_ends_its_command
+    what_a_background_process_holds_is_not_waited_for
+    a_killed_reaper_is_survived
+    garbage_ends_the_guest
+    the_end_of_the_host_ends_everything
+}
+
+fn terminal(host: &mut Host, argv: &[&str]) -> u32 {
+    let mut exec = host.command(argv);
+    exec.terminal = Some(Size { rows: 33, columns: 77 });
+    exec.stdin = true;
+    host.open(&Request::Exec(exec))
+}
+
+fn terminal_and_its_size(place: Place) {
+    let mut host = Host::new(place);
+    let script = "stty size; tty >/dev/null && [ -t 2 ] && : >/dev/tty && echo own; trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.02; done";
+    let stream = terminal(&mut host, &["sh", "-c", script]);
+    host.until(stream, "33 77\r\nown\r\nready\r\n");
+    host.input(stream, &Input::Resize(Size { rows: 10, columns: 20 }));
+    host.until(stream, "10 20\r\n");
+    assert_eq!(host.end(stream).code, 5);
+    // The end of input is what somebody would type.
+    let stream = terminal(&mut host, &["cat"]);
+    host.send(stream, b"hello\n");
+    host.end_input(stream);
+    assert_eq!(host.end(stream), Ended { code: 0, stdout: "hello\r\nhello\r\n".to_owned(), stderr: String::new() });
+    // What was printed last is there, also when something in the background keeps the terminal.
+    let stream = terminal(&mut host, &["sh", "-c", "trap '' HUP; sleep 1000 & seq 5000; echo last"]);
+    assert!(host.end(stream).stdout.ends_with("5000\r\nlast\r\n"));
+}
+
+fn job_control(place: Place) {
+    let mut host = Host::new(place);
+    let stream = terminal(&mut host, &["env", "PS1=ask> ", "bash", "--norc", "--noprofile", "-i"]);
+    host.until(stream, "ask> ");
+    host.send(stream, b"sleep 4321\n");
+    wait_until("the child starts", || alive("4321"));
+    std::thread::sleep(Duration::from_millis(50));
+    host.send(stream, b"\x1a");
+    host.until(stream, "Stopped");
+    host.send(stream, b"fg\n");
+    host.until(stream, "fg\r\nsleep 4321");
+    std::thread::sleep(Duration::from_millis(100));
+    host.send(stream, b"\x03");
+    host.send(stream, b"echo status $?\n");
+    host.until(stream, "status 130");
+    host.send(stream, b"exit 9\n");
+    assert_eq!(host.end(stream).code, 9);
+}
+
+fn signals_reach_the_group(place: Place) {
+    let mut host = Host::new(place);
+    let stream = host.start(&["sh", "-c", "trap 'echo got; exit 6' TERM; echo ready; while :; do sleep 0.02; done"]);
+    host.until(stream, "ready");
+    host.signal(stream, libc::SIGTERM, false);
+    assert_eq!(host.end(stream).code, 6);
+    // One that comes before the command does is not lost.
+    let stream = host.start(&["sleep", "1000"]);
+    host.signal(stream, libc::SIGTERM, false);
+    assert_eq!(host.end(stream).code, 128 + libc::SIGTERM);
+    for signal in [0, -1, 65, i32::MAX, i32::MIN] {
+        let stream = host.start(&["sleep", "0.05"]);
+        host.signal(stream, signal, false);
+        host.signal(stream, signal, true);
+        assert_eq!(host.end(stream).code, 0);
+    }
+}
+
+/// Whether a process with this argument is there, and not dead.
+fn alive(argument: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let cmdline = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        cmdline.split(|b| *b == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A number of seconds that no other process sleeps.
+fn sleep_of_our_own() -> String {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    format!("{}.{next}", 100_000 + std::process::id())
+}
+
+/// Descendants that hide in every way: a double fork, a new session, one that ignores TERM, one that is stopped.
+const HIDING: &str = "
+setsid sh -c 'trap \"\" TERM HUP; sleep @; sleep @' &
+(sh -c 'sleep @ & sleep @ &' &)
+setsid setsid sh -c '(sleep @ & kill -STOP $!; sleep @) & exit' &
+sh -c 'kill -STOP $$; sleep @' &
+sleep 0.3; echo ready";
+
+fn a_tree_ends_whatever_it_did(place: Place) {
+    let mut host = Host::new(place);
+    let seconds = sleep_of_our_own();
+    let neighbour = sleep_of_our_own();
+    let beside = host.start(&["sleep", &neighbour]);
+    let script = format!("trap 'exit 3' TERM; {}; while :; do sleep 0.02; done", HIDING.replace('@', &seconds));
+    let stream = host.start(&["sh", "-c", &script]);
+    host.until(stream, "ready");
+    assert!(alive(&seconds));
+    // The command itself obeys, a descendant does not: the end is told when that is gone, too.
+    host.signal(stream, libc::SIGTERM, true);
+    std::thread::sleep(Duration::from_millis(300));
+    host.ping();
+    assert!(host.stream(stream).replies.iter().all(|r| matches!(r, Reply::Started { .. })), "something is left");
+    assert!(alive(&seconds), "what ignores TERM is there");
+    host.signal(stream, libc::SIGKILL, true);
+    assert_eq!(host.end(stream).code, 3);
+    assert!(!alive(&seconds), "nothing is left");
+    assert!(alive(&neighbour), "and a neighbour is not touched");
+    // At once, while it forks as fast as it can.
+    let seconds = sleep_of_our_own();
+    let bomb = format!(
+        "i=0; while [ $i -lt 60 ]; do (setsid sleep {seconds} &); [ $i -eq 20 ] && echo ready; i=$((i+1)); done; while :; do (sleep {seconds} &) ; sleep 0.005; done"
+    );
+    let stream = host.start(&["sh", "-c", &bomb]);
+    host.until(stream, "ready");
+    host.signal(stream, libc::SIGKILL, true);
+    assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
+    assert!(!alive(&seconds));
+    host.signal(beside, libc::SIGKILL, true);
+    assert_eq!(host.end(beside).code, 128 + libc::SIGKILL);
+    // The same without a signal to the tree: what is hidden stays. (The denial test's other half.)
+    let seconds = sleep_of_our_own();
+    let stream = host.start(&["sh", "-c", &HIDING.replace('@', &seconds)]);
+    assert_eq!(host.end(stream).code, 0);
+    assert!(alive(&seconds));
+}
+
+fn background_stays_without_a_tree_signal(place: Place) {
+    let mut host = Host::new(place);
+    let seconds = sleep_of_our_own();
+    let ended = host.sh(&format!("sleep {seconds} >/dev/null 2>&1 & echo $!"));
+    assert_eq!(ended.code, 0);
+    wait_until("it runs", || alive(&seconds));
+    assert_eq!(host.sh(&format!("kill {}", ended.stdout.trim())).code, 0, "another command finds it by its number");
+    wait_until("it is gone, and was reaped", || !alive(&seconds));
+}
+
+fn a_closed_stream_ends_its_command(place: Place) {
+    let mut host = Host::new(place);
+    let seconds = sleep_of_our_own();
+    let stream = host.start(&["sh", "-c", &format!("setsid sleep {seconds} & echo ready; sleep {seconds}")]);
+    host.until(stream, "ready");
+    host.put(stream, Kind::Close, &[]);
+    wait_until("it is gone", || !alive(&seconds));
+    host.ping();
+    // Closed before it began.
+    for _ in 0..20 {
+        let stream = host.start(&["sleep", &seconds]);
+        host.put(stream, Kind::Close, &[]);
+    }
+    host.ping();
+    wait_until("all are gone", || !alive(&seconds));
+    assert_eq!(host.sh("echo there").stdout, "there\n");
+}
+
+fn what_a_background_process_holds_is_not_waited_for(place: Place) {
+    let mut host = Host::new(place);
+    let started = Instant::now();
+    // It has the pipes open, and goes on writing.
+    let ended = host.sh("(while :; do echo more; sleep 0.01; done) & seq 20000; echo last >&2");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(ended.stdout.lines().filter(|l| *l != "more").count() == 20000);
+    assert_eq!(ended.stderr, "last\n");
+    let stream = host.start(&["sh", "-c", "exec >&- 2>&-; sleep 0.2"]);
+    while host.stream(stream).eof.len() < 2 {
+        host.step();
+    }
+    assert_eq!(host.end(stream).code, 0);
+}
+
+fn a_killed_reaper_is_survived(place: Place) {
+    let mut host = Host::new(place);
+    // The parent of a command is its reaper. Beside it one can see it and kill it, and it changes nothing.
+    assert_eq!(
+        host.sh("kill -KILL $PPID; sleep 0.1; echo still; exit 4"),
+        Ended { code: 4, stdout: "still\n".to_owned(), stderr: String::new() }
+    );
+    let seconds = sleep_of_our_own();
+    let script = format!("setsid sleep {seconds} & kill -KILL $PPID; echo ready; sleep {seconds}");
+    let stream = host.start(&["sh", "-c", &script]);
+    host.until(stream, "ready");
+    host.signal(stream, libc::SIGKILL, true);
+    assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
+    wait_until("nothing is left", || !alive(&seconds));
+    // A stopped one says nothing, and ends all the same.
+    let stream = host.start(&["sh", "-c", &format!("kill -STOP $PPID; echo ready; sleep {seconds}")]);
+    wait_until("it runs", || alive(&seconds));
+    host.signal(stream, libc::SIGKILL, true);
+    assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
+    if place != Place::Bare {
+        // All at once, as far as it may.
+        let others: Vec<u32> = (0..5).map(|_| host.start(&["sleep", &seconds])).collect();
+        for stream in &others {
+            assert!(matches!(host.reply(*stream), Reply::Started { .. }));
+        }
+        assert_eq!(host.sh("trap '' TERM; kill -TERM -1; kill -KILL -1; exit 0").code, 0);
+        for stream in others {
+            assert!([128 + libc::SIGTERM, 128 + libc::SIGKILL].contains(&host.end(stream).code));
+        }
+    }
+    assert_eq!(host.sh("echo there").stdout, "there\n");
+}
+
+fn garbage_ends_the_guest(place: Place) {
+    let good = {
+        let mut bytes = Vec::new();
+        ringfence_guest::frame::put_message(&mut bytes, 1, Kind::Open, &Request::Ping).unwrap();
+        bytes
+    };
+    let mut cases: Vec<Vec<u8>> = vec![vec![0xff; 64], vec![0; 64], good[..].repeat(2)];
+    // Kinds that only a guest sends, a message that is none, a credit that is none, an end of what was not begun.
+    for (kind, payload) in [
+        (Kind::Reply, &b""[..]),
+        (Kind::Data(Channel::Out), b"x"),
+        (Kind::Open, b"\xff\xff\xff"),
+        (Kind::Open, b""),
+        (Kind::Credit(Channel::Out), b"12"),
+    ] {
+        let mut bytes = Vec::new();
+        ringfence_guest::frame::put(&mut bytes, 7, kind, payload);
+        cases.push(bytes);
+    }
+    // Twice the same stream.
+    let mut twice = Vec::new();
+    for _ in 0..2 {
+        let request = Request::Connect { port: 1 };
+        ringfence_guest::frame::put_message(&mut twice, 0, Kind::Open, &request).unwrap();
+    }
+    cases.push(twice);
+    for (index, case) in cases.iter().enumerate() {
+        if index == 2 {
+            continue; // two good ones after another: not garbage
+        }
+        let mut host = Host::new(place);
+        host.ping();
+        host.socket.write_all(case).unwrap();
+        host.gone();
+    }
+    // More than was granted.
+    let mut host = Host::new(place);
+    let mut exec = host.command(&["sleep", "1000"]);
+    exec.stdin = true;
+    let stream = host.open(&Request::Exec(exec));
+    // Some of it goes into the command's pipe and is granted again.
+    let mut much = Vec::new();
+    for _ in 0..10 {
+        ringfence_guest::frame::put(&mut much, stream, Kind::Data(Channel::In), &[0; 64 * 1024]);
+    }
+    // It may be gone before it has taken all.
+    let _ = host.socket.write_all(&much);
+    host.gone();
+    // Anything else than settings first.
+    if place == Place::Bare {
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut child = spawn(theirs.into());
+        ours.write_all(&good).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+    }
+}
+
+fn the_end_of_the_host_ends_everything(place: Place) {
+    let mut host = Host::new(place);
+    let seconds = sleep_of_our_own();
+    let stream = host.start(&["sh", "-c", &HIDING.replace('@', &seconds)]);
+    assert_eq!(host.end(stream).code, 0);
+    assert!(alive(&seconds));
+    host.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    host.gone();
+    wait_until("nothing is left", || !alive(&seconds));
+}
