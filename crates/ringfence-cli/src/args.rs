@@ -65,6 +65,9 @@ pub enum Command {
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
+    /// Build the image of sandboxes that name none
+    #[command(subcommand)]
+    Image(Image),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -316,6 +319,22 @@ fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
     text.parse().map_err(|error| {
         format!("{error}{}", Suggestion::among(text, Guarantee::ALL.iter().map(|guarantee| guarantee.id())))
     })
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// Build the standard image from Debian packages (Python, Node, git, common tools), and give it to Docker
+    Build {
+        /// The archive as it was at a time, such as 20250520T000000Z: the same image every time
+        #[arg(long, value_name = "TIME")]
+        snapshot: Option<String>,
+        /// Take packages from this mirror of Debian, as they are now
+        #[arg(long, value_name = "URL", default_value = "http://deb.debian.org/debian", conflicts_with = "snapshot")]
+        mirror: String,
+        /// Call it so
+        #[arg(long, value_name = "NAME")]
+        tag: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

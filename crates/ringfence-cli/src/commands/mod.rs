@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod history;
+pub mod image;
 pub mod run;
 pub mod session;
 pub mod trust;

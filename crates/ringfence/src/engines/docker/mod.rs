@@ -12,6 +12,7 @@ pub mod images;
 pub mod labels;
 pub mod names;
 pub mod network;
+pub mod recipe;
 pub mod request;
 mod seccomp;
 pub mod volumes;
