@@ -10,6 +10,7 @@ mod machine;
 mod measure;
 mod pass;
 mod peers;
+mod session;
 mod table;
 mod work;
 
@@ -30,6 +31,7 @@ pub struct Results {
     /// By account: our own first.
     pub passes: Vec<Pass>,
     pub work: Vec<work::Work>,
+    pub session: session::Figures,
     pub idle: Vec<idle::Idle>,
     pub skips: Vec<Skip>,
     pub seconds: f64,
@@ -83,6 +85,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         quick: args.quick,
         passes: vec![pass::measure(args, &scene, &peers, Account::own())],
         work: Vec::new(),
+        session: session::Figures::default(),
         idle: Vec::new(),
         skips: Vec::new(),
         seconds: 0.0,
@@ -96,6 +99,11 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
     if args.wants(Section::Work) {
         let (work, skips) = work::measure(&scene, args.quick);
         results.work = work;
+        results.skips.extend(skips);
+    }
+    if args.wants(Section::Session) {
+        let (figures, skips) = session::measure(&scene, args.quick, args.load);
+        results.session = figures;
         results.skips.extend(skips);
     }
     if args.wants(Section::Idle) {

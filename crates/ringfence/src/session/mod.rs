@@ -158,6 +158,11 @@ impl Sessions {
         &self.dir
     }
 
+    /// Makes the directory, so that a policy that is made afterwards can hide it.
+    pub fn prepare(&self) -> Result<(), SessionError> {
+        self.place().prepare()
+    }
+
     fn place(&self) -> Place {
         Place::new(&self.dir)
     }
@@ -552,3 +557,8 @@ impl Session {
 fn unexpected() -> SessionError {
     SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
+
+/// The examples of the guide compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/sessions.md")]
+struct Guide;

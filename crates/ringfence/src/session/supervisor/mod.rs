@@ -184,10 +184,15 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
-        let place = Place::new(&start.dir);
         let about =
             About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
         let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
+        Supervisor::own(start, Some(running), channel)
+    }
+
+    /// Takes a box over, whose guest is at the other end of the channel and has spoken.
+    fn own(start: Start, running: Option<Inhabited>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+        let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;
         let path = place.socket(&start.id);
@@ -225,7 +230,7 @@ impl Supervisor {
             plan: start.plan,
             epoll,
             listener,
-            running: Some(running),
+            running,
             guest,
             streams: HashMap::new(),
             next_stream: 1,
@@ -462,3 +467,6 @@ impl Supervisor {
 fn reads(paused: bool) -> EventFlags {
     if paused { EventFlags::empty() } else { EventFlags::IN }
 }
+
+#[cfg(test)]
+mod tests;
