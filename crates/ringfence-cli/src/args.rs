@@ -70,6 +70,9 @@ pub enum Command {
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
+    /// Build the image of sandboxes that name none
+    #[command(subcommand)]
+    Image(Image),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -253,6 +256,18 @@ pub struct PolicyFlags {
     #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Policy")]
     pub cwd: Option<PathBuf>,
 
+    /// Make the box of this container image (only Docker can)
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub image: Option<String>,
+
+    /// Run as these ids inside, or as yourself (`caller`)
+    #[arg(long, value_name = "UID:GID", help_heading = "Policy")]
+    pub user: Option<String>,
+
+    /// Share a package cache with other boxes: cargo, go, npm, pip, pnpm, uv, yarn (repeatable; only Docker can)
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub cache: Vec<String>,
+
     /// Let the network in, or keep it out (`--network=false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = clap::builder::BoolishValueParser::new(), help_heading = "Policy")]
@@ -349,6 +364,7 @@ fn engine_parser() -> impl TypedValueParser<Value = EngineChoice> {
         value(EngineChoice::Auto, "The first that can honour the policy"),
         value(EngineChoice::Native, "Linux itself"),
         value(EngineChoice::Bubblewrap, "The bwrap program"),
+        value(EngineChoice::Docker, "Containers"),
     ];
     PossibleValuesParser::new(values).map(|name| EngineChoice::from_name(&name).unwrap_or_default())
 }
@@ -357,6 +373,22 @@ fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
     text.parse().map_err(|error| {
         format!("{error}{}", Suggestion::among(text, Guarantee::ALL.iter().map(|guarantee| guarantee.id())))
     })
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// Build the standard image from Debian packages (Python, Node, git, common tools), and give it to Docker
+    Build {
+        /// The archive as it was at a time, such as 20250520T000000Z: the same image every time
+        #[arg(long, value_name = "TIME")]
+        snapshot: Option<String>,
+        /// Take packages from this mirror of Debian, as they are now
+        #[arg(long, value_name = "URL", default_value = "http://deb.debian.org/debian", conflicts_with = "snapshot")]
+        mirror: String,
+        /// Call it so
+        #[arg(long, value_name = "NAME")]
+        tag: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -402,10 +434,16 @@ pub enum Session {
         #[arg(value_name = "EXECUTION")]
         execution: Option<String>,
     },
-    /// End sessions if they live, and forget them
+    /// End sessions if they live, and forget them; a home of its own stays
     Rm {
         #[arg(value_name = "SESSION", required = true)]
         sessions: Vec<String>,
+        /// Remove the home too, with all that is in it
+        #[arg(long)]
+        home: bool,
+        /// Do not ask
+        #[arg(long, requires = "home")]
+        yes: bool,
     },
     /// Copy files and directories in (`SRC SESSION:DST`) or out (`SESSION:SRC DST`)
     Cp {
@@ -562,6 +600,10 @@ pub struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// As root: make Docker's network of sandboxes, and close this host's services to it (once after each start)
+    #[arg(long)]
+    pub prepare_network: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -798,9 +840,14 @@ impl PolicyFlags {
 
     fn texts(&self, layer: &mut Layer) -> Result<(), BadFlag> {
         type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
-        let repeated: [(&'static str, &[String], Set); 2] =
-            [("preset", &self.preset, Layer::preset), ("allow-syscall", &self.allow_syscall, Layer::allow_syscall)];
-        let single: [(&'static str, &Option<String>, Set); 9] = [
+        let repeated: [(&'static str, &[String], Set); 3] = [
+            ("preset", &self.preset, Layer::preset),
+            ("cache", &self.cache, Layer::cache),
+            ("allow-syscall", &self.allow_syscall, Layer::allow_syscall),
+        ];
+        let single: [(&'static str, &Option<String>, Set); 11] = [
+            ("image", &self.image, Layer::image),
+            ("user", &self.user, Layer::user),
             ("memory", &self.memory, Layer::memory),
             ("cpus", &self.cpus, Layer::cpus),
             ("pids", &self.pids, Layer::pids),

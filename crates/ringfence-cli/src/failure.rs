@@ -285,13 +285,23 @@ impl From<EngineError> for Failure {
             EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
             EngineError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
             EngineError::Unmet { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
+            EngineError::Cannot { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
+            EngineError::Docker(error) => {
+                let failure = Failure::new(Kind::Engine, message);
+                match error.cure() {
+                    Some(cure) => failure.hint(cure),
+                    None => failure,
+                }
+            }
             EngineError::NoEngine(refusals) => {
                 let mut message = "no engine can honour this policy".to_owned();
                 let mut hints: Vec<String> = Vec::new();
                 for refusal in refusals {
                     message.push_str(&format!("\n  {refusal}"));
-                    if let EngineError::Unmet { cure, engine, .. } = refusal {
-                        hints.push(format!("{engine}: {cure}"));
+                    match refusal {
+                        EngineError::Unmet { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
+                        EngineError::Cannot { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
+                        _ => {}
                     }
                 }
                 Failure { kind: Kind::Engine, message, hints }.hint("`ringfence doctor` looks at everything they need")

@@ -1,8 +1,8 @@
 //! Data goes to stdout, talk to stderr. The only place that writes to either.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// Writes data to stdout. That nobody reads it any more is no failure.
 pub fn data(text: &str) -> Result<(), Failure> {
@@ -34,6 +34,18 @@ pub fn printable(text: &str) -> String {
         if c.is_control() && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
+}
+
+/// Asks a person. Without one, that is a failure with this hint.
+pub fn confirm(question: &str, otherwise: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        let message = "cannot ask: stdin is not a terminal";
+        return Err(Failure::new(Kind::Usage, message).hint(otherwise));
+    }
+    prompt(&format!("{question} [y/N] "));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::output(&error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// As [`say`], without the end of the line.

@@ -52,10 +52,10 @@ impl Situation {
             EngineChoice::Auto => Ok(Choice::Auto),
             EngineChoice::Native => Ok(Choice::Only(Engine::Native)),
             EngineChoice::Bubblewrap => Ok(Choice::Only(Engine::Bubblewrap)),
-            engine @ (EngineChoice::Docker | EngineChoice::Kubernetes) => {
-                let asked =
-                    format!("engine {engine} (profile {}) cannot run single commands", self.resolved.policy.profile);
-                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native or --engine bubblewrap"))
+            EngineChoice::Docker => Ok(Choice::Only(Engine::Docker)),
+            engine @ EngineChoice::Kubernetes => {
+                let asked = format!("engine {engine} (profile {}) is not there yet", self.resolved.policy.profile);
+                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native, bubblewrap or docker"))
             }
         }
     }

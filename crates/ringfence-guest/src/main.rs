@@ -1,4 +1,5 @@
-//! The guest: process 1 of a live sandbox. Its one socket to the host is descriptor 0.
+//! The guest: process 1 of a live sandbox. Its one socket to the host is descriptor 0; where nobody could hand it one, the
+//! socket whose path is its only argument, to which it connects before anything else is there.
 #![forbid(unsafe_code)]
 
 mod guest;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
 
 fn main() -> ExitCode {
-    match guest::run() {
+    let connected = std::env::args_os().nth(1).map_or(Ok(()), |path| guest::connect(&path));
+    match connected.and_then(|()| guest::run()) {
         // The host is gone or has had enough.
         Ok(()) => ExitCode::SUCCESS,
         // Nobody would read a message: whoever started this sees the socket close.

@@ -44,13 +44,7 @@ impl Home {
         let mut own = String::with_capacity(4096);
         // Nothing read is as if no group were mounted.
         let _ = fs::File::open("/proc/self/cgroup").and_then(|f| f.take(1 << 16).read_to_string(&mut own));
-        let path_of = |controller: &str| {
-            own.lines().find_map(|line| {
-                let mut fields = line.splitn(3, ':').skip(1);
-                let (controllers, path) = (fields.next()?, fields.next()?);
-                controllers.split(',').any(|c| c == controller).then_some((controllers, path))
-            })
-        };
+        let path_of = |controller: &str| path_of(&own, controller);
         let v1 = |controller: &str| {
             let (controllers, path) = path_of(controller)?;
             let dir = Path::new(V2_ROOT).join(controllers).join(path.trim_start_matches('/'));
@@ -215,21 +209,7 @@ impl Group {
 
     /// What the tree used so far.
     pub fn usage(&self) -> Usage {
-        match (&self.home, self.dirs.as_slice()) {
-            (Home::V2(_), [dir]) => Usage {
-                peak_memory: number(&dir.join("memory.peak")),
-                cpu: keyed(&dir.join("cpu.stat"), "usage_usec").map(Duration::from_micros),
-                killed_for_memory: keyed(&dir.join("memory.events"), "oom_kill").unwrap_or(0),
-                refused_processes: keyed(&dir.join("pids.events"), "max").unwrap_or(0),
-            },
-            (Home::V1 { .. }, [memory, pids, _]) => Usage {
-                peak_memory: number(&memory.join("memory.max_usage_in_bytes")),
-                cpu: None,
-                killed_for_memory: keyed(&memory.join("memory.oom_control"), "oom_kill").unwrap_or(0),
-                refused_processes: keyed(&pids.join("pids.events"), "max").unwrap_or(0),
-            },
-            _ => Usage::default(),
-        }
+        usage(&self.dirs)
     }
 
     /// Removes the group; every process of the box must be gone.
@@ -238,6 +218,58 @@ impl Group {
             remove(&path).map_err(|source| LimitError::Remove { path, source })?;
         }
         Ok(())
+    }
+}
+
+/// A group that somebody else made and removes: it is only read.
+#[derive(Debug)]
+pub struct Gauge(Vec<PathBuf>);
+
+impl Gauge {
+    /// The group that a process is in; `None` where it cannot be seen from here.
+    pub fn of(pid: i32) -> Option<Gauge> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let dir = |controller: &str| {
+            let (controllers, path) = path_of(&text, controller)?;
+            Some(Path::new(V2_ROOT).join(controllers).join(path.trim_start_matches('/')))
+        };
+        let dirs = match dir("memory") {
+            Some(memory) => vec![memory, dir("pids")?, dir("cpu")?],
+            None => vec![dir("")?],
+        };
+        dirs.iter().all(|dir| dir.is_dir()).then_some(Gauge(dirs))
+    }
+
+    pub fn usage(&self) -> Usage {
+        usage(&self.0)
+    }
+}
+
+/// The controllers and the group of a line of `/proc/PID/cgroup`.
+fn path_of<'a>(text: &'a str, controller: &str) -> Option<(&'a str, &'a str)> {
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        controllers.split(',').any(|c| c == controller).then_some((controllers, path))
+    })
+}
+
+/// What a group counted: one directory of v2, or memory, pids and cpu of v1.
+fn usage(dirs: &[PathBuf]) -> Usage {
+    match dirs {
+        [dir] => Usage {
+            peak_memory: number(&dir.join("memory.peak")),
+            cpu: keyed(&dir.join("cpu.stat"), "usage_usec").map(Duration::from_micros),
+            killed_for_memory: keyed(&dir.join("memory.events"), "oom_kill").unwrap_or(0),
+            refused_processes: keyed(&dir.join("pids.events"), "max").unwrap_or(0),
+        },
+        [memory, pids, _] => Usage {
+            peak_memory: number(&memory.join("memory.max_usage_in_bytes")),
+            cpu: None,
+            killed_for_memory: keyed(&memory.join("memory.oom_control"), "oom_kill").unwrap_or(0),
+            refused_processes: keyed(&pids.join("pids.events"), "max").unwrap_or(0),
+        },
+        _ => Usage::default(),
     }
 }
 

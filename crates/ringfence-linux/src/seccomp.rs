@@ -9,6 +9,7 @@
 
 mod compile;
 mod list;
+mod profile;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::sys::check;
 
 pub use compile::{Arch, Options, SockFilter, Sockets};
 pub use list::Answer;
+pub use profile::{Argument, ProfileRule};
 
 include!(concat!(env!("OUT_DIR"), "/seccomp_programs.rs"));
 
@@ -43,6 +45,13 @@ pub fn program(options: &Options) -> Result<Cow<'static, [SockFilter]>, Error> {
     }
     let unknown = |e: compile::UnknownCall| Error::UnknownCall { name: e.name, nearest: e.nearest };
     compile::compile(ARCH, options).map(Cow::Owned).map_err(unknown)
+}
+
+/// The same as rules, for a container engine that compiles its own filter. What they do not name is to answer ENOSYS.
+pub fn profile(options: &Options) -> Result<Vec<ProfileRule>, Error> {
+    // Names are checked where they are compiled.
+    program(options)?;
+    Ok(profile::rules(ARCH, options))
 }
 
 /// A program that was built with the crate.

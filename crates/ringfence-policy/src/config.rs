@@ -6,14 +6,15 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::layer::{
-    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings, is_syscall_name,
-    missing_in_file, unlimited,
+    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings, is_image_name,
+    is_syscall_name, missing_in_file, unlimited,
 };
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network};
+use crate::policy::{Guard, Network, User};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::{self, EngineChoice};
 use crate::rules::{Access, LayerKind};
@@ -48,6 +49,12 @@ pub enum ConfigErrorKind {
     EnvName { key: String, name: String },
     #[error("`{key}`: `{name}` is not the name of a system call")]
     Syscall { key: String, name: String },
+    #[error("`image`: `{0}` is not the name of an image")]
+    Image(String),
+    #[error("`user`: `{0}` is neither `caller` nor UID:GID of somebody who is not root")]
+    User(String),
+    #[error("`cache_group`: `{0}` is not of small letters, digits and dashes")]
+    Group(String),
     #[error("`commands`: `{0}` is not the name of a program")]
     Program(String),
     #[error("`{0}` belongs to your own configuration file, at its top")]
@@ -60,6 +67,11 @@ pub enum ConfigErrorKind {
 const SETTINGS: &[&str] = &[
     "engine",
     "network",
+    "image",
+    "user",
+    "caches",
+    "cache_group",
+    "caches_required",
     "docker",
     "nesting",
     "strict",
@@ -190,15 +202,45 @@ impl Reader<'_> {
                 let network = match value.get_ref() {
                     DeValue::Boolean(true) => Network::Open,
                     DeValue::Boolean(false) => Network::None,
-                    DeValue::String(text) => match text.as_ref() {
-                        "open" => Network::Open,
-                        "none" => Network::None,
-                        other => return Err(self.unknown_value(&full, other, value, ["open", "none"])),
-                    },
-                    _ => return Err(self.wrong_type(&full, "a boolean, \"open\" or \"none\"", value)),
+                    DeValue::String(text) => Network::from_name(text)
+                        .ok_or_else(|| self.unknown_value(&full, text, value, Network::ALL.map(Network::name)))?,
+                    _ => {
+                        return Err(self.wrong_type(&full, "a boolean, \"open\", \"bridge\" or \"none\"", value));
+                    }
                 };
                 settings.network = Some(self.at(network, value));
             }
+            "image" => {
+                let text = self.string(&full, value)?;
+                if !is_image_name(&text.value) {
+                    return Err(self.error(&value.span(), ConfigErrorKind::Image(text.value)));
+                }
+                settings.image = Some(text);
+            }
+            "user" => {
+                let text = self.string(&full, value)?;
+                let user = User::parse(&text.value)
+                    .ok_or_else(|| self.error(&value.span(), ConfigErrorKind::User(text.value.clone())))?;
+                settings.user = Some(At::new(user, text.place));
+            }
+            "caches" => {
+                for (name, span) in self.strings(&full, value)? {
+                    if caches::find(&name.value).is_none() {
+                        let suggestion = Suggestion::among(&name.value, caches::ALL.iter().map(|cache| cache.name));
+                        let (key, value) = (full, name.value);
+                        return Err(self.error(&span, ConfigErrorKind::UnknownValue { key, value, suggestion }));
+                    }
+                    settings.caches.push(name);
+                }
+            }
+            "cache_group" => {
+                let text = self.string(&full, value)?;
+                if !caches::is_group(&text.value) {
+                    return Err(self.error(&value.span(), ConfigErrorKind::Group(text.value)));
+                }
+                settings.cache_group = Some(text);
+            }
+            "caches_required" => settings.caches_required = Some(self.boolean(&full, value)?),
             "docker" => settings.docker = Some(self.boolean(&full, value)?),
             "nesting" => settings.nesting = Some(self.boolean(&full, value)?),
             "strict" => settings.strict = Some(self.boolean(&full, value)?),

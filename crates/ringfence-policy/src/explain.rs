@@ -102,12 +102,12 @@ fn decide(policy: &Policy, facts: &Facts, tree: &Tree, path: &Path) -> (Reach, D
     }
     let resolver = policy.network != Network::None && path == real(&Lookup::default(), Path::new("/etc/resolv.conf"));
     let shown = || resolver || PROGRAMS.iter().chain(&ETC).any(|place| path.starts_with(place));
-    let reach = match policy.root {
+    let reach = match &policy.root {
         _ if private.is_some() => Reach::Private,
         Root::Host => Reach::Read,
         Root::Programs if plan::OWN_TEXTS.iter().any(|own| path == Path::new(own)) => Reach::Private,
         Root::Programs if shown() => Reach::Read,
-        Root::Programs => Reach::Hidden,
+        Root::Programs | Root::Image(_) => Reach::Hidden,
     };
     (reach, Decides::Root)
 }

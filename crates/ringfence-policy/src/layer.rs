@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network};
+use crate::policy::{Guard, Network, User};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::EngineChoice;
 use crate::rules::{Access, Kind, LayerKind, Missing};
+use crate::suggest::Suggestion;
 
 /// A value and the place it comes from: `config.toml:12`, `--ro`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,11 @@ pub struct Definition {
 pub struct Settings {
     pub engine: Option<At<EngineChoice>>,
     pub network: Option<At<Network>>,
+    pub image: Option<At<String>>,
+    pub user: Option<At<User>>,
+    pub caches: Vec<At<String>>,
+    pub cache_group: Option<At<String>>,
+    pub caches_required: Option<At<bool>>,
     pub docker: Option<At<bool>>,
     pub nesting: Option<At<bool>>,
     pub strict: Option<At<bool>>,
@@ -124,6 +131,18 @@ pub enum FlagError {
     EnvName(String),
     #[error("`{0}` is not the name of a system call")]
     Syscall(String),
+    #[error("`{0}` is not the name of an image")]
+    Image(String),
+    #[error("`{0}` is neither `caller` nor UID:GID of somebody who is not root")]
+    User(String),
+    #[error("unknown cache `{name}`{suggestion}")]
+    Cache { name: String, suggestion: Suggestion },
+}
+
+/// Whether this could be the name of an image; whether there is one, the daemon knows.
+pub fn is_image_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b);
+    (1..=512).contains(&name.len()) && name.bytes().all(plain) && name.as_bytes()[0].is_ascii_alphanumeric()
 }
 
 /// Whether this could be the name of a system call; whether it is one, the filter knows.
@@ -199,7 +218,34 @@ impl Layer {
     }
 
     pub fn network(&mut self, on: bool) {
-        self.settings.network = Some(At::new(if on { Network::Open } else { Network::None }, "--network"));
+        self.network_kind(if on { Network::Open } else { Network::None });
+    }
+
+    pub fn network_kind(&mut self, network: Network) {
+        self.settings.network = Some(At::new(network, "--network"));
+    }
+
+    pub fn image(&mut self, name: &str) -> Result<(), FlagError> {
+        if !is_image_name(name) {
+            return Err(FlagError::Image(name.to_owned()));
+        }
+        self.settings.image = Some(At::new(name.to_owned(), "--image"));
+        Ok(())
+    }
+
+    pub fn user(&mut self, text: &str) -> Result<(), FlagError> {
+        let user = User::parse(text).ok_or_else(|| FlagError::User(text.to_owned()))?;
+        self.settings.user = Some(At::new(user, "--user"));
+        Ok(())
+    }
+
+    pub fn cache(&mut self, name: &str) -> Result<(), FlagError> {
+        if caches::find(name).is_none() {
+            let suggestion = Suggestion::among(name, caches::ALL.iter().map(|cache| cache.name));
+            return Err(FlagError::Cache { name: name.to_owned(), suggestion });
+        }
+        self.settings.caches.push(At::new(name.to_owned(), "--cache"));
+        Ok(())
     }
 
     pub fn docker(&mut self, on: bool) {

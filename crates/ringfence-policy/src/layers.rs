@@ -24,7 +24,7 @@ use crate::git;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration};
 use crate::look::Lookup;
-use crate::policy::{CommandRule, EnvPolicy, Network, Policy, Root};
+use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::records::Records;
@@ -276,6 +276,9 @@ struct Stack {
     name: String,
     engine: EngineChoice,
     network: Network,
+    image: Option<String>,
+    user: User,
+    caches: Caches,
     docker: bool,
     nesting: bool,
     strict: bool,
@@ -308,6 +311,9 @@ impl Stack {
             name,
             engine: profile.engine,
             network: profile.network,
+            image: None,
+            user: profile.user,
+            caches: Caches { read_only: profile.caches_read_only, ..Caches::default() },
             docker: false,
             nesting: false,
             strict: false,
@@ -333,6 +339,15 @@ impl Stack {
             stack.rules.push(FileRule { access: Access::Rw, pattern, missing: Missing::Fail, origin });
         }
         stack
+    }
+
+    /// What the root is made of: an image where one is named, and on the engine that has nothing else.
+    fn root(&self) -> Root {
+        match (&self.image, self.engine) {
+            (Some(name), _) => Root::Image(name.clone()),
+            (None, EngineChoice::Docker | EngineChoice::Kubernetes) => Root::Image(STANDARD_IMAGE.to_owned()),
+            (None, _) => self.profile.root.clone(),
+        }
     }
 
     fn profile_place(&self) -> String {
@@ -417,7 +432,7 @@ impl Stack {
         // A `ro` on something that the box does not see would show it: only where it is seen anyway.
         let seen = |path: &Path| match decide(&all, path) {
             Some(rule) => rule.access != Access::Exclude,
-            None => self.profile.root == Root::Host,
+            None => self.root() == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
         let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
@@ -450,6 +465,11 @@ impl Stack {
         let Settings {
             engine,
             network,
+            image,
+            user,
+            caches,
+            cache_group,
+            caches_required,
             docker,
             nesting,
             strict,
@@ -475,6 +495,22 @@ impl Stack {
         }
         take!("engine", engine => self.engine);
         take!("network", network => self.network);
+        if let Some(At { value, place }) = image {
+            self.image = Some(value.clone());
+            self.origin("image", layer, place);
+        }
+        take!("user", user => self.user);
+        if let Some(At { value, place }) = cache_group {
+            self.caches.group = Some(value.clone());
+            self.origin("cache_group", layer, place);
+        }
+        take!("caches_required", caches_required => self.caches.required);
+        for At { value, place } in caches {
+            if !self.caches.names.contains(value) {
+                self.caches.names.push(value.clone());
+            }
+            self.origin(format!("caches.{value}"), layer, place);
+        }
         take!("docker", docker => self.docker);
         take!("nesting", nesting => self.nesting);
         take!("strict", strict => self.strict);
@@ -581,17 +617,24 @@ impl Stack {
         let rules = self.take_rules();
         self.check_workdir(&rules)?;
         let warnings = self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
+        let root = self.root();
+        // Only an engine of containers has images.
+        let images = matches!(root, Root::Image(_)) && self.engine == EngineChoice::Auto;
+        let engine = if images { EngineChoice::Docker } else { self.engine };
         let policy = Policy {
             profile: self.name,
             workdir: self.workdir,
             workdir_at: self.profile.workdir_at.map(PathBuf::from),
-            root: self.profile.root,
+            root,
             rules,
             network: self.network,
+            caches: self.caches,
+            keep_home: self.profile.keep_home,
+            tmp_exec: self.profile.tmp_exec,
             docker: self.docker,
             nesting: self.nesting,
             env: self.env,
-            user: self.profile.user,
+            user: self.user,
             limits: self.limits,
             records: self.records,
             commands: self.commands,
@@ -602,7 +645,7 @@ impl Stack {
         };
         Ok(Resolved {
             policy,
-            engine: self.engine,
+            engine,
             loosened,
             warnings,
             origins: self.origins,

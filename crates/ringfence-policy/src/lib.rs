@@ -5,6 +5,7 @@
 //! knows no engine.
 #![forbid(unsafe_code)]
 
+pub mod caches;
 pub mod config;
 pub mod env;
 pub mod explain;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use sockets::DockerSockets;
 use view::View;
 
+use crate::caches;
 use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
@@ -36,7 +37,13 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
+    /// The image that the root is made of; else the mounts make it.
+    pub image: Option<String>,
     pub network: Network,
+    /// A cache that cannot be had stops the box.
+    pub caches_required: bool,
+    /// Programs can be executed from private temporary space.
+    pub tmp_exec: bool,
     /// The Docker socket is bound in.
     pub docker: bool,
     pub nesting: bool,
@@ -117,6 +124,13 @@ pub enum Mount {
         size: u64,
         inodes: u64,
     },
+    /// Space that outlives the box, or that boxes share. Only engines of containers have it.
+    Volume {
+        volume: Volume,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+        writable: bool,
+    },
     /// A fresh procfs of the box's own PID namespace.
     Proc {
         #[serde(with = "wire::path")]
@@ -174,6 +188,15 @@ pub enum Mount {
         #[serde(with = "wire::path")]
         target: PathBuf,
     },
+}
+
+/// Space that an engine keeps under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Volume {
+    /// The home directory of the session of this box.
+    Home,
+    /// A package cache, shared by the boxes of one group.
+    Cache { name: String, group: Option<String> },
 }
 
 /// A name made on the host before the box starts and taken away when it ends.
@@ -238,8 +261,12 @@ const SMALL: u64 = 1 << 20;
 /// Where a box keeps what tells it that it is one: in `/dev`, which is every box's own and which no rule can touch. Engines
 /// make the directory with the rest of [`Mount::Dev`].
 pub const MARKER_DIR: &str = "/dev/ringfence";
-/// Which programs have something in front of them, one a line: place, real program, rule; separated by tabs.
+/// Which programs have something in front of them, one a line: place, real program (a path, or a name that is found in
+/// `PATH` behind [`GUARDS_DIR`]), rule; separated by tabs.
 pub const COMMANDS_FILE: &str = "/dev/ringfence/commands";
+
+/// Where guards stand in a box that is made of an image: first in its `PATH`.
+pub const GUARDS_DIR: &str = "/dev/ringfence/bin";
 
 /// Turns a policy into ordered steps for this host.
 pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
@@ -262,7 +289,10 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
-    let environment = env::environment(&policy.env, &facts.env, &inside);
+    let mut environment = env::environment(&policy.env, &facts.env, &inside);
+    if matches!(policy.root, Root::Image(_)) {
+        for_image(policy, &mut environment);
+    }
     let docker = DockerSockets::find(lookup, facts);
     if policy.docker {
         docker.check()?;
@@ -274,6 +304,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();
+    view.volumes();
     view.resolver();
     view.files(&tree);
     view.commands(&environment)?;
@@ -287,7 +318,13 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     Ok(Plan {
         mounts: view.mounts,
         stubs: view.stubs,
+        image: match &policy.root {
+            Root::Image(name) => Some(name.clone()),
+            Root::Host | Root::Programs => None,
+        },
         network: policy.network,
+        caches_required: policy.caches.required,
+        tmp_exec: policy.tmp_exec,
         docker: policy.docker,
         nesting: policy.nesting,
         uid,
@@ -303,6 +340,22 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
         strict: policy.strict,
         promises: promises(policy),
     })
+}
+
+/// An image has a search path and settings of its own; caches are found by variables.
+fn for_image(policy: &Policy, environment: &mut Vec<(OsString, OsString)>) {
+    let named = |name: &str| policy.env.set.contains_key(name) || policy.env.pass.iter().any(|passed| passed == name);
+    // Of the host, and not in the image.
+    for name in ["PATH", "XDG_RUNTIME_DIR"].into_iter().filter(|name| !named(name)) {
+        environment.retain(|(other, _)| other != name);
+    }
+    for cache in policy.caches.names.iter().filter_map(|name| caches::find(name)) {
+        for variable in cache.variables.iter().filter(|variable| !named(variable)) {
+            environment.retain(|(name, _)| name != variable);
+            environment.push((variable.into(), cache.target().into()));
+        }
+    }
+    environment.sort();
 }
 
 /// What the plan of a policy promises.
@@ -384,6 +437,10 @@ fn resolve_command(
         return Ok(Command { program: workdir.join(name), args });
     }
     let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
+    if matches!(policy.root, Root::Image(_)) {
+        // The image has its own programs and its own `PATH`.
+        return Ok(Command { program: PathBuf::from(name), args });
+    }
     let mut blocked = None;
     for dir in std::env::split_paths(&path) {
         let program = workdir.join(dir).join(name);

@@ -25,6 +25,12 @@ pub struct Policy {
     /// File rules of all layers, presets expanded, in layer order.
     pub rules: Vec<FileRule>,
     pub network: Network,
+    /// Package caches that boxes share, by name (see [`caches`](crate::caches)).
+    pub caches: Caches,
+    /// The home directory outlives the box.
+    pub keep_home: bool,
+    /// Programs can be executed from private temporary space, where the engine can tell.
+    pub tmp_exec: bool,
     /// Whether the Docker socket is bound in; masked otherwise.
     pub docker: bool,
     /// Whether the box may make user namespaces of its own.
@@ -46,21 +52,45 @@ pub struct Policy {
 }
 
 /// What the root of the box is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     /// The host's root, read-only.
     Host,
     /// An empty root with the host's programs read-only (`/usr`, `/bin`, `/lib*`, a minimal `/etc`).
     Programs,
+    /// The files of this container image, read-only: `name`, `name:tag`, or `name@sha256:…`, which is that very one.
+    Image(String),
 }
 
+/// The image of boxes that name none: what `ringfence image build` makes.
+pub const STANDARD_IMAGE: &str = "ringfence/standard";
+
 /// What the box can reach over the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Network {
-    /// The host's network.
-    Open,
     /// A network namespace with nothing but its own loopback.
     None,
+    /// A private network that leads outside, where no other box and no service of the host can be reached.
+    Bridge,
+    /// The host's network; on an engine whose boxes never have that one, [`Network::Bridge`].
+    Open,
+}
+
+impl Network {
+    /// The tightest first.
+    pub const ALL: [Network; 3] = [Network::None, Network::Bridge, Network::Open];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Network::None => "none",
+            Network::Bridge => "bridge",
+            Network::Open => "open",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Network> {
+        Self::ALL.into_iter().find(|network| network.name() == name)
+    }
 }
 
 /// Whom the command runs as inside.
@@ -70,6 +100,30 @@ pub enum User {
     Caller,
     /// These ids inside; files on the host keep belonging to the caller.
     Ids { uid: u32, gid: u32 },
+}
+
+impl User {
+    /// Reads `caller` or `UID:GID`. Root is nobody's id in a box.
+    pub fn parse(text: &str) -> Option<User> {
+        if text == "caller" {
+            return Some(User::Caller);
+        }
+        let (uid, gid) = text.split_once(':')?;
+        let id = |text: &str| text.parse::<u32>().ok().filter(|id| (1..u32::MAX).contains(id));
+        Some(User::Ids { uid: id(uid)?, gid: id(gid)? })
+    }
+}
+
+/// Which shared package caches a box sees, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Caches {
+    pub names: Vec<String>,
+    /// Who may poison whom: only boxes of one group share a cache. `None` is the group of all that name none.
+    pub group: Option<String>,
+    /// A cache that cannot be had stops the box; else the box runs without it, and says so.
+    pub required: bool,
+    /// What is in them can be used, and not changed.
+    pub read_only: bool,
 }
 
 /// Which environment the command starts with.

@@ -56,6 +56,12 @@ pub struct Profile {
     pub workdir_writable: bool,
     pub presets: &'static [&'static str],
     pub network: Network,
+    /// The home directory outlives the box.
+    pub keep_home: bool,
+    /// Shared caches cannot be changed.
+    pub caches_read_only: bool,
+    /// Programs can be executed from private temporary space.
+    pub tmp_exec: bool,
     /// Start from the caller's environment.
     pub inherit_env: bool,
     pub limits: Limits,
@@ -90,6 +96,9 @@ const AGENT: Profile = Profile {
     workdir_writable: false,
     presets: &["@all"],
     network: Network::Open,
+    keep_home: false,
+    caches_read_only: false,
+    tmp_exec: true,
     inherit_env: true,
     limits: Limits { pids: Some(4096), ..Limits::UNLIMITED },
     commands: GUARDS,
@@ -107,6 +116,9 @@ const SHELL: Profile = Profile {
     workdir_writable: true,
     presets: &["@secrets", "@git", "@dotfiles", "@lint/all"],
     network: Network::None,
+    keep_home: false,
+    caches_read_only: false,
+    tmp_exec: true,
     inherit_env: false,
     limits: Limits {
         memory: Some(GIB),
@@ -134,6 +146,9 @@ const SKILL: Profile = Profile {
     workdir_writable: false,
     presets: &[],
     network: Network::None,
+    keep_home: false,
+    caches_read_only: true,
+    tmp_exec: false,
     inherit_env: false,
     limits: Limits {
         memory: Some(256 * MIB),
@@ -151,7 +166,7 @@ const SKILL: Profile = Profile {
     tighter: &[],
 };
 
-/// For an agent's long-lived home. Image, home volume and bridge network are the Docker engine's; no other one has them.
+/// For an agent's long-lived home. Image, home that stays and bridge network are the Docker engine's; no other one has them.
 const HOME: Profile = Profile {
     name: "home",
     engine: EngineChoice::Docker,
@@ -160,7 +175,10 @@ const HOME: Profile = Profile {
     workdir_at: Some("/home/sandbox"),
     workdir_writable: false,
     presets: &[],
-    network: Network::None,
+    network: Network::Bridge,
+    keep_home: true,
+    caches_read_only: false,
+    tmp_exec: true,
     inherit_env: false,
     limits: Limits {
         memory: Some(4 * GIB),
@@ -209,7 +227,7 @@ mod tests {
         agent: unlimited / unlimited / 4096 · none up to none · Open · Caller
         shell: 1GiB / 1 / 256 · 2m up to 10m · None · Ids { uid: 1000, gid: 1000 }
         skill: 256MiB / 0.5 / 64 · 30s up to 30s · None · Ids { uid: 1000, gid: 1000 }
-        home: 4GiB / 2 / 300 · 10m up to 10m · None · Ids { uid: 1000, gid: 1000 }
+        home: 4GiB / 2 / 300 · 10m up to 10m · Bridge · Ids { uid: 1000, gid: 1000 }
         ");
         assert_eq!(builtin("skill").unwrap().limits.tmp_size, 10 * MIB);
     }

@@ -135,12 +135,12 @@ impl Tree {
         tree.add_sockets(lookup, facts);
         tree.add_registry(facts);
         tree.add_aliases(facts);
-        tree.drop_idle(policy.root);
+        tree.drop_idle(&policy.root);
         tree.settle_unwritable();
         tree.check(policy, facts)?;
         if facts.stranger && policy.root == Root::Host {
             tree.close_barred();
-            tree.drop_idle(policy.root);
+            tree.drop_idle(&policy.root);
         }
         Ok(tree)
     }
@@ -294,7 +294,7 @@ impl Tree {
     }
 
     /// Takes away what changes nothing: absent or linked names where nothing can be planted, hiding what is not seen.
-    fn drop_idle(&mut self, root: Root) {
+    fn drop_idle(&mut self, root: &Root) {
         let idle: Vec<PathBuf> = self
             .nodes()
             .filter(|(path, node)| {
@@ -304,7 +304,7 @@ impl Tree {
                     (State::Absent(_), _) if node.access == Access::Rw => false,
                     (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
                     (State::Absent(_) | State::Link, _) => true,
-                    (State::Present, None) => node.access == Access::Exclude && (private || root == Root::Programs),
+                    (State::Present, None) => node.access == Access::Exclude && (private || *root != Root::Host),
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
             })
@@ -377,7 +377,7 @@ impl Tree {
         }
         // What a box has of its own has nothing of the host's in it, save what a rule shows.
         let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
-        let own = own.or((policy.root == Root::Programs).then_some(Path::new("/")));
+        let own = own.or((policy.root != Root::Host).then_some(Path::new("/")));
         let same_place = policy.workdir_at.is_none();
         if same_place && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
             return Err(TreeError::WorkdirNotShown(workdir.clone()));

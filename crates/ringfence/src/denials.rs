@@ -48,7 +48,7 @@ impl Tracer {
         Self {
             listener,
             tree,
-            root: policy.root,
+            root: policy.root.clone(),
             network: policy.network,
             workdir: policy.workdir.clone(),
             workdir_at: policy.workdir_at.clone(),
@@ -96,7 +96,7 @@ impl Tracer {
             (Some((Access::Exclude, origin)), _) => (format!("exclude of {origin}"), "--ro"),
             (Some((Access::Ro, origin)), Act::Write) => (format!("ro of {origin}"), "--rw"),
             (None, Act::Write) => ("everything outside the writable places is read-only".to_owned(), "--rw"),
-            (None, _) if self.root == Root::Programs => return None,
+            (None, _) if self.root != Root::Host => return None,
             _ => return None,
         };
         // What the caller could not do outside either was not refused by the policy.

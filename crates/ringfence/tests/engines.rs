@@ -12,7 +12,7 @@ use ringfence::engines::{self, Event};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::limits::Limits;
 use ringfence::policy::plan::{Mount, Plan, plan};
-use ringfence::policy::policy::{EnvPolicy, Network, Root, User};
+use ringfence::policy::policy::{Caches, EnvPolicy, Network, Root, User};
 use ringfence::policy::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 use ringfence::policy::{Guarantee, Policy};
 use ringfence::{Engine, EngineError, Running, StdioSpec};
@@ -46,6 +46,9 @@ impl Project {
             root: Root::Host,
             rules: vec![rule],
             network: Network::None,
+            caches: Caches::default(),
+            keep_home: false,
+            tmp_exec: true,
             docker: false,
             nesting: false,
             env: EnvPolicy { inherit: true, ..EnvPolicy::default() },

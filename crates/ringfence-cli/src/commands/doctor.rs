@@ -13,7 +13,7 @@ use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
 use ringfence::records::Journal;
-use ringfence::{Choice, Engine, StdioSpec, supervise};
+use ringfence::{Choice, Engine, EngineError, StdioSpec, supervise};
 use ringfence_linux::limits::Home;
 use ringfence_linux::{landlock, userns};
 use serde::Serialize;
@@ -59,6 +59,11 @@ fn missing(fact: &'static str, detail: impl Into<String>, cure: impl Into<String
 /// Exit code 0 when some engine works here, 1 when none does.
 pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
     let facts = ringfence::facts::gather()?;
+    if args.prepare_network {
+        engines::docker::prepare_network(&facts, &Places::new(&facts).sessions).map_err(EngineError::from)?;
+        output::say("ringfence: the network of sandboxes is there, and the services of this host are closed to it");
+        return Ok(ExitCode::SUCCESS);
+    }
     let engines = [engine(Engine::Native, &facts), engine(Engine::Bubblewrap, &facts)];
     let works = engines.iter().any(|finding| finding.state != State::Missing);
     let inside = native::stacked::inside();
@@ -74,6 +79,7 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
         control_groups(),
         bwrap(),
         docker(&facts),
+        engine_docker(&facts),
         records(&facts),
     ];
     findings.extend(engines);
@@ -281,6 +287,39 @@ fn docker(facts: &Facts) -> Finding {
     }
 }
 
+fn engine_docker(facts: &Facts) -> Finding {
+    const FACT: &str = "engine docker";
+    let can = match engines::docker::look(facts) {
+        Ok(can) => can,
+        Err(error) => {
+            let cure = error.cure().unwrap_or_else(|| "look at the daemon's log".to_owned());
+            return degraded(FACT, error.to_string(), format!("only needed for --engine docker: {cure}"));
+        }
+    };
+    let kind = match (can.rootless, can.userns) {
+        (true, _) => ", rootless",
+        (_, true) => ", with mapped ids",
+        _ => "",
+    };
+    let detail = format!("{}, API {}.{}{kind}", can.server, can.api.0, can.api.1);
+    let lacks: Vec<&str> = [(can.seccomp, "seccomp"), (can.memory, "memory limits"), (can.pids, "process limits")]
+        .into_iter()
+        .filter_map(|(there, what)| (!there).then_some(what))
+        .collect();
+    if !lacks.is_empty() {
+        return degraded(
+            FACT,
+            format!("{detail}; without {}", lacks.join(", ")),
+            "use a kernel and a daemon with them",
+        );
+    }
+    let image = ringfence::policy::policy::STANDARD_IMAGE;
+    if engines::docker::has_image(facts, image) {
+        return ok(FACT, format!("{detail}; {image} is there"));
+    }
+    degraded(FACT, format!("{detail}; no image {image}"), "build it: ringfence image build; or name one with --image")
+}
+
 /// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.
 fn records(facts: &Facts) -> Finding {
     const FACT: &str = "records";
@@ -301,6 +340,7 @@ fn engine(engine: Engine, facts: &Facts) -> Finding {
     let fact = match engine {
         Engine::Native => "engine native",
         Engine::Bubblewrap => "engine bubblewrap",
+        Engine::Docker => "engine docker",
     };
     match try_engine(engine, facts) {
         Ok(0) => ok(fact, "ran /bin/true in a sandbox"),

@@ -111,6 +111,8 @@ fn from_path(found: &Explanation<'_>) -> Answer {
 fn from_host(host: &OsStr, situation: &Situation) -> Answer {
     let local = matches!(host.as_bytes(), b"localhost" | b"127.0.0.1" | b"::1" | b"[::1]");
     let (reach, answer) = match situation.resolved.policy.network {
+        Network::Bridge if local => (false, "is the sandbox's own loopback, not the host's"),
+        Network::Bridge => (true, "can be reached, unless it is a service of this host or of another sandbox"),
         Network::Open => (true, "can be reached: the network is the host's"),
         Network::None if local => (false, "is the sandbox's own loopback, not the host's"),
         Network::None => (false, "cannot be reached: there is no network"),

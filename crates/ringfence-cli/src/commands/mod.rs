@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod history;
+pub mod image;
 pub mod install;
 pub mod mcp;
 pub mod run;

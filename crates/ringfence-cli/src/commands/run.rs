@@ -68,6 +68,10 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(&format!("ringfence: profile {}, engine {engine}", situation.resolved.policy.profile));
     }
+    if engine == Engine::Docker {
+        write_report(args, &report)?;
+        return super::session::once(args, &situation, command);
+    }
     let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
     let started = SystemTime::now();

@@ -24,6 +24,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use exec::{Exec, Failure};
 use link::Link;
@@ -140,6 +141,15 @@ trait Task: fmt::Debug {
 
     /// The host is not interested any more; it is dropped next.
     fn close(&mut self, _cx: &mut Context) {}
+}
+
+/// Calls the host at a socket, and puts the connection where [`run`] takes it.
+pub fn connect(path: &std::ffi::OsStr) -> Result<(), Fault> {
+    let at = |errno| Fault::System { what: "call the host", errno };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(at)?;
+    let address = SocketAddrUnix::new(path).map_err(at)?;
+    rustix::net::connect(&socket, &address).map_err(at)?;
+    sys::dup_onto(std::os::fd::AsFd::as_fd(&socket), 0).map_err(at)
 }
 
 /// Runs until the host is gone.

@@ -320,7 +320,7 @@ pub fn fits(case: &Case, value: u32) -> bool {
 }
 
 /// The values at which the case that fits can change.
-fn starts<'a>(cases: impl Iterator<Item = &'a Case>) -> Vec<u32> {
+pub fn starts<'a>(cases: impl Iterator<Item = &'a Case>) -> Vec<u32> {
     let mut starts = vec![0];
     for case in cases {
         match case {

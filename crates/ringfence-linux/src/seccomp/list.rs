@@ -49,6 +49,15 @@ pub enum Case {
     UpTo(u32, &'static Check),
 }
 
+impl Case {
+    /// What follows when it fits.
+    pub const fn then(&self) -> &'static Check {
+        match self {
+            Self::Is(_, check) | Self::UpTo(_, check) => check,
+        }
+    }
+}
+
 /// When a call is let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {

@@ -8,7 +8,7 @@ use crate::env;
 use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
 use crate::limits::Limits;
 use crate::look::Lookup;
-use crate::policy::{CommandRule, Network, Root};
+use crate::policy::{CommandRule, Root};
 use crate::presets::{Preset, Selection};
 use crate::rules::{Access, FileRule, LayerKind, Pattern, decide};
 use crate::tree;
@@ -37,6 +37,12 @@ impl Stack {
         let Settings {
             engine,
             network,
+            image,
+            user,
+            caches,
+            cache_group,
+            // Stops a box, or lets it run with less.
+            caches_required: _,
             docker,
             nesting,
             strict,
@@ -61,10 +67,31 @@ impl Stack {
         {
             refuse(place, format!("changes the engine from `{}` to `{value}`", self.engine));
         }
-        if let Some(At { value: Network::Open, place }) = network
-            && self.network == Network::None
+        if let Some(At { value, place }) = network
+            && *value > self.network
         {
             refuse(place, "opens the network".into());
+        }
+        // It may be fetched from anywhere, and is what everything inside runs.
+        if let Some(At { value, place }) = image
+            && self.image.as_ref() != Some(value)
+        {
+            refuse(place, format!("chooses the image `{value}`"));
+        }
+        if let Some(At { value, place }) = user
+            && *value != self.user
+        {
+            refuse(place, "changes the user".into());
+        }
+        for At { value, place } in caches {
+            if !self.caches.names.contains(value) {
+                refuse(place, format!("shares the cache `{value}`"));
+            }
+        }
+        if let Some(At { value, place }) = cache_group
+            && self.caches.group.as_ref() != Some(value)
+        {
+            refuse(place, format!("shares the caches of group `{value}`"));
         }
         if let Some(At { value: true, place }) = docker
             && !self.docker
@@ -180,7 +207,7 @@ impl Stack {
                 let access = decide(before, &name).map(|rule| rule.access);
                 let hidden = match access {
                     Some(Access::Exclude) => true,
-                    None => self.profile.root == Root::Programs,
+                    None => self.root() != Root::Host,
                     Some(Access::Ro | Access::Rw) => false,
                 };
                 if hidden {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Resolved;
 use crate::limits::{Limits, format_duration, format_size};
-use crate::policy::{CommandRule, Guard, Network, Root, User};
+use crate::policy::{CommandRule, Guard, Root, User};
 use crate::records::Records;
 use crate::rules::{LayerKind, Origin};
 
@@ -30,7 +30,11 @@ impl Resolved {
         if let Some(at) = &policy.workdir_at {
             add("workdir_at".into(), at.display().to_string());
         }
-        add("root".into(), if policy.root == Root::Host { "host" } else { "programs" }.into());
+        match &policy.root {
+            Root::Host => add("root".into(), "host".into()),
+            Root::Programs => add("root".into(), "programs".into()),
+            Root::Image(name) => add("image".into(), name.clone()),
+        }
         add(
             "user".into(),
             match policy.user {
@@ -38,7 +42,16 @@ impl Resolved {
                 User::Ids { uid, gid } => format!("{uid}:{gid}"),
             },
         );
-        add("network".into(), if policy.network == Network::Open { "open" } else { "none" }.into());
+        add("network".into(), policy.network.name().into());
+        for name in &policy.caches.names {
+            add(format!("caches.{name}"), if policy.caches.read_only { "read-only" } else { "shared" }.into());
+        }
+        if let Some(group) = &policy.caches.group {
+            add("cache_group".into(), group.clone());
+        }
+        if policy.caches.required {
+            add("caches_required".into(), "true".into());
+        }
         add("docker".into(), policy.docker.to_string());
         add("nesting".into(), policy.nesting.to_string());
         add("strict".into(), policy.strict.to_string());

@@ -8,7 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::sockets::DockerSockets;
-use super::{COMMANDS_FILE, ETC, FEW_INODES, HOME, MARKER_DIR, Mount, OWN_TEXTS, PROGRAMS, PlanError, SMALL, Stub};
+use super::{
+    COMMANDS_FILE, ETC, FEW_INODES, GUARDS_DIR, HOME, MARKER_DIR, Mount, OWN_TEXTS, PROGRAMS, PlanError, SMALL, Stub,
+    Volume,
+};
+use crate::caches;
 use crate::facts::Facts;
 use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
@@ -114,7 +118,11 @@ impl<'a> View<'a> {
     }
 
     pub fn root(&mut self) {
-        match self.policy.root {
+        match &self.policy.root {
+            // Its files are there before anything is mounted.
+            Root::Image(_) => {
+                self.spaces.insert("/".into(), Space::Private);
+            }
             Root::Host => self.bind(Path::new("/"), Path::new("/"), false, Kind::Dir),
             Root::Programs => {
                 self.tmpfs(Path::new("/"), 0o755, SMALL, FEW_INODES, Space::Sealed);
@@ -172,8 +180,10 @@ impl<'a> View<'a> {
         self.mounts.push(Mount::Proc { target: PathBuf::from("/proc") });
         self.mounts.push(Mount::Dev { target: PathBuf::from("/dev"), shm_size: size, shm_inodes: inodes });
         for (dir, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755), ("/var/run", 0o755)] {
-            let target = match (self.policy.root, self.lookup.real(Path::new(dir))) {
-                (Root::Programs, _) => PathBuf::from(dir),
+            let target = match (&self.policy.root, self.lookup.real(Path::new(dir))) {
+                // In images it is a link to /run, or a directory that nobody can write to.
+                (Root::Image(_), _) if dir == "/var/run" => continue,
+                (Root::Programs | Root::Image(_), _) => PathBuf::from(dir),
                 (Root::Host, Some(real)) => real,
                 (Root::Host, None) => continue,
             };
@@ -184,11 +194,16 @@ impl<'a> View<'a> {
                 self.tmpfs(&target, mode, size, inodes, Space::Private);
             }
         }
-        if self.policy.root == Root::Programs {
+        if self.policy.keep_home {
+            let (volume, target) = (Volume::Home, PathBuf::from(HOME));
+            self.spaces.insert(HOME.into(), Space::Private);
+            self.mounts.push(Mount::Volume { volume, target, writable: true });
+        } else if self.policy.root != Root::Host {
             self.tmpfs(Path::new(HOME), 0o755, size, inodes, Space::Private);
         }
         if let Some(dir) = self.facts.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new)
             && self.policy.env.inherit
+            && !matches!(self.policy.root, Root::Image(_))
             && dir.starts_with("/run/")
         {
             self.parents(dir);
@@ -200,9 +215,20 @@ impl<'a> View<'a> {
         self.text(&format!("{MARKER_DIR}/box.json"), marker);
     }
 
+    /// Package caches that boxes share.
+    pub(super) fn volumes(&mut self) {
+        let caches = &self.policy.caches;
+        for cache in caches.names.iter().filter_map(|name| caches::find(name)) {
+            let volume = Volume::Cache { name: cache.name.to_owned(), group: caches.group.clone() };
+            let target = PathBuf::from(cache.target());
+            self.mounts.push(Mount::Volume { volume, target, writable: !caches.read_only });
+        }
+    }
+
     /// `/etc/resolv.conf` is often a link into `/run`, which the box has of its own.
     pub fn resolver(&mut self) {
-        if self.policy.network == Network::None {
+        // An engine of images writes one that fits the network it makes.
+        if self.policy.network == Network::None || matches!(self.policy.root, Root::Image(_)) {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
@@ -339,6 +365,14 @@ impl<'a> View<'a> {
                     at.display().to_string()
                 }
             };
+            if matches!(self.policy.root, Root::Image(_)) {
+                // Where the image has its programs is not known here: the guard comes first in `PATH` and looks behind it.
+                let place = Path::new(GUARDS_DIR).join(name);
+                let program = self.facts.program.clone();
+                self.bind(&program, &place, false, Kind::File);
+                table.push_str(&format!("{}\t{name}\t{rule}\n", place.display()));
+                continue;
+            }
             for place in dirs.iter().map(|dir| dir.join(name)) {
                 let Some((source, target)) = program_place(self.lookup, &place, name) else { continue };
                 if self.policy.root == Root::Programs && self.space_of(&target) != Space::Host

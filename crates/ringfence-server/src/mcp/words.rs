@@ -30,11 +30,12 @@ pub struct Words {
 
 /// Puts a policy into words; `at` is where the working directory is inside.
 pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
-    let read = match policy.root {
+    let read = match &policy.root {
         Root::Host => "the whole machine, except for what is hidden".to_owned(),
         Root::Programs => {
             "the programs of the machine (/usr, /bin, /lib, a small /etc), and nothing else of it".to_owned()
         }
+        Root::Image(name) => format!("the files of the image {name}, and nothing of the machine"),
     };
     // The working directory is said already; what lies in it has another name inside.
     let named = |access: Access| {
@@ -54,6 +55,7 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
     write.dedup();
     let network = match policy.network {
         Network::Open => "open: everything that the machine reaches".to_owned(),
+        Network::Bridge => "a private network: what the outside offers, not the machine and not other sandboxes".to_owned(),
         Network::None => "none: nothing outside can be reached, not even the machine's own loopback".to_owned(),
     };
     Words {

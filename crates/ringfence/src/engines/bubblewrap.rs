@@ -25,7 +25,9 @@ use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
-use super::{Engine, EngineError, StdioSpec, c_path, c_string, limit, pointers, stdio_parts};
+use super::{
+    Engine, EngineError, StdioSpec, c_path, c_string, limit, mounts_on, pointers, stdio_parts, symlink_in_bind,
+};
 use crate::report::{Report, answer, enforced, missing, weakened};
 
 /// Where `bwrap` is looked for. Not in `PATH`, which may lead into a place that a box can write.
@@ -145,6 +147,8 @@ impl Args {
             }
             Mount::Text { target, text, mode } => self.data(target, *mode, text.as_bytes()),
             Mount::Seal { target } => self.seal(target),
+            // `promise` has refused it.
+            Mount::Volume { .. } => {}
         }
     }
 
@@ -194,33 +198,9 @@ impl Arg {
     }
 }
 
-/// The name that a step mounts on.
-fn mounts_on(mount: &Mount) -> Option<&PathBuf> {
-    match mount {
-        Mount::Bind { target, .. }
-        | Mount::Tmpfs { target, .. }
-        | Mount::Proc { target }
-        | Mount::Dev { target, .. }
-        | Mount::Hide { target, .. }
-        | Mount::Empty { target, .. }
-        | Mount::Text { target, .. } => Some(target),
-        Mount::Dir { .. } | Mount::File { .. } | Mount::Symlink { .. } | Mount::Seal { .. } => None,
-    }
-}
-
 /// `bwrap` follows a symlink that it is to mount on, so that the link itself would stay open to be replaced.
 fn refuse_symlink(earlier: &[Mount], mount: &Mount) -> Result<(), EngineError> {
-    let Some(target) = mounts_on(mount) else { return Ok(()) };
-    // What the box sees at the target's place so far: the last mount above it decides.
-    let above = earlier.iter().filter(|m| mounts_on(m).is_some_and(|t| target.starts_with(t)));
-    let Some(Mount::Bind { source, target: at, .. }) = above.max_by_key(|m| mounts_on(m).map(|t| t.as_os_str().len()))
-    else {
-        return Ok(());
-    };
-    let Ok(below) = target.strip_prefix(at) else { return Ok(()) };
-    if below.as_os_str().is_empty() || !fs::symlink_metadata(source.join(below)).is_ok_and(|m| m.is_symlink()) {
-        return Ok(());
-    }
+    let Some(target) = symlink_in_bind(earlier, mount) else { return Ok(()) };
     let reason = format!("`{}` is a symlink, and bwrap would mount on what it leads to", target.display());
     Err(unmet(Guarantee::FsProtectedPaths, reason, "replace the link by what it leads to, or use the native engine"))
 }

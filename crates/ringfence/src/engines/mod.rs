@@ -3,6 +3,7 @@
 //! No engine decides policy and none knows another; which one is taken is decided here.
 
 pub mod bubblewrap;
+pub mod docker;
 mod identity;
 pub mod native;
 
@@ -22,7 +23,8 @@ use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
-use ringfence_policy::plan::Plan;
+use ringfence_policy::plan::{Mount, Plan};
+use ringfence_policy::policy::Network;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -40,6 +42,7 @@ pub use ringfence_linux::launch::Event;
 pub enum Engine {
     Native,
     Bubblewrap,
+    Docker,
 }
 
 /// What the caller asked for.
@@ -52,12 +55,13 @@ pub enum Choice {
 }
 
 impl Engine {
-    pub const ALL: [Engine; 2] = [Engine::Native, Engine::Bubblewrap];
+    pub const ALL: [Engine; 3] = [Engine::Native, Engine::Bubblewrap, Engine::Docker];
 
     pub fn name(self) -> &'static str {
         match self {
             Engine::Native => "native",
             Engine::Bubblewrap => "bubblewrap",
+            Engine::Docker => "docker",
         }
     }
 }
@@ -71,12 +75,16 @@ impl fmt::Display for Engine {
 /// Why a box did not start. Nothing of the command ran.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    #[error("engine {engine} has no {what}")]
+    Cannot { engine: Engine, what: &'static str, cure: &'static str },
     #[error("engine {engine} cannot promise {guarantee}: {reason}")]
     Unmet { engine: Engine, guarantee: Guarantee, reason: String, cure: String },
     #[error("no engine can honour this policy: {}", list(.0))]
     NoEngine(Vec<EngineError>),
     #[error("`{}` has a NUL byte in it", .0.display())]
     Nul(OsString),
+    #[error(transparent)]
+    Docker(#[from] docker::DockerError),
     #[error(transparent)]
     Keeper(#[from] KeeperError),
     #[error(transparent)]
@@ -147,10 +155,58 @@ fn choose(
 
 /// What the engine answers for each promise of the plan; an error when one that is not optional cannot be kept.
 fn promise(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
+    if engine != Engine::Docker {
+        refuse_containers(engine, plan)?;
+    }
     match engine {
         Engine::Native => native::promise(plan, facts),
         Engine::Bubblewrap => bubblewrap::promise(plan, facts),
+        Engine::Docker => docker::promise(plan, facts),
     }
+}
+
+/// What only an engine of containers has.
+fn refuse_containers(engine: Engine, plan: &Plan) -> Result<(), EngineError> {
+    let volume = plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { .. }));
+    match plan {
+        Plan { image: Some(_), .. } => Err(no_containers(engine, "images")),
+        Plan { network: Network::Bridge, .. } => Err(no_containers(engine, "bridge network")),
+        _ if volume => Err(no_containers(engine, "volumes")),
+        _ => Ok(()),
+    }
+}
+
+fn no_containers(engine: Engine, what: &'static str) -> EngineError {
+    EngineError::Cannot { engine, what, cure: "use --engine docker" }
+}
+
+/// The name that a step mounts on.
+fn mounts_on(mount: &Mount) -> Option<&PathBuf> {
+    match mount {
+        Mount::Bind { target, .. }
+        | Mount::Tmpfs { target, .. }
+        | Mount::Proc { target }
+        | Mount::Dev { target, .. }
+        | Mount::Hide { target, .. }
+        | Mount::Empty { target, .. }
+        | Mount::Text { target, .. }
+        | Mount::Volume { target, .. } => Some(target),
+        Mount::Dir { .. } | Mount::File { .. } | Mount::Symlink { .. } | Mount::Seal { .. } => None,
+    }
+}
+
+/// The symlink that a step would mount on, where an earlier one shows it. Whoever mounts by name follows it, so that the
+/// link itself would stay open to be replaced.
+fn symlink_in_bind<'a>(earlier: &[Mount], mount: &'a Mount) -> Option<&'a Path> {
+    let target = mounts_on(mount)?;
+    // What the box sees at the target's place so far: the last mount above it decides.
+    let above = earlier.iter().filter(|m| mounts_on(m).is_some_and(|t| target.starts_with(t)));
+    let Some(Mount::Bind { source, target: at, .. }) = above.max_by_key(|m| mounts_on(m).map(|t| t.as_os_str().len()))
+    else {
+        return None;
+    };
+    let below = target.strip_prefix(at).ok().filter(|below| !below.as_os_str().is_empty())?;
+    std::fs::symlink_metadata(source.join(below)).is_ok_and(|m| m.is_symlink()).then_some(target)
 }
 
 /// The compiled form of a plan, for people: nothing is started.
@@ -158,6 +214,7 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     match engine {
         Engine::Native => native::describe(plan, facts),
         Engine::Bubblewrap => bubblewrap::describe(plan, facts),
+        Engine::Docker => docker::describe(plan, facts),
     }
 }
 
@@ -180,6 +237,11 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     let (mut spec, messages) = match engine {
         Engine::Native => (native::spec(plan, facts, stdio)?, None),
         Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
+        // Its commands go through a guest.
+        Engine::Docker => {
+            let what = "commands without a session";
+            return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
+        }
     };
     match &group {
         Some(group) => spec.groups = group.doors()?,
@@ -200,7 +262,7 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
 }
 
 /// Reapers that wait for a command, and the like.
-const GUEST_PROCESSES: u64 = 4;
+pub(crate) const GUEST_PROCESSES: u64 = 4;
 
 /// How long a guest may take until its first word.
 const GUEST_ANSWERS: Duration = Duration::from_secs(30);
@@ -211,17 +273,98 @@ const GUEST_ANSWERS: Duration = Duration::from_secs(30);
 pub fn start_guest(engine: Engine, plan: &Plan, facts: &Facts) -> Result<(Running, OwnedFd), EngineError> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(EngineError::Guest)?;
-    let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
-    let mut first = Vec::new();
-    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
-        .map_err(|_| EngineError::Guest(Errno::INVAL))?;
     // A few bytes into an empty socket: never partly.
-    rustix::io::write(&ours, &first).map_err(EngineError::Guest)?;
+    rustix::io::write(&ours, &first_words(plan)?).map_err(EngineError::Guest)?;
     let null = |flags| rustix::fs::open(c"/dev/null", flags | OFlags::CLOEXEC, Mode::empty());
     let nothing = || null(OFlags::RDWR).map_err(EngineError::Stdio);
     let running = start(engine, plan, facts, StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
     await_guest(&running, &ours)?;
     Ok((running, ours))
+}
+
+/// Whom a box with a guest is for.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// The id of its session.
+    pub session: &'a str,
+    /// The name of its session.
+    pub name: Option<&'a str>,
+    pub profile: &'a str,
+    /// Where state of this user lies.
+    pub state: &'a Path,
+}
+
+/// A box with a guest in it.
+#[derive(Debug)]
+pub enum Inhabited {
+    /// A tree of processes of this host.
+    Process(Running),
+    /// A container, and who keeps what it needs on this host.
+    Container(docker::Container, Option<Keeper>),
+}
+
+/// Makes a box with a guest in it, on any engine. The plan's environment becomes that of the box.
+pub fn inhabit(
+    engine: Engine,
+    plan: &mut Plan,
+    facts: &Facts,
+    about: About<'_>,
+) -> Result<(Inhabited, OwnedFd), EngineError> {
+    if engine != Engine::Docker {
+        return start_guest(engine, plan, facts).map(|(running, channel)| (Inhabited::Process(running), channel));
+    }
+    let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
+    let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
+    rustix::io::write(&made.channel, &first_words(plan)?).map_err(EngineError::Guest)?;
+    plan.env = made.env;
+    Ok((Inhabited::Container(made.container, keeper), made.channel))
+}
+
+impl Inhabited {
+    /// The id of process 1 as the host sees it.
+    pub fn pid(&self) -> i32 {
+        match self {
+            Inhabited::Process(running) => running.pid(),
+            Inhabited::Container(container, _) => container.pid(),
+        }
+    }
+
+    /// Whether the kernel limits the tree as a whole.
+    pub fn has_group(&self) -> bool {
+        match self {
+            Inhabited::Process(running) => running.has_group(),
+            Inhabited::Container(..) => true,
+        }
+    }
+
+    /// What the box used so far, as its control group counts; nothing where there is none.
+    pub fn usage(&self) -> Usage {
+        match self {
+            Inhabited::Process(running) => running.usage(),
+            Inhabited::Container(container, _) => container.usage(),
+        }
+    }
+
+    /// Ends whatever is left and waits until nothing of the box is there.
+    pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
+        match self {
+            Inhabited::Process(running) => running.finish(),
+            Inhabited::Container(container, keeper) => {
+                let usage = container.finish()?;
+                drop(keeper);
+                Ok((None, usage))
+            }
+        }
+    }
+}
+
+/// What a guest is told before anything else.
+fn first_words(plan: &Plan) -> Result<Vec<u8>, EngineError> {
+    let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
+    let mut first = Vec::new();
+    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
+        .map_err(|_| EngineError::Guest(Errno::INVAL))?;
+    Ok(first)
 }
 
 /// Waits until the guest has spoken, or setting up has failed.

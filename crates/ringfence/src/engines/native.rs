@@ -66,6 +66,7 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 steps.push(Step::Write { target: inside(target)?, text: text.clone().into_bytes(), mode: *mode })
             }
             Mount::Seal { target } => steps.push(Step::Seal { target: inside(target)? }),
+            Mount::Volume { .. } => return Err(super::no_containers(Engine::Native, "volumes")),
         }
     }
     Ok(steps.steps)
@@ -335,7 +336,7 @@ fn host_sockets(plan: &Plan) -> Verdict {
         _ if plan.docker => {
             weakened(format!("{names}; the Docker socket is open, and whoever has it is root on this host"))
         }
-        Network::None => enforced(format!("{names}, own network namespace")),
+        Network::None | Network::Bridge => enforced(format!("{names}, own network namespace")),
         Network::Open if landlock::Abi::of_this_kernel().scopes() => {
             enforced(format!("{names}, Landlock scopes abstract sockets"))
         }

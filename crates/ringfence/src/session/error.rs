@@ -19,6 +19,8 @@ pub enum SessionError {
     NotFound(String),
     #[error("there is a session `{0}` already")]
     NameTaken(String),
+    #[error("a session with a home of its own needs a name")]
+    NamelessHome,
     #[error("`{0}` cannot be the name of a session: use letters, digits, `.`, `_` and `-`, 64 at most")]
     BadName(String),
     #[error("session {id} has ended: {end}")]

@@ -36,6 +36,7 @@
 mod error;
 mod exec;
 mod files;
+mod homes;
 mod info;
 mod link;
 mod place;
@@ -53,6 +54,7 @@ use ringfence_policy::{Guarantee, Policy};
 
 use crate::engines::{self, Choice};
 use crate::report::Report;
+use homes::{Home, Homes};
 use link::Link;
 use place::{Kept, Place};
 use protocol::{Answer, Ask};
@@ -69,6 +71,7 @@ pub use supervisor::{SuperviseError, supervise};
 pub struct Sessions {
     dir: PathBuf,
     program: PathBuf,
+    homes: PathBuf,
 }
 
 /// What a session is made from.
@@ -140,7 +143,15 @@ impl Sessions {
     /// Sessions whose sockets and state lie in `dir`, supervised by `program`, a `ringfence` program (the program itself
     /// passes `/proc/self/exe`).
     pub fn new(dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Sessions {
-        Sessions { dir: dir.into(), program: program.into() }
+        let dir = dir.into();
+        let homes = dir.join("homes");
+        Sessions { dir, program: program.into(), homes }
+    }
+
+    /// Where it is kept how sessions with a home of their own are made: a place that outlives a restart of the machine.
+    pub fn homes(mut self, dir: impl Into<PathBuf>) -> Sessions {
+        self.homes = dir.into();
+        self
     }
 
     pub fn dir(&self) -> &Path {
@@ -158,22 +169,45 @@ impl Sessions {
 
     /// Makes a session. A name that a live one has is an error.
     pub async fn create(&self, create: Create) -> Result<Session, SessionError> {
-        let (place, program) = (self.place(), self.program.clone());
-        let id = blocking(move || make(&place, &program, create)).await?;
+        let (place, program, homes) = (self.place(), self.program.clone(), Homes::new(&self.homes));
+        let id = blocking(move || make(&place, &program, &homes, create)).await?;
         self.connect(&id).await
     }
 
-    /// A live session, by id or by name.
+    /// A live session, by id or by name. One with a home of its own is started again when it has ended.
     pub async fn open(&self, id_or_name: &str) -> Result<Session, SessionError> {
+        let mut tries = 0;
+        loop {
+            let ended = match self.open_live(id_or_name).await {
+                Err(error @ (SessionError::NotFound(_) | SessionError::Ended { .. })) => error,
+                result => return result,
+            };
+            let (homes, name) = (Homes::new(&self.homes), id_or_name.to_owned());
+            let Some(home) = blocking(move || Ok(homes.find(&name))).await? else { return Err(ended) };
+            let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
+            match blocking(move || start_in(&place, &program, Some(&name), home.start)).await {
+                Ok(id) => return self.connect(&id).await,
+                // Somebody else starts it in this moment.
+                Err(SessionError::NameTaken(_)) if tries < 100 => {
+                    tries += 1;
+                    tokio::time::sleep(STARTING).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
         self.connect(&id).await
     }
 
     /// The live session of this name; made when there is none, or when it has ended.
     pub async fn open_or_create(&self, name: &str, create: Create) -> Result<Session, SessionError> {
+        self.end_outdated(name, &create).await?;
         let mut tries = 0;
         loop {
-            match self.open(name).await {
+            match self.open_live(name).await {
                 Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => {}
                 result => return result,
             }
@@ -186,6 +220,40 @@ impl Sessions {
                 result => return result,
             }
         }
+    }
+
+    /// A live session with a home that is made otherwise by now gives way; its home stays.
+    async fn end_outdated(&self, name: &str, create: &Create) -> Result<(), SessionError> {
+        if !create.policy.keep_home {
+            return Ok(());
+        }
+        let (homes, kept, asked) = (Homes::new(&self.homes), name.to_owned(), create.clone());
+        let outdated = blocking(move || {
+            let Some(home) = homes.find(&kept) else { return Ok(false) };
+            let plan = plan::plan_guest(&asked.policy, &asked.facts)?;
+            Ok(home.hash != engines::docker::container::hash_of(&plan, &asked.facts)?)
+        });
+        if outdated.await?
+            && let Ok(live) = self.open_live(name).await
+        {
+            live.stop().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the home of a session, with all that is in it; a live session of this name is ended first.
+    pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
+        match self.remove(name).await {
+            Ok(()) | Err(SessionError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
+        blocking(move || {
+            let Some(home) = homes.find(&name) else { return Err(SessionError::NotFound(name)) };
+            engines::docker::container::remove_home(&home.start.facts, &dir, &name)?;
+            homes.forget(&name)
+        })
+        .await
     }
 
     /// Every session: live ones, and those that ended and were not removed. Clears what a killed supervisor left.
@@ -257,7 +325,10 @@ impl Sessions {
         let place = self.place();
         let ended = blocking(move || {
             crate::keeper::sweep(&crate::keeper::registry());
-            place.clear(true)
+            let ended = place.clear(true)?;
+            engines::docker::container::clear(place.dir(), &|id| place.lives(id))
+                .map_err(engines::EngineError::from)?;
+            Ok(ended)
         })
         .await?;
         let lost = |kept: &&Kept| kept.info.state == State::Ended(End::Lost);
@@ -318,7 +389,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
-fn make(place: &Place, program: &Path, create: Create) -> Result<String, SessionError> {
+fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<String, SessionError> {
     let Create { name, policy, facts, choice, idle, life, records } = create;
     let plan = plan::plan_guest(&policy, &facts)?;
     let (engine, mut report) = engines::select(choice, &plan, &facts)?;
@@ -327,11 +398,13 @@ fn make(place: &Place, program: &Path, create: Create) -> Result<String, Session
         let strict = plan.strict && !policy.optional.contains(&Guarantee::RecordComplete);
         supervisor::record::Wanted { dir, policy: policy.records.clone(), strict }
     });
-    let place::Fresh { id, lock } = place.make(name.as_deref())?;
+    if homes::has_home(&plan) && name.is_none() {
+        return Err(SessionError::NamelessHome);
+    }
     let start = supervisor::Start {
         dir: place.dir().to_path_buf(),
-        id: id.clone(),
-        name,
+        id: String::new(),
+        name: name.clone(),
         profile: policy.profile,
         workdir: policy.workdir,
         engine,
@@ -342,6 +415,27 @@ fn make(place: &Place, program: &Path, create: Create) -> Result<String, Session
         life,
         records,
     };
+    let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
+        let name = start.name.clone();
+        return start_in(place, program, name.as_deref(), start);
+    };
+    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, start);
+    let id = start_in(place, program, Some(&name), home.start.clone())?;
+    // Kept once it stands: what cannot be made is not tried again by itself.
+    homes.keep(&name, &home)?;
+    Ok(id)
+}
+
+/// Takes a place for a session, and starts its supervisor. Its id.
+fn start_in(
+    place: &Place,
+    program: &Path,
+    name: Option<&str>,
+    mut start: supervisor::Start,
+) -> Result<String, SessionError> {
+    let place::Fresh { id, lock } = place.make(name)?;
+    start.id = id.clone();
+    start.dir = place.dir().to_path_buf();
     match start::start(program, &start, lock) {
         Ok(()) => Ok(id),
         Err(error) => {

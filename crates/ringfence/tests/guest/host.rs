@@ -12,7 +12,7 @@ use ringfence::engines;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::limits::Limits;
 use ringfence::policy::plan::plan_guest;
-use ringfence::policy::policy::{EnvPolicy, Network, Root, User};
+use ringfence::policy::policy::{Caches, EnvPolicy, Network, Root, User};
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
 use ringfence::policy::{Guarantee, Policy};
 use ringfence::{Engine, Running};
@@ -79,6 +79,9 @@ pub fn policy(facts: &mut Facts, workdir: &std::path::Path) -> Policy {
         root: Root::Host,
         rules: vec![rule],
         network: Network::None,
+        caches: Caches::default(),
+        keep_home: false,
+        tmp_exec: true,
         docker: false,
         nesting: false,
         env: EnvPolicy { inherit: true, ..EnvPolicy::default() },

@@ -35,8 +35,7 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
         exec = exec.timeout(timeout);
     }
     // Taken over before the command runs, so that none is lost.
-    let signals =
-        Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2])?;
+    let signals = take_signals()?;
     super::within(async |sessions| {
         let session = super::open(&sessions, &args.session).await?;
         let execution = session.exec(exec).await?;
@@ -82,7 +81,7 @@ pub fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// Writes what comes until it has ended. That nobody reads it any more ends it.
-async fn follow(mut execution: Execution) -> Result<Outcome, Failure> {
+pub async fn follow(mut execution: Execution) -> Result<Outcome, Failure> {
     loop {
         match execution.next().await {
             Some(Event::Stdout(bytes)) => write(false, &bytes)?,
@@ -119,6 +118,11 @@ pub async fn pass_stdin(controls: Controls) {
     let _ = controls.close_stdin().await;
 }
 
+/// Signals that are passed on to a command.
+pub fn take_signals() -> Result<Signals, Failure> {
+    Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2])
+}
+
 /// Signals that we receive on behalf of the command.
 pub struct Signals(OwnedFd);
 
@@ -149,7 +153,7 @@ impl Signals {
 }
 
 /// Hands signals to the command. The second request to end is carried out, whatever the command thinks of it.
-async fn pass_signals(mut signals: mpsc::Receiver<i32>, controls: Controls) {
+pub async fn pass_signals(mut signals: mpsc::Receiver<i32>, controls: Controls) {
     let mut asked = false;
     while let Some(signal) = signals.recv().await {
         let ends = matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP);

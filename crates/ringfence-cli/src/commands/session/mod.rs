@@ -3,6 +3,7 @@
 mod copy;
 mod exec;
 mod forward;
+mod once;
 mod shell;
 mod show;
 
@@ -62,16 +63,28 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             while execution.next().await.is_some() {}
             Ok(ExitCode::SUCCESS)
         }),
-        Session::Rm { sessions: names } => within(async |sessions| {
-            for name in names {
-                sessions.remove(name).await?;
+        Session::Rm { sessions: names, home, yes } => {
+            let question = format!("Remove the home of {} for good?", names.join(", "));
+            if *home && !yes && !output::confirm(&question, "--yes does not ask")? {
+                return Err(Failure::new(Kind::Usage, "nothing was removed"));
             }
-            Ok(ExitCode::SUCCESS)
-        }),
+            within(async |sessions| {
+                for name in names {
+                    if *home {
+                        sessions.remove_home(name).await?;
+                    } else {
+                        sessions.remove(name).await?;
+                    }
+                }
+                Ok(ExitCode::SUCCESS)
+            })
+        }
         Session::Cp { from, to } => copy::copy(from, to),
         Session::Forward { session, ports } => forward::forward(session, *ports),
     }
 }
+
+pub use once::once;
 
 pub fn gc() -> Result<ExitCode, Failure> {
     within(async |sessions| {
@@ -92,6 +105,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let situation = Situation::gather(&flags)?;
     situation.warn(false);
     let choice = situation.choice()?;
+    once::fetch_image(&situation)?;
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
     within(async |sessions| {
@@ -110,7 +124,8 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
 }
 
 fn sessions() -> Result<Sessions, Failure> {
-    Ok(Sessions::new(Places::here()?.sessions, "/proc/self/exe"))
+    let places = Places::here()?;
+    Ok(Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes")))
 }
 
 /// Does something with sessions, on a runtime of this thread alone.

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use ringfence::session::{Controls, Event, Exec, SessionError, Size};
+use ringfence::Outcome;
+use ringfence::session::{Controls, Event, Exec, Execution, SessionError, Size};
 use ringfence_linux::sys;
 use rustix::io::Errno;
 
@@ -18,7 +19,7 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Kind::Usage, "a shell needs a terminal")
             .hint("`ringfence session exec SESSION -- COMMAND` needs none"));
     }
-    let signals = Signals::take(&[libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT, libc::SIGHUP, libc::SIGTERM])?;
+    let signals = take_signals()?;
     super::within(async |sessions| {
         let session = super::open(&sessions, &args.session).await?;
         let shells: [&[std::ffi::OsString]; 2] =
@@ -30,31 +31,42 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
             }
             args.cwd.iter().fold(exec, |exec, cwd| exec.cwd(cwd))
         };
-        let mut execution = match session.exec(exec(shells[0])).await {
+        let execution = match session.exec(exec(shells[0])).await {
             Err(SessionError::Execute { errno: Errno::NOENT, .. }) => session.exec(exec(shells[1])).await?,
             result => result?,
         };
-        let mut raw = RawMode::default();
-        raw.enter();
-        // The session's terminal knows what keys mean.
-        tokio::spawn(pass_stdin(execution.controls()));
-        let mut signals = signals.watch();
-        let outcome = loop {
-            tokio::select! {
-                event = execution.next() => match event {
-                    Some(Event::Stdout(bytes) | Event::Stderr(bytes)) => write(false, &bytes)?,
-                    Some(Event::Ended(outcome)) => break outcome,
-                    None => return Err(Failure::new(Kind::Session, "the shell ended without a word")),
-                },
-                Some(signal) = signals.recv() => on_signal(signal, &mut raw, &execution.controls()).await?,
-            }
-        };
-        raw.leave();
+        let outcome = carry(execution, signals).await?;
         if let Some(note) = super::note(&outcome, None) {
             output::say(&note);
         }
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
+}
+
+/// Signals that mean something for a terminal that is carried.
+pub fn take_signals() -> Result<Signals, Failure> {
+    Signals::take(&[libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT, libc::SIGHUP, libc::SIGTERM])
+}
+
+/// Carries our terminal to that of an execution, until it has ended.
+pub async fn carry(mut execution: Execution, signals: Signals) -> Result<Outcome, Failure> {
+    let mut raw = RawMode::default();
+    raw.enter();
+    // The session's terminal knows what keys mean.
+    tokio::spawn(pass_stdin(execution.controls()));
+    let mut signals = signals.watch();
+    let outcome = loop {
+        tokio::select! {
+            event = execution.next() => match event {
+                Some(Event::Stdout(bytes) | Event::Stderr(bytes)) => write(false, &bytes)?,
+                Some(Event::Ended(outcome)) => break outcome,
+                None => return Err(Failure::new(Kind::Session, "the command ended without a word")),
+            },
+            Some(signal) = signals.recv() => on_signal(signal, &mut raw, &execution.controls()).await?,
+        }
+    };
+    raw.leave();
+    Ok(outcome)
 }
 
 async fn on_signal(signal: i32, raw: &mut RawMode, controls: &Controls) -> Result<(), Failure> {
@@ -73,7 +85,7 @@ async fn on_signal(signal: i32, raw: &mut RawMode, controls: &Controls) -> Resul
     Ok(())
 }
 
-fn size() -> Size {
+pub fn size() -> Size {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
     size.map_or(Size { rows: 24, columns: 80 }, |size| Size { rows: size.ws_row, columns: size.ws_col })
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use ringfence_policy::Policy;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::{PlanError, plan};
-use ringfence_policy::policy::{EnvPolicy, Root, User};
+use ringfence_policy::policy::{Caches, EnvPolicy, Root, User};
 use ringfence_policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
 
 use super::*;
@@ -40,6 +40,9 @@ impl Host {
             root: Root::Host,
             rules: Vec::new(),
             network: Network::Open,
+            caches: Caches::default(),
+            keep_home: false,
+            tmp_exec: true,
             docker: false,
             nesting: false,
             env: EnvPolicy { inherit: true, ..EnvPolicy::default() },

@@ -64,7 +64,9 @@ fn unexpressible(plan: &Plan, facts: &Facts) -> Option<(Guarantee, String)> {
         | Mount::File { .. }
         | Mount::Symlink { .. }
         | Mount::Text { .. }
-        | Mount::Seal { .. } => None,
+        | Mount::Seal { .. }
+        // `promise` has refused it.
+        | Mount::Volume { .. } => None,
     })
 }
 

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
-use crate::engines::{self, Engine, EngineError, Running};
+use crate::engines::{self, About, Engine, EngineError, Inhabited};
 use crate::records::Ticket;
 use crate::report::Report;
 use clients::Client;
@@ -39,7 +39,7 @@ use relay::Stream;
 use wire::Wire;
 
 /// What a session is made from, as its creator planned it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     #[serde(with = "bytes_of_path")]
     pub dir: PathBuf,
@@ -110,6 +110,10 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     let made = start.and_then(Supervisor::make);
     let told = match &made {
         Ok(_) => Told::Ready,
+        Err(SuperviseError::Engine(EngineError::Docker(error))) => {
+            let cure = error.cure().map_or_else(String::new, |cure| format!("; {cure}"));
+            Told::Failed(format!("{error}{cure}"))
+        }
         Err(error) => Told::Failed(error.to_string()),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
@@ -143,7 +147,7 @@ pub(super) struct Supervisor {
     epoll: OwnedFd,
     listener: OwnedFd,
     /// `None` when the box has ended.
-    running: Option<Running>,
+    running: Option<Inhabited>,
     guest: Wire,
     /// Open streams of the guest.
     streams: HashMap<u32, Stream>,
@@ -181,13 +185,15 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Makes the box, and listens.
-    fn make(start: Start) -> Result<Supervisor, SuperviseError> {
-        let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
+    fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
+        let about =
+            About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
+        let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
         Supervisor::own(start, Some(running), channel)
     }
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
-    fn own(start: Start, running: Option<Running>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+    fn own(start: Start, running: Option<Inhabited>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
         let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;

@@ -1,0 +1,435 @@
+//! One container with a guest in it: made, watched, ended.
+//!
+//! Calls to the daemon are made on a thread of their own, one at a time, so that a box can be used from anywhere. Nothing
+//! here depends on the guest's good will: killing and removing are the daemon's, and when that cannot be had, closing the
+//! socket ends the guest.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bollard::models::ContainerInspectResponse;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use futures_util::StreamExt;
+use ringfence_linux::limits::{Gauge, Usage};
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::{Mount, Plan};
+
+use super::compile;
+use super::daemon::Daemon;
+use super::error::{DockerError, Step};
+use super::files::{BoxFiles, Store};
+use super::images::{self, OnProgress};
+use super::labels::{self, Owner, Purpose};
+use super::names::{self, Name};
+use super::request::{self, Image, Parts, Reach, Request};
+use super::{network, volumes};
+use crate::engines::{About, EngineError};
+
+/// How long a guest may take to call after its container was started.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a container may take to go after it was removed by force.
+const LAST_WAIT: Duration = Duration::from_secs(15);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A container that runs.
+#[derive(Debug)]
+pub struct Container {
+    daemon: PathBuf,
+    id: String,
+    name: Name,
+    /// Of the guest, as the host sees it.
+    pid: i32,
+    gauge: Option<Gauge>,
+    files: Option<BoxFiles>,
+    removed: bool,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Made {
+    pub container: Container,
+    /// The socket to the guest.
+    pub channel: OwnedFd,
+    /// The whole environment of a command: the plan's over the image's.
+    pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    /// Caches that the box runs without, and why.
+    pub without: Vec<DockerError>,
+}
+
+/// Makes a container with a guest in it.
+pub fn start(
+    plan: &Plan,
+    facts: &Facts,
+    guest: &[u8],
+    about: About<'_>,
+    progress: OnProgress<'_>,
+) -> Result<Made, EngineError> {
+    request::Unprivileged::check(plan)?;
+    let daemon = Daemon::connect(facts)?;
+    let (abilities, image) = super::block_on(async {
+        let abilities = daemon.abilities().await?;
+        let image = images::find(&daemon, plan.image.as_deref().unwrap_or_default(), progress).await?;
+        Ok((abilities, image))
+    })?;
+    let compiled = compile::compile(plan, &facts.mounts, &abilities)?;
+    if !abilities.rootless && !abilities.userns {
+        check_writable(plan)?;
+    }
+    let store = Store::open(about.state)?;
+    let owner = Owner::new(facts.uid, about.state);
+    let box_id = fresh_id();
+    // A home without a name would be found by nobody.
+    let slug = about.name.unwrap_or(about.session);
+    let hash = hash(plan, &image);
+    let name = Name::container(&names::part(about.profile).unwrap_or_else(|_| "own".to_owned()), &box_id)
+        .map_err(DockerError::from)?;
+    store.note_daemon(daemon.socket())?;
+    let (files, listener) = store.furnish(&box_id, about.session, &compiled, guest)?;
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let labels = labels::sandbox(
+        &owner,
+        &labels::Sandbox { session: about.session, profile: about.profile, policy: &hash, created },
+    );
+    let volumes = super::block_on(async { volumes::ensure(&daemon, plan, &image, slug, &owner, &store).await })?;
+    let parts = Parts { name: name.clone(), image: &image, labels, files: &files.places, volumes: &volumes.ready };
+    let request = request::request(plan, &compiled, &abilities, parts)?;
+    let (id, pid, channel) = super::block_on(async {
+        match bring_up(&daemon, &request, &store, &owner, &listener).await {
+            // Older daemons look the network up when a container starts, newer ones when it is created.
+            Err((error, Some(network))) if error.status() == Some(404) && !exists(&daemon, &network).await => {
+                network::forget(&daemon, store.path())?;
+                bring_up(&daemon, &request, &store, &owner, &listener).await.map_err(|(error, _)| error)
+            }
+            result => result.map_err(|(error, _)| error),
+        }
+    })?;
+    drop(listener);
+    let gauge = Gauge::of(pid);
+    let container =
+        Container { daemon: daemon.socket().to_path_buf(), id, name, pid, gauge, files: Some(files), removed: false };
+    if let Some(files) = &container.files {
+        files.hang_up()?;
+    }
+    Ok(Made { container, channel, env: super::environment(plan, &image), without: volumes.failed })
+}
+
+/// Twelve random digits: what a container and its files are called by.
+fn fresh_id() -> String {
+    let mut bytes = [0u8; 6];
+    // Cannot fail for so few bytes once the system is up; a name that is taken is an error of its own.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a container is made from; another one means another container.
+pub fn hash(plan: &Plan, image: &Image) -> String {
+    /// Raised when the request changes for all.
+    const HARDENING: u32 = 1;
+    let text = format!(
+        "{HARDENING} {} {:?} {:?} {:?} {}:{} {:?} {:?}",
+        image.id, plan.limits, plan.network, plan.mounts, plan.uid, plan.gid, plan.allow_syscalls, plan.tmp_exec
+    );
+    ringfence_policy::layers::content_hash(text.as_bytes()).trim_start_matches("sha256:").chars().take(16).collect()
+}
+
+/// A directory that the policy calls writable must be so for the user of the container. Docker maps no ids.
+fn check_writable(plan: &Plan) -> Result<(), DockerError> {
+    for mount in &plan.mounts {
+        let Mount::Bind { source, writable: true, .. } = mount else { continue };
+        let data = std::fs::metadata(source).map_err(|error| DockerError::Files {
+            what: "look at",
+            path: source.clone(),
+            source: error,
+        })?;
+        let bits = match () {
+            () if data.uid() == plan.uid => 0o200,
+            () if data.gid() == plan.gid => 0o020,
+            () => 0o002,
+        };
+        // An access list says more than the bits; then the kernel decides.
+        if data.mode() & bits == 0 && !has_access_list(source) {
+            let (path, owner) = (source.clone(), (data.uid(), data.gid()));
+            return Err(DockerError::NotWritable { path, uid: plan.uid, gid: plan.gid, owner });
+        }
+    }
+    Ok(())
+}
+
+fn has_access_list(path: &Path) -> bool {
+    let mut value = [0u8; 1];
+    !matches!(
+        rustix::fs::getxattr(path, c"system.posix_acl_access", &mut value),
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP | rustix::io::Errno::NOENT)
+    )
+}
+
+/// Creates a container and starts it; with an error comes the network that it was to be on.
+async fn bring_up(
+    daemon: &Daemon,
+    request: &Request,
+    store: &Store,
+    owner: &Owner,
+    listener: &UnixListener,
+) -> Result<(String, i32, OwnedFd), (DockerError, Option<String>)> {
+    let network = match request.reach() {
+        Reach::Nothing => None,
+        Reach::Bridge(_) => Some(network::ensure(daemon, store.path()).await.map_err(|error| (error, None))?),
+    };
+    let created = create(daemon, request, network.as_deref(), owner).await;
+    let id = created.map_err(|error| (error, network.clone()))?;
+    match run(daemon, &id, listener).await {
+        Ok((pid, channel)) => Ok((id, pid, channel)),
+        Err(error) => {
+            // What is left is found by its labels, should this fail as well.
+            let _ = remove(daemon, &id).await;
+            Err((error, network))
+        }
+    }
+}
+
+async fn create(
+    daemon: &Daemon,
+    request: &Request,
+    network: Option<&str>,
+    owner: &Owner,
+) -> Result<String, DockerError> {
+    let mut again = true;
+    loop {
+        let options = CreateContainerOptionsBuilder::new().name(request.name.as_str()).build();
+        let error = match daemon.docker().create_container(Some(options), request.body(network)).await {
+            Ok(created) => return Ok(created.id),
+            Err(source) => daemon.error(Step::CreateContainer, source),
+        };
+        // One of this name is there. What a crash left is ours to remove; anything else is not.
+        if error.status() != Some(409) || !again {
+            return Err(error);
+        }
+        clear_name(daemon, request, owner, error).await?;
+        again = false;
+    }
+}
+
+async fn exists(daemon: &Daemon, network: &str) -> bool {
+    daemon.docker().inspect_network(network, None).await.is_ok()
+}
+
+async fn clear_name(daemon: &Daemon, request: &Request, owner: &Owner, taken: DockerError) -> Result<(), DockerError> {
+    let found = inspect(daemon, request.name.as_str()).await?;
+    let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+    let running = found.state.and_then(|state| state.running).unwrap_or(false);
+    if !labels::is(&labels, Some(owner), Purpose::Sandbox) || running {
+        return Err(taken);
+    }
+    remove(daemon, request.name.as_str()).await
+}
+
+/// Starts a container, and waits until its guest calls.
+async fn run(daemon: &Daemon, id: &str, listener: &UnixListener) -> Result<(i32, OwnedFd), DockerError> {
+    let started = daemon.docker().start_container(id, None).await;
+    started.map_err(|source| daemon.error(Step::StartContainer, source))?;
+    let channel = tokio::select! {
+        called = called(listener) => called?,
+        ended = ended(daemon, id) => return Err(ended),
+        () = tokio::time::sleep(PATIENCE) => return Err(DockerError::NoGuest(PATIENCE)),
+    };
+    let state = inspect(daemon, id).await?.state.unwrap_or_default();
+    let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    if !state.running.unwrap_or(false) || pid == 0 {
+        return Err(DockerError::Ended(state.error.unwrap_or_default()));
+    }
+    let caller = rustix::net::sockopt::socket_peercred(&channel);
+    match caller {
+        // Whoever else calls is not the guest.
+        Ok(caller) if caller.pid.as_raw_nonzero().get() == pid => Ok((pid, channel)),
+        _ => Err(DockerError::Ended("another process called in its place".to_owned())),
+    }
+}
+
+async fn called(listener: &UnixListener) -> Result<OwnedFd, DockerError> {
+    let failed =
+        |source: io::Error| DockerError::Files { what: "listen at", path: PathBuf::from(request::CHANNEL), source };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(failed)?;
+    let (stream, _) = listener.accept().await.map_err(failed)?;
+    let stream = stream.into_std().map_err(failed)?;
+    stream.set_nonblocking(false).map_err(failed)?;
+    Ok(stream.into())
+}
+
+/// Waits for the end of a container that should not have ended.
+async fn ended(daemon: &Daemon, id: &str) -> DockerError {
+    let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+    let mut wait = std::pin::pin!(daemon.docker().wait_container(id, Some(options)));
+    match wait.next().await {
+        Some(Ok(response)) => DockerError::Ended(format!("exit code {}", response.status_code)),
+        Some(Err(bollard::errors::Error::DockerContainerWaitError { code, .. })) => {
+            DockerError::Ended(format!("exit code {code}"))
+        }
+        Some(Err(source)) => daemon.error(Step::WaitContainer, source),
+        None => DockerError::Ended(String::new()),
+    }
+}
+
+async fn inspect(daemon: &Daemon, id: &str) -> Result<ContainerInspectResponse, DockerError> {
+    let found = daemon.docker().inspect_container(id, None).await;
+    found.map_err(|source| daemon.error(Step::InspectContainer, source))
+}
+
+/// Kills and removes a container, and waits until it is gone. That it is gone already is what is wanted.
+pub(super) async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
+    let until = std::time::Instant::now() + LAST_WAIT;
+    loop {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        let error = match daemon.docker().remove_container(id, Some(options)).await {
+            Ok(()) => return Ok(()),
+            Err(source) => daemon.error(Step::RemoveContainer, source),
+        };
+        match error.status() {
+            Some(404) => return Ok(()),
+            // Somebody is at it: the daemon itself, where it removes what has ended.
+            Some(409 | 500) if std::time::Instant::now() < until => tokio::time::sleep(LOOK).await,
+            Some(409 | 500) => return Err(DockerError::Stuck(id.to_owned())),
+            _ => return Err(error),
+        }
+    }
+}
+
+impl Container {
+    /// The id of the guest as the host sees it.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// What the container has used, while it is there.
+    pub fn usage(&self) -> Usage {
+        self.gauge.as_ref().map(Gauge::usage).unwrap_or_default()
+    }
+
+    /// Kills everything in it. That it is gone already is what is wanted.
+    pub fn kill(&self) -> Result<(), DockerError> {
+        let daemon = Daemon::at(&self.daemon)?;
+        super::block_on(async {
+            let options = KillContainerOptionsBuilder::new().signal("KILL").build();
+            match daemon.docker().kill_container(&self.id, Some(options)).await {
+                Ok(()) => Ok(()),
+                Err(source) => {
+                    let error = daemon.error(Step::KillContainer, source);
+                    // Not there, or not running.
+                    if matches!(error.status(), Some(404 | 409)) { Ok(()) } else { Err(error) }
+                }
+            }
+        })
+    }
+
+    /// Ends it, and waits until nothing of it is there.
+    pub fn finish(mut self) -> Result<Usage, DockerError> {
+        let usage = self.usage();
+        let daemon = Daemon::at(&self.daemon)?;
+        super::block_on(async { remove(&daemon, &self.id).await })?;
+        self.removed = true;
+        self.files = None;
+        Ok(usage)
+    }
+}
+
+impl Drop for Container {
+    /// For a start that failed half-way; what this leaves is found by its labels.
+    fn drop(&mut self) {
+        if !self.removed
+            && let Ok(daemon) = Daemon::at(&self.daemon)
+        {
+            let _ = super::block_on(async { remove(&daemon, &self.id).await });
+        }
+    }
+}
+
+/// Removes the containers, and the files of boxes, whose session is not among the living. Returns the sessions.
+pub fn clear(state: &Path, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
+    if !Store::is_at(state) {
+        return Ok(Vec::new());
+    }
+    let store = Store::open(state)?;
+    let owner = Owner::new(rustix::process::getuid().as_raw(), state);
+    let mut cleared = Vec::new();
+    for (id, session) in store.boxes()? {
+        if !living(&session) {
+            store.clear(&id)?;
+            cleared.push(session);
+        }
+    }
+    for socket in store.daemons()? {
+        let daemon = match Daemon::at(&socket) {
+            Ok(daemon) => daemon,
+            // Without a daemon there are no containers.
+            Err(DockerError::Absent(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let found = super::block_on(async { list(&daemon, &owner).await })?;
+        let dead: Vec<(String, String)> = found.into_iter().filter(|(_, session)| !living(session)).collect();
+        super::block_on(async {
+            for (id, _) in &dead {
+                remove(&daemon, id).await?;
+            }
+            Ok(())
+        })?;
+        cleared.extend(dead.into_iter().map(|(_, session)| session));
+    }
+    cleared.sort();
+    cleared.dedup();
+    Ok(cleared)
+}
+
+/// Hash of all that the box of a plan would be made from now.
+pub fn hash_of(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    let image = super::block_on(async {
+        daemon.abilities().await?;
+        images::find(&daemon, plan.image.as_deref().unwrap_or_default(), &|_| {}).await
+    })?;
+    Ok(hash(plan, &image))
+}
+
+/// Removes the home that is kept by a name.
+pub fn remove_home(facts: &Facts, state: &Path, slug: &str) -> Result<(), EngineError> {
+    let daemon = Daemon::connect(facts)?;
+    let owner = Owner::new(facts.uid, state);
+    super::block_on(async {
+        daemon.abilities().await?;
+        volumes::remove_home(&daemon, slug, &owner).await
+    })?;
+    Ok(())
+}
+
+/// Our containers, each with its session.
+async fn list(daemon: &Daemon, owner: &Owner) -> Result<Vec<(String, String)>, DockerError> {
+    // The daemon is asked what it can do first, so that it is spoken to in its own version.
+    daemon.abilities().await?;
+    let options =
+        ListContainersOptionsBuilder::new().all(true).filters(&labels::filters(owner, Purpose::Sandbox)).build();
+    let found = daemon.docker().list_containers(Some(options)).await;
+    let found = found.map_err(|source| daemon.error(Step::ListContainers, source))?;
+    let pair = |container: bollard::models::ContainerSummary| {
+        let labels: HashMap<String, String> = container.labels.unwrap_or_default();
+        // The daemon was asked for ours; what it answers is checked all the same.
+        let ours = labels::is(&labels, Some(owner), Purpose::Sandbox);
+        ours.then(|| Some((container.id?, labels::session(&labels)?.to_owned()))).flatten()
+    };
+    Ok(found.into_iter().filter_map(pair).collect())
+}

@@ -1,0 +1,9 @@
+//! The Docker engine on a real daemon. Each test clears up what it made; the image is built from a program of this host.
+
+mod boxes;
+mod faults;
+mod files;
+mod limits;
+mod network;
+mod support;
+mod volumes;

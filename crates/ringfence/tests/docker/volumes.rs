@@ -1,0 +1,105 @@
+//! Caches that boxes share, and homes that outlive their containers.
+
+use ringfence::engines::docker::DockerError;
+use ringfence::engines::docker::labels::Owner;
+use ringfence::engines::docker::{Daemon, volumes};
+use ringfence::{EngineError, policy::layer::At};
+
+use crate::support::{Scene, docker, skip};
+
+fn group(scene: &mut Scene, name: &str) {
+    scene.layer.settings.cache_group = Some(At::new(name.to_owned(), "test"));
+}
+
+#[test]
+fn caches_are_shared_by_a_group_and_read_only_to_skills() {
+    if skip() {
+        return;
+    }
+    let volume = "ringfence-cache-pip-of-rftest-a";
+    docker(&["volume", "rm", volume]);
+    let mut scene = Scene::new("shell");
+    scene.layer.cache("pip").unwrap();
+    group(&mut scene, "rftest-a");
+    let mut live = scene.start().unwrap();
+    let ran = live.sh("echo $PIP_CACHE_DIR && echo wheel >$PIP_CACHE_DIR/wheel");
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "/var/cache/ringfence/pip\n"), "{ran:?}");
+    live.finish();
+    // The next one finds it.
+    let mut live = scene.start().unwrap();
+    assert_eq!(live.sh("cat $PIP_CACHE_DIR/wheel").stdout, "wheel\n");
+    live.finish();
+    // A skill can use it, and not change it.
+    let mut skill = Scene::new("skill");
+    skill.layer.cache("pip").unwrap();
+    group(&mut skill, "rftest-a");
+    let mut live = skill.start().unwrap();
+    assert_eq!(live.sh("cat $PIP_CACHE_DIR/wheel").stdout, "wheel\n");
+    assert_ne!(live.sh("echo bad >$PIP_CACHE_DIR/wheel").code(), 0);
+    live.finish();
+    // Another group has its own.
+    let other = "ringfence-cache-pip-of-rftest-b";
+    group(&mut scene, "rftest-b");
+    let mut live = scene.start().unwrap();
+    assert_ne!(live.sh("cat $PIP_CACHE_DIR/wheel").code(), 0);
+    live.finish();
+    for volume in [volume, other] {
+        assert!(docker(&["volume", "rm", volume]).0, "{volume}");
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_had() {
+    if skip() {
+        return;
+    }
+    let volume = "ringfence-cache-npm-of-rftest-c";
+    docker(&["volume", "rm", volume]);
+    assert!(docker(&["volume", "create", volume]).0);
+    let mut scene = Scene::new("shell");
+    scene.layer.cache("npm").unwrap();
+    group(&mut scene, "rftest-c");
+    // Somebody else's: the box runs without it, and not on a nameless one.
+    let mut live = scene.start().unwrap();
+    assert_eq!(live.sh("ls -d /var/cache/ringfence/npm").code(), 1);
+    let mounts = docker(&["inspect", "-f", "{{json .Mounts}}", live.id()]).1;
+    assert!(!mounts.contains("volume"), "{mounts}");
+    live.finish();
+    // Or it does not run at all.
+    scene.layer.settings.caches_required = Some(At::new(true, "test"));
+    let refused = scene.start().err().unwrap();
+    let EngineError::Docker(DockerError::Cache { cache, source }) = &refused else { panic!("{refused:?}") };
+    assert_eq!(cache, "npm");
+    assert!(matches!(**source, DockerError::ForeignVolume { .. }), "{source:?}");
+    assert_eq!(scene.containers(), [""; 0]);
+    assert!(docker(&["volume", "rm", volume]).0);
+}
+
+#[test]
+fn a_home_outlives_its_container() {
+    if skip() {
+        return;
+    }
+    let volume = "ringfence-home-rftest";
+    docker(&["volume", "rm", volume]);
+    let mut scene = Scene::new("home");
+    scene.layer.network(false);
+    let mut live = scene.start_named(Some("rftest")).unwrap();
+    let ran = live.sh("pwd; echo kept >notes; touch /tmp/gone; id -u; ls -ld ~ | cut -c1-10");
+    assert_eq!(ran.stdout, "/home/sandbox\n1000\ndrwxr-xr-x\n", "{ran:?}");
+    live.finish();
+    let mut live = scene.start_named(Some("rftest")).unwrap();
+    assert_eq!(live.sh("cat notes; ls /tmp").stdout, "kept\n");
+    live.finish();
+    // Of another user, it is neither used nor removed.
+    let daemon = Daemon::connect(&scene.facts).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stranger = Owner::new(4711, &scene.state);
+    let refused = runtime.block_on(volumes::remove_home(&daemon, "rftest", &stranger));
+    assert!(matches!(refused, Err(DockerError::ForeignVolume { .. })), "{refused:?}");
+    let owner = Owner::new(scene.facts.uid, &scene.state);
+    runtime.block_on(volumes::remove_home(&daemon, "rftest", &owner)).unwrap();
+    // Gone already is what is wanted.
+    runtime.block_on(volumes::remove_home(&daemon, "rftest", &owner)).unwrap();
+    assert!(!docker(&["volume", "inspect", volume]).0);
+}
