@@ -91,7 +91,11 @@ impl Sandbox<'_> {
 
     pub fn policy(&self) -> Result<Policy, Refusal> {
         let Scene { project, home, policy, .. } = self.scene;
-        let mut inputs = Inputs::new(project.clone(), home.clone(), policy.clone());
+        let mut policy = policy.clone();
+        if self.engine == Engine::Docker {
+            self.scene.for_image(&mut policy);
+        }
+        let mut inputs = Inputs::new(project.clone(), home.clone(), policy);
         inputs.records_dir = Some(home.join(".local/state/ringfence/records"));
         if self.how == How::Session {
             inputs.sessions_dir = Some(self.scene.sessions());

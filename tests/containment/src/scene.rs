@@ -150,6 +150,27 @@ impl Scene {
         self.words.insert("tag".to_owned(), tag());
     }
 
+    /// What an image does not have: the probe, and what lies outside of home. Docker maps no ids, and runs nobody as root.
+    pub fn for_image(&self, policy: &mut Layer) {
+        policy.image(IMAGE).expect("the name of an image");
+        let shown = [Some(self.elsewhere.as_path()), self.probe.parent()];
+        for path in shown.into_iter().flatten() {
+            policy.ro(&path.display().to_string());
+        }
+        if crate::host::is_root() {
+            policy.user(&format!("{BOXED}:{BOXED}")).expect("ids");
+        }
+    }
+
+    /// Gives everything to the user of a container, when root made it.
+    pub fn hand_over(&self) {
+        if crate::host::is_root() {
+            for dir in &self.dirs {
+                give(dir.path());
+            }
+        }
+    }
+
     /// Makes a file with all directories above it.
     pub fn file(&self, path: &Path, text: &str, mode: u32) {
         fs::create_dir_all(path.parent().expect("a directory above")).expect("directories");
@@ -289,6 +310,20 @@ struct Unlinked(PathBuf);
 impl Drop for Unlinked {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The image of boxes on Docker, which `./test` builds.
+pub const IMAGE: &str = "ringfence-test/busybox";
+/// Whom a container runs as when root starts it.
+const BOXED: u32 = 1000;
+
+fn give(path: &Path) {
+    // A file that is root's stays so.
+    let _ = std::os::unix::fs::lchown(path, Some(BOXED), Some(BOXED));
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());
+    for entry in is_directory.then(|| fs::read_dir(path).ok()).flatten().into_iter().flatten().flatten() {
+        give(&entry.path());
     }
 }
 

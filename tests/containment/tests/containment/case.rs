@@ -239,6 +239,9 @@ impl Case {
     fn scene(&self, stage: &Stage) -> Scene {
         let mut scene = stage.scene(self.place);
         (self.given)(&mut scene);
+        if stage.engine == Engine::Docker {
+            scene.hand_over();
+        }
         scene
     }
 

@@ -93,6 +93,14 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
             continue;
         }
         let (probe, launcher) = (programs.path("probe"), programs.path("launcher"));
+        // Its commands go through a guest.
+        if engine == Engine::Docker {
+            let stage = Stage { engine, how: How::Session, probe, launcher };
+            for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
+                add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
+            }
+            continue;
+        }
         let stage = Stage { engine, how: How::Once, probe, launcher };
         for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
             add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
@@ -173,6 +181,11 @@ fn present(engine: Engine) -> Result<(), String> {
         Engine::Native => Ok(()),
         Engine::Bubblewrap if program("bwrap").is_some() => Ok(()),
         Engine::Bubblewrap => Err("bwrap is not installed".to_owned()),
+        Engine::Docker => match case::Needs::Docker.met() {
+            case::Met::Yes => Ok(()),
+            case::Met::No(reason) | case::Met::Cannot(reason) => Err(reason),
+            case::Met::NotHere => Err("not here".to_owned()),
+        },
     }
 }
 
