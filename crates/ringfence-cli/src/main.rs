@@ -53,7 +53,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Code(code) => commands::code::run(code),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
-        Command::Image(command) => commands::image::image(command),
+        Command::Image(command) => commands::image::image(&command),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),

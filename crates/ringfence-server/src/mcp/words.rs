@@ -55,7 +55,9 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
     write.dedup();
     let network = match policy.network {
         Network::Open => "open: everything that the machine reaches".to_owned(),
-        Network::Bridge => "a private network: what the outside offers, not the machine and not other sandboxes".to_owned(),
+        Network::Bridge => {
+            "a private network: what the outside offers, not the machine and not other sandboxes".to_owned()
+        }
         Network::None => "none: nothing outside can be reached, not even the machine's own loopback".to_owned(),
     };
     Words {
