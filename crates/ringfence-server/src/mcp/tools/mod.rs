@@ -136,6 +136,10 @@ fn schema<T: JsonSchema>(input: bool) -> Arc<JsonObject> {
     plain.transform(&mut schema);
     schema.remove("title");
     schema.remove("description");
+    if input {
+        // Some clients refuse an object that does not say which members it has.
+        schema.ensure_object().entry("properties").or_insert_with(|| JsonObject::new().into());
+    }
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
