@@ -48,18 +48,27 @@ fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
     let situation = Situation::gather(&args.policy).inspect_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
-    record::prepare(&situation);
+    let wanted: Vec<i32> =
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
+    let cancel = || sys::signal_fd(&wanted).map_err(|errno| Failure::from(EngineError::Stdio(errno)));
+    recorded(code, &situation, &command, cancel)
+}
+
+/// Runs code and records it. `cancel` is asked when everything is prepared; what it gives cancels when it becomes readable.
+pub fn recorded<C: AsFd>(
+    code: &Code,
+    situation: &Situation,
+    command: &[OsString],
+    cancel: impl FnOnce() -> Result<C, Failure>,
+) -> Result<CodeResult, Failure> {
+    record::prepare(situation);
     let policy = &situation.resolved.policy;
     let choice = situation.choice();
     let prepared = choice.and_then(|choice| Ok(code::prepare(code, policy, &situation.facts, choice)?));
-    let prepared = prepared.inspect_err(|failure| record::failed(&situation, &command, failure))?;
+    let prepared = prepared.inspect_err(|failure| record::failed(situation, command, failure))?;
     let mut report = prepared.report.clone();
-    let entry = Entry::begin(&situation, &command, prepared.engine, &prepared.plan, &mut report)?;
-    let wanted: Vec<i32> =
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
-    let ran = sys::signal_fd(&wanted)
-        .map_err(|errno| Failure::from(EngineError::Stdio(errno)))
-        .and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
+    let entry = Entry::begin(situation, command, prepared.engine, &prepared.plan, &mut report)?;
+    let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
     match ran {
         Ok(mut ran) => {
             let seen = match policy.records.output {

@@ -1,8 +1,13 @@
 //! `ringfence mcp`: the MCP server at standard input and output. Nothing but the protocol goes to stdout.
 
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
+use ringfence::code::{Code, CodeResult};
 use ringfence::engines;
 use ringfence::policy::plan;
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
@@ -14,6 +19,7 @@ use crate::args::{Mcp, PolicyFlags};
 use crate::failure::{Failure, Kind};
 use crate::files::Places;
 use crate::situation::{self, Situation};
+use crate::{commands, record};
 
 /// The profile when none is named.
 const PROFILE: &str = "shell";
@@ -30,10 +36,17 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     situation.warn(false);
     let places = Places::new(&situation.facts);
     let sessions = Sessions::new(places.sessions, "/proc/self/exe");
+    let flags = Arc::new(flags);
+    let policies = flags.clone();
     let decide = Box::new(move |workdir: &Path, also: &[PathBuf]| {
-        allowed(&flags, workdir, also).map_err(|failure| Refusal(failure.message))
+        allowed(&policies, workdir, also).map_err(|failure| Refusal(failure.message))
     });
-    let owner = Owner { sessions, roots, keep: args.keep.clone(), decide };
+    let run = Box::new(
+        move |code: &Code, workdir: &Path, also: &[PathBuf], timeout: Option<Duration>, cancel: BorrowedFd<'_>| {
+            run_code(code, situated(&flags, workdir, also), timeout, cancel).map_err(|failure| Refusal(failure.message))
+        },
+    );
+    let owner = Owner { sessions, roots, keep: args.keep.clone(), decide, run };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -51,11 +64,10 @@ fn at(flags: &PolicyFlags, workdir: &Path) -> PolicyFlags {
     PolicyFlags { cwd: Some(workdir.to_path_buf()), ..flags.clone() }
 }
 
-/// What the owner allows in these directories.
-fn allowed(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Allowed, Failure> {
-    let situation = Situation::gather(&at(flags, workdir))?;
-    let choice = situation.choice()?;
-    let mut policy = situation.resolved.policy;
+/// What the owner's flags and files mean in these directories.
+fn situated(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Situation, Failure> {
+    let mut situation = Situation::gather(&at(flags, workdir))?;
+    let policy = &mut situation.resolved.policy;
     // Looked up a second time: a link must not have taken its place.
     if policy.workdir != workdir {
         let message = format!("`{}` is a link by now, to `{}`", workdir.display(), policy.workdir.display());
@@ -67,10 +79,32 @@ fn allowed(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Allo
         missing: Missing::Fail,
         origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
     }));
-    let facts = situation.facts;
-    let plan = plan::plan(&policy, &facts, &["/bin/sh".into()])?;
+    Ok(situation)
+}
+
+fn allowed(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Allowed, Failure> {
+    let situation = situated(flags, workdir, also)?;
+    // There before the plan is made, which hides it.
+    record::prepare(&situation);
+    let choice = situation.choice()?;
+    let Situation { facts, resolved, records, .. } = situation;
+    let plan = plan::plan(&resolved.policy, &facts, &["/bin/sh".into()])?;
     let (_, report) = engines::select(choice, &plan, &facts)?;
-    Ok(Allowed { policy, facts, choice, report })
+    Ok(Allowed { policy: resolved.policy, facts, choice, report, records: Some(records) })
+}
+
+fn run_code(
+    code: &Code,
+    situation: Result<Situation, Failure>,
+    timeout: Option<Duration>,
+    cancel: BorrowedFd<'_>,
+) -> Result<CodeResult, Failure> {
+    let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), "-".into()];
+    let mut situation = situation.inspect_err(|failure| record::refused(&command, failure))?;
+    if timeout.is_some() {
+        situation.resolved.policy.limits.timeout = timeout;
+    }
+    commands::code::recorded(code, &situation, &command, || Ok(cancel))
 }
 
 /// Somebody wants the server to end.

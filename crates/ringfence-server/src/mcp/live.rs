@@ -38,6 +38,10 @@ impl Live {
         Live { owner, opened: Mutex::new(None), jobs: Jobs::default() }
     }
 
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// The session, if there is one.
     pub async fn current(&self) -> Option<Arc<Opened>> {
         self.opened.lock().await.clone()
@@ -63,6 +67,7 @@ impl Live {
         let places = self.places(&roots);
         let allowed = self.allowed(&places)?;
         let create = Create::new(allowed.policy.clone(), allowed.facts.clone()).choice(allowed.choice);
+        let create = Create { records: allowed.records.clone(), ..create };
         let sessions = &self.owner.sessions;
         let made = match &self.owner.keep {
             Some(name) => sessions.open_or_create(name, create).await,

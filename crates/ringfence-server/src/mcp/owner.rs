@@ -1,8 +1,11 @@
 //! What the owner allows: the directories, and the policy for each. Handed in by whoever starts the server.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ringfence::code::{Code, CodeResult};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::policy::Policy;
 use ringfence::session::Sessions;
@@ -16,6 +19,8 @@ pub struct Allowed {
     pub choice: Choice,
     /// How each guarantee is enforced.
     pub report: Report,
+    /// Where executions are recorded.
+    pub records: Option<PathBuf>,
 }
 
 /// Why the owner's policy cannot be used here, for people.
@@ -26,6 +31,11 @@ pub struct Refusal(pub String);
 /// Builds the policy for a working directory and further roots, all of them within [`Owner::roots`].
 pub type Decide = dyn Fn(&Path, &[PathBuf]) -> Result<Allowed, Refusal> + Send + Sync;
 
+/// Runs code in a box of its own under the policy for these directories, and records it. It has so much time, and is
+/// cancelled when the descriptor becomes readable.
+pub type Run =
+    dyn Fn(&Code, &Path, &[PathBuf], Option<Duration>, BorrowedFd<'_>) -> Result<CodeResult, Refusal> + Send + Sync;
+
 /// Who started the server, and on which terms.
 pub struct Owner {
     pub sessions: Sessions,
@@ -34,11 +44,12 @@ pub struct Owner {
     /// The name of a session that is kept when the client goes.
     pub keep: Option<String>,
     pub decide: Box<Decide>,
+    pub run: Box<Run>,
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Owner { sessions, roots, keep, decide: _ } = self;
+        let Owner { sessions, roots, keep, decide: _, run: _ } = self;
         f.debug_struct("Owner").field("sessions", sessions).field("roots", roots).field("keep", keep).finish()
     }
 }

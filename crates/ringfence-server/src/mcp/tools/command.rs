@@ -167,20 +167,27 @@ impl RunCommand {
         if let Some(cwd) = &self.cwd {
             exec = exec.cwd(cwd);
         }
-        let asked = self.timeout_seconds.map(Duration::from_secs);
-        match (asked, ceiling) {
-            (Some(Duration::ZERO), _) => return Err(wrong("`timeout_seconds` must be at least 1.")),
-            (Some(asked), Some(ceiling)) if asked > ceiling => {
-                let most = ceiling.as_secs();
-                return Err(wrong(&format!("`timeout_seconds` can be {most} at most here; the owner sets that.")));
-            }
-            _ => {}
-        }
+        let asked = timeout(self.timeout_seconds, ceiling)?;
         // What runs in the background has as long as the owner lets it.
         match asked.or(ceiling.filter(|_| self.background)) {
             Some(timeout) => Ok(exec.timeout(timeout)),
             None => Ok(exec),
         }
+    }
+}
+
+/// The time that was asked for, within what the owner allows.
+pub fn timeout(seconds: Option<u64>, ceiling: Option<Duration>) -> Result<Option<Duration>, Trouble> {
+    let asked = seconds.map(Duration::from_secs);
+    match (asked, ceiling) {
+        (Some(Duration::ZERO), _) => Err(Trouble::new("`timeout_seconds` must be at least 1. Nothing was run.")),
+        (Some(asked), Some(ceiling)) if asked > ceiling => {
+            let most = ceiling.as_secs();
+            let message =
+                format!("`timeout_seconds` can be {most} at most here; the owner sets that. Nothing was run.");
+            Err(Trouble::new(message))
+        }
+        _ => Ok(asked),
     }
 }
 

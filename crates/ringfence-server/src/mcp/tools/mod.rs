@@ -1,5 +1,6 @@
 //! The tools: a module for each group, a row for each tool.
 
+mod code;
 mod command;
 mod files;
 mod info;
@@ -21,7 +22,7 @@ use super::live::{Live, Opened};
 
 /// What a tool works with.
 pub struct Desk<'a> {
-    pub live: &'a Live,
+    pub live: &'a Arc<Live>,
     pub opened: Arc<Opened>,
     pub context: &'a RequestContext<RoleServer>,
 }
@@ -96,6 +97,7 @@ macro_rules! tools {
 tools! {
     RunCommand => command::RunCommand,
     CommandOutput => command::CommandOutput,
+    RunCode => code::RunCode,
     ReadFile => files::ReadFile,
     WriteFile => files::WriteFile,
     EditFile => files::EditFile,
@@ -134,6 +136,10 @@ fn schema<T: JsonSchema>(input: bool) -> Arc<JsonObject> {
     plain.transform(&mut schema);
     schema.remove("title");
     schema.remove("description");
+    if input {
+        // Some clients refuse an object that does not say which members it has.
+        schema.ensure_object().entry("properties").or_insert_with(|| JsonObject::new().into());
+    }
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
@@ -149,7 +155,7 @@ mod tests {
     #[test]
     fn every_tool_is_described() {
         let all = list(false);
-        assert_eq!(all.len(), 8);
+        assert_eq!(all.len(), 9);
         for tool in &all {
             let (name, input) = (&tool.name, &tool.input_schema);
             assert_eq!(input["additionalProperties"], false, "{name}");
