@@ -39,7 +39,8 @@ impl Situation {
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
         inputs.records_dir = Some(records.clone());
-        inputs.own_dirs = vec![places.config, places.state, places.sessions];
+        inputs.own_dirs = vec![places.config, places.state];
+        inputs.sessions_dir = Some(places.sessions);
         inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
         let resolved = layers::resolve_with(&lookup, inputs)?;

@@ -51,6 +51,8 @@ pub struct Inputs {
     pub git_configs: Vec<PathBuf>,
     /// Where records are kept, which no box may see.
     pub records_dir: Option<PathBuf>,
+    /// Where the sockets of sessions are, which no box may see either.
+    pub sessions_dir: Option<PathBuf>,
 }
 
 impl Inputs {
@@ -68,6 +70,7 @@ impl Inputs {
             own_dirs: Vec::new(),
             git_configs,
             records_dir: None,
+            sessions_dir: None,
         }
     }
 }
@@ -139,6 +142,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
         own_dirs,
         git_configs,
         records_dir,
+        sessions_dir,
     } = inputs;
     let mut loosened = Vec::new();
 
@@ -149,7 +153,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.account_home = account_home;
     stack.git_configs = git_configs;
-    stack.records_dir = records_dir;
+    stack.hidden_dirs = records_dir.into_iter().chain(sessions_dir).collect();
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -266,7 +270,8 @@ struct Stack {
     account_home: Option<PathBuf>,
     own_dirs: Vec<PathBuf>,
     git_configs: Vec<PathBuf>,
-    records_dir: Option<PathBuf>,
+    /// Ringfence's own, which no box may see.
+    hidden_dirs: Vec<PathBuf>,
     profile: &'static Profile,
     name: String,
     engine: EngineChoice,
@@ -298,7 +303,7 @@ impl Stack {
             account_home: None,
             own_dirs,
             git_configs: Vec::new(),
-            records_dir: None,
+            hidden_dirs: Vec::new(),
             profile,
             name,
             engine: profile.engine,
@@ -416,9 +421,9 @@ impl Stack {
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
         let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
-        let records = self.records_dir.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
+        let hidden = self.hidden_dirs.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
         let protected: Vec<FileRule> = own
-            .chain(records)
+            .chain(hidden)
             .filter(|(_, _, path)| seen(path))
             .map(|(access, missing, path)| FileRule {
                 access,

@@ -91,6 +91,9 @@ const SYSTEM: [&str; 13] = [
 /// Directories that are nobody's project, but may hold one.
 const SYSTEM_TOPS: [&str; 7] = ["/", "/home", "/opt", "/srv", "/usr", "/usr/local", "/var"];
 
+/// Why a directory is hidden that no rule names.
+const BARRED: &str = "nobody else may enter it";
+
 impl Tree {
     /// Resolves the rules of a policy on this host.
     pub fn new(policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
@@ -257,6 +260,11 @@ impl Tree {
         }
     }
 
+    /// Whether it is hidden because a stranger cannot enter it anyway, and not because a rule says so.
+    pub fn is_barred(node: &Node) -> bool {
+        node.origin.place == BARRED
+    }
+
     /// Directories that a stranger to the host's files cannot enter are hidden as a whole, and passable where a rule shows
     /// something in them: what root names in such a directory can then be reached.
     fn close_barred(&mut self) {
@@ -279,7 +287,7 @@ impl Tree {
             }
         }
         for dir in barred {
-            let origin = Origin { layer: LayerKind::Profile, place: "nobody else may enter it".into() };
+            let origin = Origin { layer: LayerKind::Profile, place: BARRED.into() };
             let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state: State::Present, exact: false };
             self.nodes.insert(dir.into(), node);
         }

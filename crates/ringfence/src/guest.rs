@@ -9,5 +9,9 @@ pub static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ringfence-
 
 /// The program as an open file that nobody can change, to be executed from.
 pub fn open() -> Result<OwnedFd, Errno> {
-    ringfence_linux::starter::sealed_program(c"guest", PROGRAM)
+    let program = ringfence_linux::starter::sealed_program(c"guest", PROGRAM)?;
+    // To be executed and never read: a process whose program cannot be read belongs, in `/proc`, to the user namespace that
+    // the program comes from, and root of the box does not see what it has open.
+    rustix::fs::fchmod(&program, rustix::fs::Mode::from_raw_mode(0o111))?;
+    Ok(program)
 }

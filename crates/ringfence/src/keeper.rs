@@ -11,6 +11,7 @@
 
 mod removal;
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
@@ -83,7 +84,7 @@ impl Keeper {
         let keeper = Self::beside(Some(list.clone()), groups)?;
         let made = needed
             .into_iter()
-            .try_for_each(|stub| make(stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
+            .try_for_each(|stub| make(&stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
         // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
         list.unlock();
         made.map(|()| Some(keeper))
@@ -122,21 +123,28 @@ impl Drop for Keeper {
 }
 
 /// The stubs to make, and what to list: those, and names that another living box made and this one relies on too.
-fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<&'a Stub>, Vec<u8>) {
-    let mut make = Vec::new();
-    let mut entries = Vec::new();
+fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>) {
+    let mut make: Vec<Cow<'a, Stub>> = Vec::new();
     for stub in stubs {
-        let path = stub.path.as_os_str().as_bytes();
-        let listed = lists(living, path);
+        let listed = lists(living, stub.path.as_os_str().as_bytes());
         // The user's own stays the user's. One that went since planning was another box's.
-        let gone = || fs::symlink_metadata(&stub.path).is_err();
-        if !listed && !gone() {
+        let gone = |path: &Path| fs::symlink_metadata(path).is_err();
+        if !listed && !gone(&stub.path) {
             continue;
         }
-        make.push(stub);
+        // And so was a directory above it that went.
+        let mut above: Vec<&Path> = stub.path.ancestors().skip(1).take_while(|dir| gone(dir)).collect();
+        above.retain(|dir| !make.iter().any(|other| other.path == *dir));
+        let directory =
+            |dir: &Path| Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: String::new(), present: false };
+        make.extend(above.into_iter().rev().map(|dir| Cow::Owned(directory(dir))));
+        make.push(Cow::Borrowed(stub));
+    }
+    let mut entries = Vec::new();
+    for stub in &make {
         // A directory, or a file of this length.
         entries.push(if stub.kind == Kind::Dir { b'd' } else { b'0' + stub.text.len().min(9) as u8 });
-        entries.extend_from_slice(path);
+        entries.extend_from_slice(stub.path.as_os_str().as_bytes());
         entries.push(0);
     }
     (make, entries)

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
-Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NAME] [--idle N]
+Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NAME] [--load N,M,S] [--idle N]
 
   --quick          fewer samples, about a minute
   --json FILE      every figure as JSON
   --svg FILE       a chart
-  --only SECTIONS  some of cold,crowd,work,idle (with commas)
+  --only SECTIONS  some of cold,crowd,work,session,idle,mcp (with commas)
   --user NAME      as root: the account for the second pass (else ringfence-test, the caller of sudo, or nobody)
+  --load N,M,S     N sessions, M of them executing at any time, for S seconds (500,50,600 is what is promised)
   --idle N         idle sandboxes at once (1000; with --quick 100)
 
 The table goes to stdout, talk to stderr. Figures are ratios to a bare fork+exec of the same command in the same run.";
@@ -20,18 +21,23 @@ pub enum Section {
     Cold,
     Crowd,
     Work,
+    Session,
     Idle,
+    Mcp,
 }
 
 impl Section {
-    pub const ALL: [Section; 4] = [Section::Cold, Section::Crowd, Section::Work, Section::Idle];
+    pub const ALL: [Section; 6] =
+        [Section::Cold, Section::Crowd, Section::Work, Section::Session, Section::Idle, Section::Mcp];
 
     pub fn name(self) -> &'static str {
         match self {
             Section::Cold => "cold",
             Section::Crowd => "crowd",
             Section::Work => "work",
+            Section::Session => "session",
             Section::Idle => "idle",
+            Section::Mcp => "mcp",
         }
     }
 }
@@ -44,6 +50,8 @@ pub struct Args {
     pub sections: Vec<Section>,
     pub user: Option<String>,
     pub idle: usize,
+    /// Sessions, how many of them execute, and for how many seconds.
+    pub load: Option<(usize, usize, u64)>,
     /// The directory that `./bench` made and removes, with the programs in it.
     pub work_in: PathBuf,
     /// The pass of another account: JSON on stdout, for the process that started it.
@@ -71,6 +79,7 @@ impl Args {
             sections: Section::ALL.to_vec(),
             user: None,
             idle: 0,
+            load: None,
             work_in: PathBuf::new(),
             pass: false,
         };
@@ -90,6 +99,12 @@ impl Args {
                 "--work-in" => parsed.work_in = value()?.into(),
                 "--user" => parsed.user = Some(value()?),
                 "--only" => parsed.sections = value()?.split(',').map(section).collect::<Result<_, _>>()?,
+                "--load" => {
+                    let text = value()?;
+                    let numbers: Vec<u64> = text.split(',').filter_map(|n| n.parse().ok()).filter(|n| *n > 0).collect();
+                    let [sessions, executing, seconds] = numbers[..] else { return Err(ArgsError::Unknown(text)) };
+                    parsed.load = Some((sessions as usize, executing as usize, seconds));
+                }
                 "--idle" => {
                     let text = value()?;
                     parsed.idle = text.parse().ok().filter(|n| *n > 0).ok_or(ArgsError::Unknown(text))?;
@@ -129,7 +144,15 @@ mod tests {
         assert!(args.quick && args.idle == 100 && args.json == Some("a.json".into()));
         assert!(args.wants(Section::Idle) && !args.wants(Section::Work));
         assert_eq!(parse("--work-in /w --idle 7").unwrap().idle, 7);
-        for wrong in ["", "--work-in", "--work-in /w --idle 0", "--work-in /w --only hot", "--work-in /w x"] {
+        assert_eq!(parse("--work-in /w --load 500,50,600").unwrap().load, Some((500, 50, 600)));
+        for wrong in [
+            "",
+            "--work-in",
+            "--work-in /w --idle 0",
+            "--work-in /w --only hot",
+            "--work-in /w --load 5,0",
+            "--work-in /w x",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -20,13 +20,26 @@ pub struct Line {
     pub args: Vec<OsString>,
     /// Where it runs; without it: where we are.
     pub dir: Option<PathBuf>,
+    env: Vec<(&'static str, PathBuf)>,
     /// What it says on stderr, kept in memory for the day that it fails.
     said: Option<Arc<File>>,
 }
 
 impl Line {
     pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Line {
-        Line { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, said: ear() }
+        Line {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            dir: None,
+            env: Vec::new(),
+            said: ear(),
+        }
+    }
+
+    /// Sets a variable of its environment.
+    pub fn with(mut self, name: &'static str, value: &Path) -> Line {
+        self.env.push((name, value.to_path_buf()));
+        self
     }
 
     pub fn at(mut self, dir: &Path) -> Line {
@@ -43,6 +56,7 @@ impl Line {
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
         }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 

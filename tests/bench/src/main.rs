@@ -7,9 +7,11 @@ mod idle;
 mod library;
 mod line;
 mod machine;
+mod mcp;
 mod measure;
 mod pass;
 mod peers;
+mod session;
 mod table;
 mod work;
 
@@ -30,7 +32,9 @@ pub struct Results {
     /// By account: our own first.
     pub passes: Vec<Pass>,
     pub work: Vec<work::Work>,
+    pub session: session::Figures,
     pub idle: Vec<idle::Idle>,
+    pub mcp: mcp::Mcp,
     pub skips: Vec<Skip>,
     pub seconds: f64,
 }
@@ -83,7 +87,9 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         quick: args.quick,
         passes: vec![pass::measure(args, &scene, &peers, Account::own())],
         work: Vec::new(),
+        session: session::Figures::default(),
         idle: Vec::new(),
+        mcp: mcp::Mcp::default(),
         skips: Vec::new(),
         seconds: 0.0,
     };
@@ -98,9 +104,19 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         results.work = work;
         results.skips.extend(skips);
     }
+    if args.wants(Section::Session) {
+        let (figures, skips) = session::measure(&scene, args.quick, args.load);
+        results.session = figures;
+        results.skips.extend(skips);
+    }
     if args.wants(Section::Idle) {
         let (idle, skips) = idle::measure(&scene, &peers, args.idle);
         results.idle = idle;
+        results.skips.extend(skips);
+    }
+    if args.wants(Section::Mcp) {
+        let (mcp, skips) = mcp::measure(&scene, args.quick);
+        results.mcp = mcp;
         results.skips.extend(skips);
     }
     results.seconds = begun.elapsed().as_secs_f64();

@@ -6,6 +6,7 @@ use crate::Results;
 use crate::measure::Times;
 use crate::pass::{AT_ONCE, BARE, CLI, Pass};
 use crate::peers::TRUE;
+use crate::session::{self, Figures};
 
 pub fn render(results: &Results) -> String {
     let mut out = format!("{}\n", results.machine);
@@ -17,7 +18,9 @@ pub fn render(results: &Results) -> String {
         crowd(&mut out, pass);
     }
     work(&mut out, results);
+    session(&mut out, &results.session);
     idle(&mut out, results);
+    mcp(&mut out, results);
     skips(&mut out, results);
     let _ = writeln!(out, "\n{:.0} s in all.", results.seconds);
     out
@@ -111,6 +114,49 @@ fn work(out: &mut String, results: &Results) {
     }
 }
 
+/// Times beside those of `base`.
+fn beside(out: &mut String, title: &str, rows: &[Times], base: &str) {
+    let Some(base) = rows.iter().find(|t| t.name == base) else { return };
+    let mut table = Table::new(["", "median ms", "min ms", "ratio, median", "ratio, min", "samples"]);
+    for t in rows {
+        table.row([
+            t.name.clone(),
+            format!("{:.2}", t.median_ms),
+            format!("{:.2}", t.min_ms),
+            format!("{:.2}", t.median_ms / base.median_ms),
+            format!("{:.2}", t.min_ms / base.min_ms),
+            t.samples.to_string(),
+        ]);
+    }
+    let _ = write!(out, "\n{title}\n{table}");
+}
+
+fn session(out: &mut String, figures: &Figures) {
+    beside(out, &format!("{TRUE} in a live session"), &figures.exec, BARE);
+    beside(out, "A session made, beside a run", &figures.create, session::RUN);
+    let size = figures.size >> 20;
+    let (files, pipes): (Vec<Times>, Vec<Times>) =
+        figures.bytes.iter().cloned().partition(|t| ["cp", "file in", "file out"].contains(&t.name.as_str()));
+    beside(out, &format!("{size} MiB in and out of a session"), &files, "cp");
+    beside(out, &format!("{size} MiB written by a command"), &pipes, "pipe");
+    if let Some(load) = &figures.load {
+        let _ = writeln!(
+            out,
+            "\n{} sessions, {} executing, {} s: {} executions, {} failures; median of the first and last tenth {:.1} ms, \
+             {:.1} ms; memory of all supervisors {} KiB, {} KiB",
+            load.sessions,
+            load.executing,
+            load.seconds,
+            load.executions,
+            load.failures,
+            load.first_ms,
+            load.last_ms,
+            load.first_kib,
+            load.last_kib
+        );
+    }
+}
+
 fn idle(out: &mut String, results: &Results) {
     if results.idle.is_empty() {
         return;
@@ -135,6 +181,27 @@ fn idle(out: &mut String, results: &Results) {
             idle.first_starts_ms,
             idle.last_starts_ms
         );
+    }
+}
+
+fn mcp(out: &mut String, results: &Results) {
+    let mcp = &results.mcp;
+    let rows = [
+        ("start to the answer of initialize", &mcp.initialize),
+        ("the Python client's ping", &mcp.ping),
+        ("run_command of true", &mcp.run_command),
+    ];
+    let mut table = Table::new(["", "median ms", "min ms", "samples"]);
+    for (name, spread) in rows.iter().filter_map(|(name, spread)| spread.as_ref().map(|spread| (name, spread))) {
+        let [median, min] = [spread.median_ms, spread.min_ms].map(|ms| format!("{ms:.2}"));
+        table.row([(*name).to_owned(), median, min, spread.samples.to_string()]);
+    }
+    if table.rows.len() == 1 {
+        return;
+    }
+    let _ = write!(out, "\nMCP\n{table}");
+    if let (Some(ping), Some(run)) = (&mcp.ping, &mcp.run_command) {
+        let _ = writeln!(out, "  a command costs {:.2} ms more than a ping", run.median_ms - ping.median_ms);
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use ringfence::policy::facts::Facts;
 use ringfence::policy::plan::{PlanError, plan};
 use ringfence::policy::{Inputs, Policy, resolve};
+use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
     Capture, Choice, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
 };
@@ -59,11 +61,23 @@ impl std::fmt::Display for Refusal {
     }
 }
 
+/// How a command gets into a box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// A box for it alone.
+    Once,
+    /// A session, in which it is executed.
+    Session,
+}
+
 /// A box on one engine.
 #[derive(Debug)]
 pub struct Sandbox<'a> {
     pub engine: Engine,
+    pub how: How,
     pub scene: &'a Scene,
+    /// What supervises sessions.
+    pub launcher: &'a Path,
 }
 
 impl Sandbox<'_> {
@@ -79,6 +93,9 @@ impl Sandbox<'_> {
         let Scene { project, home, policy, .. } = self.scene;
         let mut inputs = Inputs::new(project.clone(), home.clone(), policy.clone());
         inputs.records_dir = Some(home.join(".local/state/ringfence/records"));
+        if self.how == How::Session {
+            inputs.sessions_dir = Some(self.scene.sessions());
+        }
         let resolved = resolve(inputs);
         Ok(resolved.map_err(|e| Refusal::Policy(e.to_string()))?.policy)
     }
@@ -111,6 +128,9 @@ impl Sandbox<'_> {
     }
 
     fn run_once(&self, command: &[String]) -> Result<Ran, Refusal> {
+        if self.how == How::Session {
+            return self.run_in_session(command);
+        }
         let (output, stdout) = pipe();
         let (errors, stderr) = pipe();
         let Started { running, policy, facts, report } =
@@ -125,12 +145,49 @@ impl Sandbox<'_> {
         Ok(Ran { outcome, report, stdout, stderr, dropped })
     }
 
+    /// The sessions of this scene's user.
+    pub fn sessions(&self) -> Sessions {
+        Sessions::new(self.scene.sessions(), self.launcher)
+    }
+
+    /// What a session of this policy is made from.
+    pub fn session(&self) -> Result<Create, Refusal> {
+        // There before the plan is made, which hides it.
+        self.sessions().prepare().map_err(|e| Refusal::Policy(e.to_string()))?;
+        Ok(Create::new(self.policy()?, self.facts()).choice(Choice::Only(self.engine)))
+    }
+
+    /// The same in a session that is made for it.
+    fn run_in_session(&self, command: &[String]) -> Result<Ran, Refusal> {
+        let create = self.session()?;
+        block_on(async {
+            let session = self.sessions().create(create).await?;
+            let report = session.report().await?;
+            let Output { stdout, stderr, stdout_dropped: dropped, outcome, .. } =
+                session.exec(Exec::new(command.to_vec())).await?.output().await;
+            session.stop().await?;
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            Ok(Ran { outcome, report, stdout: text(stdout), stderr: text(stderr), dropped })
+        })
+        .map_err(|error| match error {
+            SessionError::Plan(error) => Refusal::Plan(error),
+            SessionError::Engine(error) => Refusal::Engine(error),
+            other => Refusal::Policy(other.to_string()),
+        })
+    }
+
     /// Runs acts of the probe.
     pub fn probe(&self, acts: &str) -> Result<Ran, Refusal> {
         let mut command = vec![self.scene.probe.display().to_string()];
         command.extend(self.scene.act(acts));
         self.run(&command)
     }
+}
+
+/// Runs a future to its end.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(future)
 }
 
 fn pipe() -> (OwnedFd, OwnedFd) {

@@ -40,6 +40,8 @@ pub struct Scene {
     pub words: BTreeMap<String, String>,
     guards: Vec<Box<dyn Any + Send + Sync>>,
     dirs: Vec<tempfile::TempDir>,
+    /// Where the sessions of this scene's user are: Ringfence's own, and not looked at for changes.
+    sessions: tempfile::TempDir,
 }
 
 impl std::fmt::Debug for Scene {
@@ -114,9 +116,18 @@ impl Scene {
             words: BTreeMap::new(),
             guards: Vec::new(),
             dirs,
+            sessions: tempfile::Builder::new()
+                .prefix("ringfence-sessions-")
+                .tempdir_in(crate::base())
+                .expect("a directory"),
         };
         scene.fill();
         scene
+    }
+
+    /// Where the sessions of this scene's user are.
+    pub fn sessions(&self) -> PathBuf {
+        self.sessions.path().join("sessions")
     }
 
     fn fill(&mut self) {

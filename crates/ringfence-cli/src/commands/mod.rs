@@ -7,6 +7,8 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod history;
+pub mod install;
+pub mod mcp;
 pub mod run;
 pub mod session;
 pub mod trust;

@@ -90,8 +90,9 @@ impl Exec {
         };
         let theirs = match exec.terminal {
             Some(size) => vec![new.open_terminal(size).map_err(|errno| (Step::Terminal, errno))?],
-            None => new.open_pipes(exec.stdin, cx).map_err(fork)?,
+            None => new.open_pipes(exec.stdin).map_err(fork)?,
         };
+        let nothing = (exec.terminal.is_none() && !exec.stdin).then(|| cx.null.as_fd());
         cx.orders += 1;
         new.order = cx.orders;
         let order = Order {
@@ -100,20 +101,19 @@ impl Exec {
             exec,
         };
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
-        let fds: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<_> = nothing.into_iter().chain(theirs.iter().map(AsFd::as_fd)).collect();
         new.reaper = Some(cx.reapers.order(key, &order, &fds, &cx.epoll).map_err(fork)?);
         Ok(new)
     }
 
-    fn open_pipes(&mut self, stdin: bool, cx: &Context) -> Result<Vec<OwnedFd>, Errno> {
+    /// What the command gets of them: its input, if it has one, and its two outputs.
+    fn open_pipes(&mut self, stdin: bool) -> Result<Vec<OwnedFd>, Errno> {
         let mut theirs = Vec::with_capacity(3);
         if stdin {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&write, true)?;
             self.input = Some(Sink::new(write, self.stream, Ending::Close));
             theirs.push(read);
-        } else {
-            theirs.push(cx.null.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))?);
         }
         for (slot, (channel, part)) in
             self.outputs.iter_mut().zip([(Channel::Out, Part::Out), (Channel::Err, Part::Err)])
@@ -523,6 +523,7 @@ impl Command<'_> {
     /// The last steps before the program.
     fn prepare(&self) -> Result<(), Failure> {
         let fork = |errno| (Step::Fork, errno);
+        // One of its own even without a terminal: the scheduler then gives each command a share like any other session's.
         rustix::process::setsid().map_err(fork)?;
         let [first, ..] = self.fds.as_slice() else { return Err((Step::Fork, Errno::BADF)) };
         if self.terminal {

@@ -301,7 +301,11 @@ impl Guest {
         let flow = act(stream, &mut self.cx)?;
         let mut busy = false;
         match stream {
-            _ if flow == Flow::Ended => drop(self.streams.remove(&key)),
+            _ if flow == Flow::Ended => {
+                // Told before it is cleared up.
+                self.cx.link.flush()?;
+                self.streams.remove(&key);
+            }
             Stream::Exec(exec) => self.pending |= exec.is_pending(),
             Stream::Task(task) => busy = task.is_busy(),
         }

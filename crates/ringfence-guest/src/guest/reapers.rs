@@ -245,6 +245,8 @@ fn serve(guest: OwnedFd, note: OwnedFd) -> Result<(), Errno> {
     let mut bytes = Vec::new();
     let stack = Stack::new();
     loop {
+        // Of those that were waited for: the next one is to be the next command's.
+        sys::take_signal(libc::SIGCHLD, Duration::ZERO)?;
         let fds = receive(&guest, &mut bytes)?;
         let order: Order = postcard::from_bytes(&bytes).map_err(|_| Errno::PROTO)?;
         match exec::start(order, fds, &note, &stack) {

@@ -287,7 +287,8 @@ impl<'a> View<'a> {
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
                 // Gone since it was looked up is as fleeting as a socket.
-                let fleeting = fs::symlink_metadata(path).map_or(true, |m| m.file_type().is_socket());
+                let fleeting =
+                    Tree::is_barred(node) || fs::symlink_metadata(path).map_or(true, |m| m.file_type().is_socket());
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
             }
         }

@@ -32,6 +32,18 @@ fn names_are_there_while_a_box_lives() {
     assert!(!made.exists() && own.is_dir() && !registry.exists());
 }
 
+/// Another box's directory was there when this box was planned, and has gone with it since.
+#[test]
+fn a_directory_that_went_since_planning_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let stubs = [stub(&base.join("a/b/c"), Kind::Dir, ""), stub(&base.join("a/b/d"), Kind::File, "")];
+    let keeper = Keeper::start(&stubs, Vec::new(), &base.join("registry")).unwrap();
+    assert!(base.join("a/b/c").is_dir() && base.join("a/b/d").is_file());
+    drop(keeper);
+    assert!(!base.join("a").exists());
+}
+
 #[test]
 fn what_a_crash_left_is_swept() {
     let dir = tempfile::tempdir().unwrap();

@@ -147,6 +147,11 @@ impl Sessions {
         &self.dir
     }
 
+    /// Makes the directory, so that a policy that is made afterwards can hide it.
+    pub fn prepare(&self) -> Result<(), SessionError> {
+        self.place().prepare()
+    }
+
     fn place(&self) -> Place {
         Place::new(&self.dir)
     }
@@ -425,6 +430,15 @@ impl Session {
         }
     }
 
+    /// From now on it ends with this connection (all clones of this session dropped, or this process gone, however that
+    /// happened), and for nothing else but `stop`.
+    pub async fn own(&self) -> Result<(), SessionError> {
+        match self.ask(&Ask::Own).await? {
+            Answer::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Waits until it has ended.
     pub async fn closed(&self) {
         self.link.closed().await;
@@ -458,3 +472,8 @@ impl Session {
 fn unexpected() -> SessionError {
     SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
+
+/// The examples of the guide compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/sessions.md")]
+struct Guide;

@@ -85,6 +85,11 @@ impl Place {
         Ok(file)
     }
 
+    /// Makes the directory of all sessions.
+    pub fn prepare(&self) -> Result<(), SessionError> {
+        self.lock().map(drop)
+    }
+
     /// Makes the directory of a new session, and takes its name.
     pub fn make(&self, name: Option<&str>) -> Result<Fresh, SessionError> {
         let _locked = self.lock()?;

@@ -91,7 +91,7 @@ impl Host {
 
 fn contents_come_and_go(place: Place) {
     let mut host = Host::new(place);
-    let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let contents: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     assert_eq!(host.write("file", &contents), Ok(3_000_000));
     assert_eq!(std::fs::read(host.workdir.join("file")).unwrap(), contents);
     assert_eq!(std::fs::metadata(host.workdir.join("file")).unwrap().mode() & 0o7777, 0o640);

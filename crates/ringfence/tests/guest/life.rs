@@ -187,7 +187,8 @@ fn what_a_background_process_holds_is_not_waited_for(place: Place) {
     // It has the pipes open, and goes on writing.
     let ended = host.sh("(while :; do echo more; sleep 0.01; done) & seq 20000; echo last >&2");
     assert!(started.elapsed() < Duration::from_secs(10));
-    assert!(ended.stdout.lines().filter(|l| *l != "more").count() == 20000);
+    let all: String = (1..=20000).map(|n| format!("{n}\n")).collect();
+    assert!(ended.stdout.replace("more\n", "") == all);
     assert_eq!(ended.stderr, "last\n");
     let stream = host.start(&["sh", "-c", "exec >&- 2>&-; sleep 0.2"]);
     while host.stream(stream).eof.len() < 2 {
@@ -221,7 +222,9 @@ fn a_killed_reaper_is_survived(place: Place) {
         for stream in &others {
             assert!(matches!(host.reply(*stream), Reply::Started { .. }));
         }
-        assert_eq!(host.sh("trap '' TERM; kill -TERM -1; kill -KILL -1; exit 0").code, 0);
+        // Its own reaper included. That may see its end and be killed before it tells: then it counts as killed, too.
+        let code = host.sh("trap '' TERM; kill -TERM -1; kill -KILL -1; exit 0").code;
+        assert!([0, 128 + libc::SIGKILL].contains(&code), "{code}");
         for stream in others {
             assert!([128 + libc::SIGTERM, 128 + libc::SIGKILL].contains(&host.end(stream).code));
         }

@@ -1,5 +1,7 @@
 //! Starts one box and waits for it: what is killed in the tests of a launcher's sudden end.
 //!
+//! Also what supervises sessions in these tests (`launcher session supervise`).
+//!
 //! `launcher ENGINE HOME PROJECT [limits] -- COMMAND…`, with the standard descriptors that it was started with.
 
 use std::path::PathBuf;
@@ -11,6 +13,10 @@ use ringfence::policy::{Inputs, Layer, resolve};
 use ringfence::{Choice, Ended, Engine, StdioSpec, engines, select, supervise};
 
 fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).take(2).collect();
+    if args == ["session", "supervise"] {
+        return supervise_session();
+    }
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
@@ -19,6 +25,20 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "{refusal}");
             ExitCode::from(125)
         }
+    }
+}
+
+/// What `ringfence session supervise` is: the process that owns the box of a session.
+fn supervise_session() -> ExitCode {
+    let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
+    let (request, answer) = (duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()));
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").expect("the null device");
+    rustix::stdio::dup2_stdin(&null)
+        .and_then(|()| rustix::stdio::dup2_stdout(&null))
+        .expect("nothing to read or write");
+    match ringfence::session::supervise(std::fs::File::from(request), answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use containment::sandbox::How;
 use containment::{Place, Ran, Refusal, Sandbox, Scene, bare_kernel, host, program};
 use ringfence::policy::Guarantee;
 use ringfence::{Engine, EngineError, State};
@@ -13,6 +14,7 @@ use ringfence::{Engine, EngineError, State};
 #[derive(Debug, Clone)]
 pub struct Stage {
     pub engine: Engine,
+    pub how: How,
     pub probe: PathBuf,
     pub launcher: PathBuf,
 }
@@ -24,8 +26,8 @@ impl Stage {
         scene
     }
 
-    pub fn sandbox<'a>(&self, scene: &'a Scene) -> Sandbox<'a> {
-        Sandbox { engine: self.engine, scene }
+    pub fn sandbox<'a>(&'a self, scene: &'a Scene) -> Sandbox<'a> {
+        Sandbox { engine: self.engine, how: self.how, scene, launcher: &self.launcher }
     }
 
     /// Runs acts of the probe in a box.

@@ -13,6 +13,7 @@ mod processes;
 mod protected;
 mod records;
 mod secrets;
+mod sessions;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -21,6 +22,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use case::{Case, Stage, Story};
+use containment::sandbox::How;
 use containment::{USER, bare_kernel, everything_required, host, program};
 use libtest_mimic::{Arguments, Trial};
 use ringfence::Engine;
@@ -90,12 +92,23 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
             }
             continue;
         }
-        let stage = Stage { engine, probe: programs.path("probe"), launcher: programs.path("launcher") };
+        let (probe, launcher) = (programs.path("probe"), programs.path("launcher"));
+        let stage = Stage { engine, how: How::Once, probe, launcher };
         for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
             add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
         }
         for story in stories().filter(|s| s.only.is_none_or(|only| only == engine)) {
             add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
+        }
+        // The same walls around a box that stays.
+        if engine == Engine::Native {
+            let stage = Stage { how: How::Session, ..stage };
+            for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
+                add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
+            }
+            for story in sessions::STORIES {
+                add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
+            }
         }
     }
     trials
@@ -109,7 +122,8 @@ fn add(
     needs: case::Needs,
     prove: impl Fn(&Stage) -> Result<(), String> + Send + 'static,
 ) {
-    let name = format!("{}/{}/{name}", stage.engine, who());
+    let how = if stage.how == How::Session { "-session" } else { "" };
+    let name = format!("{}{how}/{}/{name}", stage.engine, who());
     match needs.met() {
         case::Met::Yes => {
             let stage = stage.clone();

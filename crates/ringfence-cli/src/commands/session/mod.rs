@@ -87,6 +87,8 @@ pub fn gc() -> Result<ExitCode, Failure> {
 fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let mut flags: PolicyFlags = args.policy.clone();
     flags.profile.get_or_insert_with(|| PROFILE.to_owned());
+    // There before the plan is made, which hides it.
+    sessions()?.prepare()?;
     let situation = Situation::gather(&flags)?;
     situation.warn(false);
     let choice = situation.choice()?;
@@ -107,12 +109,16 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     })
 }
 
+fn sessions() -> Result<Sessions, Failure> {
+    Ok(Sessions::new(Places::here()?.sessions, "/proc/self/exe"))
+}
+
 /// Does something with sessions, on a runtime of this thread alone.
 fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    let sessions = Sessions::new(Places::here()?.sessions, "/proc/self/exe");
+    let sessions = sessions()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));

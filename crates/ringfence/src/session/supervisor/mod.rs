@@ -157,6 +157,8 @@ pub(super) struct Supervisor {
     executions: Executions,
     /// Clients' streams that asked for the end.
     stopping: Vec<executions::Place>,
+    /// The client that it ends with.
+    owner: Option<u64>,
     buffer: Vec<u8>,
     used: Instant,
     expires: Option<Instant>,
@@ -180,8 +182,13 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(start: Start) -> Result<Supervisor, SuperviseError> {
-        let place = Place::new(&start.dir);
         let (running, channel) = engines::start_guest(start.engine, &start.plan, &start.facts)?;
+        Supervisor::own(start, Some(running), channel)
+    }
+
+    /// Takes a box over, whose guest is at the other end of the channel and has spoken.
+    fn own(start: Start, running: Option<Running>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+        let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;
         let path = place.socket(&start.id);
@@ -219,7 +226,7 @@ impl Supervisor {
             plan: start.plan,
             epoll,
             listener,
-            running: Some(running),
+            running,
             guest,
             streams: HashMap::new(),
             next_stream: 1,
@@ -229,6 +236,7 @@ impl Supervisor {
             dirty: Vec::new(),
             executions: Executions::default(),
             stopping: Vec::new(),
+            owner: None,
             buffer,
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
@@ -456,3 +464,6 @@ impl Supervisor {
 fn reads(paused: bool) -> EventFlags {
     if paused { EventFlags::empty() } else { EventFlags::IN }
 }
+
+#[cfg(test)]
+mod tests;

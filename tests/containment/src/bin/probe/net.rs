@@ -21,6 +21,13 @@ pub const ACTS: &[(&str, Act)] = &[
         let _listener = UnixListener::bind_addr(&name)?;
         UnixStream::connect_addr(&name).map(done)
     }),
+    ("serve", |a| {
+        let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(arg(a, 0)?)?)?;
+        let _tcp = TcpListener::bind(arg(a, 1)?)?;
+        let _path = UnixListener::bind(arg(a, 2)?)?;
+        std::thread::sleep(Duration::from_secs(1000));
+        Ok(String::new())
+    }),
     ("tcp", |a| {
         let address = arg(a, 0)?.parse().map_err(io::Error::other)?;
         TcpStream::connect_timeout(&address, Duration::from_secs(5)).map(done)

@@ -32,6 +32,8 @@ pub const ACTS: &[(&str, Act)] = &[
     ("processes-with", |a| processes_with(arg(a, 0)?)),
     // The needle stands here, so that it is in no command line but the one that is looked for.
     ("find-bystander", |_| processes_with("BYSTANDER_SECRET")),
+    ("find-held", |_| processes_with("held-in-the-one")),
+    ("find-supervisor", |_| processes_with("session\0supervise")),
     ("find-launcher", |_| processes_with("needle-in-the-launcher")),
     ("type-into", |a| type_into(number(a, 0)? as i32, 0)),
     ("type-into-high", |a| type_into(number(a, 0)? as i32, 1 << 32)),
