@@ -164,7 +164,8 @@ async function asModule(code, last, name, first) {
       for (const key of names) this.setExport(key, loaded[key]);
     });
   });
-  await module.evaluate({ breakOnSigint: true });
+  // With `breakOnSigint` an interrupt while it waits would end the process. So one during an endless loop has to wait.
+  await module.evaluate();
   const value = await globalThis[slot];
   delete globalThis[slot];
   if (value !== undefined) return value;

@@ -47,12 +47,15 @@ impl Abilities {
     }
 }
 
+/// When it was asked, and what it said.
+type Asked = (Instant, Arc<Abilities>);
+
 /// A daemon on this host. Cheap to clone.
 #[derive(Clone)]
 pub struct Daemon {
     docker: Docker,
     socket: PathBuf,
-    asked: Arc<Mutex<Option<(Instant, Arc<Abilities>)>>>,
+    asked: Arc<Mutex<Option<Asked>>>,
 }
 
 impl std::fmt::Debug for Daemon {

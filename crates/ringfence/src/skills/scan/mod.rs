@@ -36,8 +36,10 @@ pub use rules::{RULES, Rule};
 const MAX_SOURCE: usize = 1 << 20;
 /// So many findings are kept.
 const MAX_FINDINGS: usize = 200;
-/// So long a scan takes at most.
-const MAX_TIME: Duration = Duration::from_secs(3);
+/// So long a scan takes at most. A small one takes milliseconds; this is for sources that are made to take long.
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// So much of it may go into finding out what names stand for, so that there is always time for findings.
+const LEARNING: Duration = Duration::from_secs(3);
 /// Code in a string in code in a string …
 const MAX_DEPTH: usize = 4;
 /// Characters of an excerpt.
@@ -140,6 +142,8 @@ struct Findings<'a> {
     found: Vec<Finding>,
     seen: HashSet<(&'static str, usize)>,
     truncated: bool,
+    /// When to stop finding out what names stand for, and when to stop.
+    learned: Instant,
     deadline: Instant,
     /// Where embedded code stands in the source: all that is found in it is found there.
     embedded: Vec<usize>,
@@ -148,7 +152,7 @@ struct Findings<'a> {
 impl<'a> Findings<'a> {
     fn new(source: &'a str, declared: &'a Declared) -> Findings<'a> {
         let lines = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let deadline = Instant::now() + MAX_TIME;
+        let now = Instant::now();
         Findings {
             source,
             lines,
@@ -156,7 +160,8 @@ impl<'a> Findings<'a> {
             found: Vec::new(),
             seen: HashSet::new(),
             truncated: false,
-            deadline,
+            learned: now + LEARNING,
+            deadline: now + MAX_TIME,
             embedded: Vec::new(),
         }
     }
@@ -210,6 +215,11 @@ impl<'a> Findings<'a> {
 
     fn out_of_time(&self) -> bool {
         Instant::now() >= self.deadline
+    }
+
+    /// Whether what is known has to do.
+    fn knows_enough(&self) -> bool {
+        Instant::now() >= self.learned
     }
 
     fn into_scan(mut self) -> Scan {

@@ -19,7 +19,8 @@ pub fn read(text: &str, findings: &mut Findings<'_>) {
     let mut reader = Python { text, flow: Flow::new(Language::Python, &APIS, findings), loops: 0 };
     for round in 1..=ROUNDS {
         reader.flow.begin(round == ROUNDS);
-        if !walk(&tree, &mut reader) {
+        reader.loops = 0;
+        if !walk(&tree, &mut reader) && round == ROUNDS {
             findings.add(&LIMIT, 0, "");
             return;
         }
@@ -429,7 +430,7 @@ impl<'t> Reader<'t> for Python<'_, '_, '_> {
     }
 
     fn stop(&self) -> bool {
-        self.flow.findings.out_of_time()
+        if self.flow.reports { self.flow.findings.out_of_time() } else { self.flow.findings.knows_enough() }
     }
 }
 

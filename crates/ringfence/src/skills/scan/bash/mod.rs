@@ -49,7 +49,8 @@ pub fn read(text: &str, findings: &mut Findings<'_>) {
     };
     for round in 1..=ROUNDS {
         reader.reports = round == ROUNDS;
-        if !walk(&tree, &mut reader) {
+        reader.functions.clear();
+        if !walk(&tree, &mut reader) && round == ROUNDS {
             findings.add(&LIMIT, 0, "");
             return;
         }
@@ -427,6 +428,6 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
     }
 
     fn stop(&self) -> bool {
-        self.findings.out_of_time()
+        if self.reports { self.findings.out_of_time() } else { self.findings.knows_enough() }
     }
 }
