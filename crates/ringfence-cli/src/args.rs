@@ -13,6 +13,8 @@ use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::Status;
 
+use crate::clients::{Client, Scope};
+
 /// Runs commands that an AI agent chose in a sandbox whose walls you can read.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, max_term_width = 100, propagate_version = false)]
@@ -58,13 +60,16 @@ fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
-    #[command(after_help = RUN_HELP)]
+    #[command(after_help = RUN_HELP, after_long_help = run_help())]
     Run(Run),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
     Session(Session),
     /// Clear what sessions left that have ended or were killed
     Gc,
+    /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
+    #[command(after_help = CODE_HELP)]
+    Code(Code),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
     Check,
     /// Look at everything that the engines depend on, and say how to repair what is missing
@@ -78,6 +83,10 @@ pub enum Command {
     History(History),
     /// Trust a project's `.ringfence.toml` with what it would loosen
     Trust(Trust),
+    /// Make `ringfence mcp` known to an agent, after showing the change
+    Install(Install),
+    /// Give an agent the sandbox as tools, by MCP over standard input and output
+    Mcp(Mcp),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
@@ -91,9 +100,60 @@ impl Command {
     }
 }
 
+const CODE_HELP: &str = "\
+Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence could not run it, 130 cancelled, 137 memory limit. \
+--json tells all of them apart.";
+
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
+
+/// For `--help`: what the names mean that `--preset` takes.
+fn run_help() -> String {
+    let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
+    format!("{RUN_HELP}\n\nPresets:\n{}", presets.collect::<String>())
+}
+
+#[derive(Debug, Args)]
+pub struct Code {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// The inputs, as JSON: `inputs` in the code, and a variable for each member
+    #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
+    pub input: Option<String>,
+
+    /// The same from a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub input_file: Option<PathBuf>,
+
+    /// Put a copy of a file into the working directory of the code (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub file: Vec<PathBuf>,
+
+    /// Bring files back whose names match, such as `*.png` (repeatable)
+    #[arg(long, value_name = "PATTERN", help_heading = "Code")]
+    pub out: Vec<String>,
+
+    /// Where they are put; nothing there is replaced
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Code")]
+    pub out_dir: Option<PathBuf>,
+
+    /// Let Python import installed packages
+    #[arg(long, help_heading = "Code")]
+    pub packages: bool,
+
+    /// Print the whole result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// python, javascript, typescript or bash
+    pub language: String,
+
+    /// The file with the code; `-` is stdin
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub source: PathBuf,
+}
 
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Run {
@@ -655,6 +715,43 @@ pub struct Trust {
     /// List what is trusted
     #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
     pub list: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Mcp {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    /// A directory that the agent may work in (repeatable); without it: this one
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "cwd")]
+    pub root: Vec<PathBuf>,
+
+    /// Keep the sandbox under this name when the agent goes, and use it again
+    #[arg(long, value_name = "NAME")]
+    pub keep: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Install {
+    /// The agent
+    #[arg(value_enum)]
+    pub client: Client,
+
+    /// For you, or for everybody who works in this project
+    #[arg(long, value_enum, default_value_t)]
+    pub scope: Scope,
+
+    /// Take the entry out again
+    #[arg(long)]
+    pub remove: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print the change, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
 }
 
 /// A flag whose value cannot be understood, by its name.

@@ -3,6 +3,7 @@
 use std::io;
 
 use ringfence::EngineError;
+use ringfence::code::CodeError;
 use ringfence::facts::FactsError;
 use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::BadFlag;
+use crate::client_file::ClientFileError;
 use crate::files::FileError;
 
 /// Why Ringfence did not do what it was asked to.
@@ -128,6 +130,28 @@ impl From<FileError> for Failure {
     }
 }
 
+impl From<ClientFileError> for Failure {
+    fn from(error: ClientFileError) -> Failure {
+        let failure = Failure::new(Kind::Config, error.to_string());
+        match error {
+            ClientFileError::LeadsOut { .. } => {
+                failure.hint("edit the file where it really is, or put the file itself there")
+            }
+            ClientFileError::Directory(_) => {
+                failure.hint("while a sandbox runs in the project, a directory holds the name: end the sandbox first")
+            }
+            ClientFileError::Changed(_) => failure.hint("try again"),
+            ClientFileError::LookUp { .. }
+            | ClientFileError::Read { .. }
+            | ClientFileError::NotAFile(_)
+            | ClientFileError::TooLarge(_)
+            | ClientFileError::NotText(_)
+            | ClientFileError::MakeDirectory { .. }
+            | ClientFileError::Write { .. } => failure,
+        }
+    }
+}
+
 impl From<FactsError> for Failure {
     fn from(error: FactsError) -> Failure {
         let failure = Failure::new(Kind::Policy, error.to_string());
@@ -237,6 +261,19 @@ impl From<StoreError> for Failure {
             | StoreError::NoVersion(_)
             | StoreError::Journal(_)
             | StoreError::Lock { .. } => failure,
+        }
+    }
+}
+
+impl From<CodeError> for Failure {
+    fn from(error: CodeError) -> Failure {
+        match error {
+            CodeError::Plan(error) => error.into(),
+            CodeError::Engine(error) => error.into(),
+            CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
+                .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
+            CodeError::NotStarted { .. } | CodeError::Channel(_) => Failure::new(Kind::Engine, error.to_string()),
+            _ => Failure::new(Kind::Usage, error.to_string()),
         }
     }
 }

@@ -3,8 +3,11 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod client_file;
+mod clients;
 mod commands;
 mod companions;
+mod entry;
 mod failure;
 mod files;
 mod guard;
@@ -49,12 +52,15 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(run) => commands::run::run(&run),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
+        Command::Code(code) => commands::code::run(code),
         Command::Check => commands::check::check(),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),
         Command::History(history) => commands::history::history(&history),
         Command::Explain(explain) => commands::explain::explain(&explain),
         Command::Trust(trust) => commands::trust::trust(&trust),
+        Command::Install(install) => commands::install::install(&install),
+        Command::Mcp(mcp) => commands::mcp::mcp(&mcp),
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Man => commands::generate::man(),
     }

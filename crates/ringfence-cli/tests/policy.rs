@@ -186,6 +186,7 @@ fn doctor_looks_for_bwrap_where_the_engine_does() {
 fn help_completions_and_manual_come_from_one_source() {
     let place = Place::new();
     let help = place.ringfence(&["run", "--help"]).out;
+    assert!(help.contains("@lint/rust") && help.contains("Exit codes:"), "{help}");
     let page = place.ringfence(&["man"]).out.replace("\\-", "-");
     for flag in ["--engine", "--network", "--exclude", "--trace-denials", "--output-limit", "--report"] {
         assert!(help.contains(flag), "{flag}");

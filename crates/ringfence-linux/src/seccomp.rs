@@ -50,11 +50,6 @@ pub fn prebuilt(nesting: bool, sockets: Sockets) -> &'static [SockFilter] {
     PREBUILT[usize::from(nesting)][sockets as usize]
 }
 
-/// Every name that [`Options::allow`] takes.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    compile::calls(ARCH).map(|call| call.name)
-}
-
 /// The program as bytes, for `bwrap --seccomp FD`.
 pub fn to_bytes(program: &[SockFilter]) -> Vec<u8> {
     let bytes = |i: &SockFilter| {

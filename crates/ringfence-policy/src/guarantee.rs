@@ -9,7 +9,7 @@ macro_rules! guarantees {
     ($($variant:ident $id:literal $promise:literal),* $(,)?) => {
         /// One promise with a stable id.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Guarantee { $($variant),* }
+        pub enum Guarantee { $(#[doc = $promise] $variant),* }
 
         impl Guarantee {
             /// Every guarantee, in the order of the design page.
@@ -18,11 +18,6 @@ macro_rules! guarantees {
             /// The stable id, as in reports and in `optional = […]`.
             pub fn id(self) -> &'static str {
                 match self { $(Guarantee::$variant => $id),* }
-            }
-
-            /// The promise in words.
-            pub fn promise(self) -> &'static str {
-                match self { $(Guarantee::$variant => $promise),* }
             }
         }
     };

@@ -156,3 +156,62 @@ fn printable(path: &Path) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_policy::facts::Facts;
+    use ringfence_policy::{Inputs, Layer, resolve};
+
+    /// A tracer for a project in a home with a key in it; its listener is never read.
+    fn tracer(flags: impl FnOnce(&mut Layer)) -> (tempfile::TempDir, PathBuf, Tracer) {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap().join("home");
+        let project = home.join("p");
+        for (name, text) in [(".ssh/id", "key"), ("p/file", ""), ("open", "")] {
+            std::fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+            std::fs::write(home.join(name), text).unwrap();
+        }
+        let mut layer = Layer::flags();
+        flags(&mut layer);
+        let policy = resolve(Inputs::new(project, home.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }).unwrap();
+        let listener = std::fs::File::open("/dev/null").unwrap().into();
+        (dir, home, Tracer::new(listener, tree, &policy))
+    }
+
+    #[test]
+    fn what_was_refused_names_the_rule_and_the_flag() {
+        let (_dir, home, tracer) = tracer(|_| {});
+        let judge = |act, name: &str| tracer.judge(act, &home.join(name)).map(|d| (d.act, d.rule, d.allow));
+        let flag = |flag: &str, name: &str| format!("{flag} {}", home.join(name).display());
+        let key = judge(Act::Read, ".ssh/id").unwrap();
+        assert_eq!(key, ("read", "exclude of preset @secrets".to_owned(), flag("--ro", ".ssh/id")));
+        let open = judge(Act::Write, "open").unwrap();
+        assert_eq!(open, ("write", "ro of preset @base".to_owned(), flag("--rw", "open")));
+        // What is not there yet: its directory can be named, or the preset taken away.
+        assert_eq!(judge(Act::Write, "new").unwrap().2, format!("--rw {}", home.display()));
+        assert_eq!(judge(Act::Write, "p/.mcp.json").unwrap().2, "--preset '!@dotfiles'");
+        for (act, name) in [(Act::Read, "open"), (Act::Write, "p/file"), (Act::Read, "none"), (Act::Read, "p/../open")]
+        {
+            assert_eq!(judge(act, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn connections_are_refused_without_a_network_only() {
+        let addresses = ["192.0.2.1:443", "127.0.0.1:80", "192.0.2.1:0", "[::1]:80", "[2001:db8::1]:443"];
+        let refused = |tracer: &Tracer| -> Vec<bool> {
+            addresses.iter().map(|a| tracer.judge_address(a.parse().unwrap()).is_some()).collect()
+        };
+        let (_dir, _, open) = tracer(|flags| flags.network(true));
+        assert_eq!(refused(&open), [false; 5]);
+        let (_dir, _, closed) = tracer(|flags| flags.network(false));
+        assert_eq!(refused(&closed), [true, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_path_cannot_write_to_the_terminal() {
+        assert_eq!(printable(Path::new("/a\x1b[2J\nb")), "/a\\u{1b}[2J\\u{a}b");
+    }
+}

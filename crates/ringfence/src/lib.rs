@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod code;
 pub mod denials;
 pub mod engines;
 pub mod facts;
@@ -12,6 +13,7 @@ mod keeper;
 pub mod records;
 pub mod report;
 pub mod session;
+pub mod skills;
 pub mod supervise;
 
 pub use capture::Capture;

@@ -1,11 +1,14 @@
 //! One module for each subcommand.
 
 pub mod check;
+pub mod code;
 pub mod config;
 pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod history;
+pub mod install;
+pub mod mcp;
 pub mod run;
 pub mod session;
 pub mod trust;

@@ -6,6 +6,7 @@
 //! the caller's to say; nothing here looks for a home directory.
 
 mod database;
+mod fold;
 pub mod journal;
 mod migrations;
 mod owner;
@@ -307,7 +308,7 @@ pub fn time(millis: i64) -> SystemTime {
 }
 
 /// An id that sorts by time, and those of one process in the order in which they were made.
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     static LAST: Mutex<u128> = Mutex::new(0);
     let mut random = [0; 16];
     // It has the time in it as well, and so nothing is lost where the kernel has no randomness yet.

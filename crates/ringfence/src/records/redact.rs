@@ -4,11 +4,16 @@
 //! `password=`. Written by hand: it is on the way of every run, and to compile as many regular expressions takes longer than
 //! a run may wait. It never decides whether something is recorded, only what of it is seen.
 
+mod shapes;
+
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 use ringfence_policy::env::name_matches;
+
+pub(crate) use shapes::TOKENS;
+use shapes::{SECRET_NAMES, SECRET_PARTS};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
@@ -18,100 +23,6 @@ const SHORTEST_VALUE: usize = 6;
 const COMMAND: usize = 4 << 10;
 /// How much around what is kept is looked at, so that a secret on its edge is seen whole.
 pub(super) const SLACK: usize = 4 << 10;
-
-/// Tokens by their beginning: what they begin with, and how many characters follow at least.
-const TOKENS: &[(&str, usize)] = &[
-    // Amazon
-    ("AKIA", 16),
-    ("ASIA", 16),
-    ("ABIA", 16),
-    ("ACCA", 16),
-    // GitHub
-    ("ghp_", 20),
-    ("gho_", 20),
-    ("ghu_", 20),
-    ("ghs_", 20),
-    ("ghr_", 20),
-    ("github_pat_", 20),
-    // GitLab
-    ("glpat-", 16),
-    ("gldt-", 16),
-    ("glrt-", 16),
-    ("glptt-", 16),
-    ("glcbt-", 16),
-    ("glsoat-", 16),
-    ("glft-", 16),
-    // Package registries
-    ("npm_", 30),
-    ("pypi-AgE", 16),
-    ("rubygems_", 32),
-    ("cio", 32),
-    ("dckr_pat_", 16),
-    // Models
-    ("sk-", 20),
-    ("gsk_", 20),
-    ("hf_", 30),
-    ("xai-", 30),
-    ("pplx-", 30),
-    ("r8_", 30),
-    // Slack
-    ("xoxb-", 10),
-    ("xoxp-", 10),
-    ("xoxa-", 10),
-    ("xoxr-", 10),
-    ("xoxs-", 10),
-    ("xoxe-", 10),
-    ("xoxe.", 10),
-    ("xapp-", 10),
-    // Google
-    ("AIza", 30),
-    ("ya29.", 20),
-    ("GOCSPX-", 20),
-    // Payments
-    ("sk_live_", 10),
-    ("sk_test_", 10),
-    ("rk_live_", 10),
-    ("rk_test_", 10),
-    ("whsec_", 20),
-    // Clouds and services
-    ("dop_v1_", 32),
-    ("doo_v1_", 32),
-    ("dapi", 32),
-    ("hvs.", 20),
-    ("tskey-", 16),
-    ("lin_api_", 20),
-    ("ATATT3", 20),
-    ("shpat_", 20),
-    ("ntn_", 30),
-    ("sbp_", 30),
-    ("SG.", 30),
-    ("AGE-SECRET-KEY-1", 30),
-];
-
-/// A name that ends like this, without `_`, `-` and `.` and in lower case, has a secret for a value.
-const SECRET_NAMES: &[&str] = &[
-    "password",
-    "passwd",
-    "passphrase",
-    "passwort",
-    "pwd",
-    "secret",
-    "token",
-    "apikey",
-    "accesskey",
-    "secretkey",
-    "privatekey",
-    "accountkey",
-    "signingkey",
-    "encryptionkey",
-    "masterkey",
-    "credential",
-    "credentials",
-    "authorization",
-];
-
-/// Of a variable of the environment, also when it stands anywhere in its name.
-const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "apikey", "accesskey", "privatekey"];
 
 /// Knows the secrets of one caller.
 #[derive(Debug, Clone, Default)]

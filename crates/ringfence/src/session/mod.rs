@@ -430,6 +430,15 @@ impl Session {
         }
     }
 
+    /// From now on it ends with this connection (all clones of this session dropped, or this process gone, however that
+    /// happened), and for nothing else but `stop`.
+    pub async fn own(&self) -> Result<(), SessionError> {
+        match self.ask(&Ask::Own).await? {
+            Answer::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Waits until it has ended.
     pub async fn closed(&self) {
         self.link.closed().await;

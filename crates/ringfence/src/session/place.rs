@@ -363,7 +363,7 @@ mod tests {
         drop(one.lock);
         let two = place.make(Some("notes")).unwrap();
         assert_eq!(place.resolve("notes").unwrap(), two.id);
-        assert_eq!(place.ids(), [two.id.clone()]);
+        assert_eq!(place.ids(), std::slice::from_ref(&two.id));
         place.unmake(&two.id);
         assert!(place.ids().is_empty());
         assert!(matches!(place.resolve("notes"), Err(SessionError::NotFound(_))));

@@ -37,6 +37,8 @@ pub enum Ask {
         life_ms: Option<u64>,
         idle_ms: Option<u64>,
     },
+    /// It ends when this client goes, and not for idleness.
+    Own,
     Stop,
 }
 

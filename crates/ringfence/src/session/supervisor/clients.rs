@@ -167,6 +167,9 @@ impl Supervisor {
     /// It is gone, or must go: what it ran in the foreground ends, what it asked of the guest is given up.
     pub(super) fn drop_client(&mut self, token: u64) {
         let Some(client) = self.clients.remove(&token) else { return };
+        if self.owner == Some(token) {
+            self.end.get_or_insert(End::Stopped);
+        }
         let _ = epoll::delete(&self.epoll, client.wire.fd());
         for (at, stream) in client.streams {
             self.leave((token, at), stream);
@@ -344,6 +347,11 @@ impl Supervisor {
                 if let Some(idle) = idle_ms {
                     self.info.idle = Some(Duration::from_millis(idle));
                 }
+                Answer::Done
+            }
+            Ask::Own => {
+                self.owner = Some(place.0);
+                (self.info.idle, self.expires) = (None, None);
                 Answer::Done
             }
             Ask::Stop => {

@@ -157,6 +157,8 @@ pub(super) struct Supervisor {
     executions: Executions,
     /// Clients' streams that asked for the end.
     stopping: Vec<executions::Place>,
+    /// The client that it ends with.
+    owner: Option<u64>,
     buffer: Vec<u8>,
     used: Instant,
     expires: Option<Instant>,
@@ -234,6 +236,7 @@ impl Supervisor {
             dirty: Vec::new(),
             executions: Executions::default(),
             stopping: Vec::new(),
+            owner: None,
             buffer,
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),

@@ -1,0 +1,192 @@
+//! `ringfence code`: from a file to one result.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ringfence::EngineError;
+use ringfence::code::{self, Code, CodeError, CodeResult, File, LANGUAGES, Language, Status};
+use ringfence::policy::suggest::Suggestion;
+use ringfence_linux::sys;
+
+use crate::args;
+use crate::failure::{Failure, Kind};
+use crate::output;
+use crate::situation::Situation;
+
+/// More is not read from a file: the library refuses less.
+const MAX_FILE: u64 = 64 << 20;
+/// Without `--profile`.
+const PROFILE: &str = "skill";
+
+pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
+    args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
+    let code = read(&args)?;
+    match execute(&args, &code) {
+        Ok(result) => show(&args, &result),
+        Err(Stopped::Before(failure)) => Err(failure),
+        Err(Stopped::Code(error)) => {
+            if args.json {
+                output::json(&CodeResult::failed(&code, &error))?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+enum Stopped {
+    Before(Failure),
+    Code(CodeError),
+}
+
+fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Stopped> {
+    let situation = Situation::gather(&args.policy).map_err(Stopped::Before)?;
+    situation.warn(false);
+    let choice = situation.choice().map_err(Stopped::Before)?;
+    let wanted: Vec<i32> =
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
+    let cancel = sys::signal_fd(&wanted).map_err(|errno| Stopped::Code(EngineError::Stdio(errno).into()))?;
+    let policy = &situation.resolved.policy;
+    code::run(code, policy, &situation.facts, choice, Some(cancel.as_fd())).map_err(Stopped::Code)
+}
+
+/// What the command line asks for.
+fn read(args: &args::Code) -> Result<Code, Failure> {
+    let names = || LANGUAGES.iter().map(|language| language.name);
+    let language = Language::named(&args.language).ok_or_else(|| {
+        let suggestion = Suggestion::among(&args.language, names()).to_string();
+        let known: Vec<&str> = names().collect();
+        Failure::new(Kind::Usage, format!("no language `{}`{suggestion}", args.language))
+            .hint(format!("there are {}", known.join(", ")))
+    })?;
+    let is_stdin = args.source == Path::new("-");
+    let bytes = if is_stdin { read_all(std::io::stdin(), &args.source)? } else { read_file(&args.source)? };
+    let source = String::from_utf8(bytes)
+        .map_err(|_| Failure::new(Kind::Usage, format!("`{}` is not UTF-8 text", args.source.display())))?;
+    let mut code = Code::new(language, source);
+    if !is_stdin {
+        // A name that messages can have in them; another does as well.
+        let name = args.source.file_name().and_then(|name| name.to_str());
+        code.name =
+            name.filter(|name| !name.starts_with(['-', '~']) && !name.contains(char::is_control)).map(str::to_owned);
+    }
+    let inputs = match (&args.input, &args.input_file) {
+        (Some(text), _) => Some((text.clone(), "--input".to_owned())),
+        (None, Some(path)) => {
+            let text = String::from_utf8_lossy(&read_file(path)?).into_owned();
+            Some((text, format!("`{}`", path.display())))
+        }
+        (None, None) => None,
+    };
+    if let Some((text, place)) = inputs {
+        code.inputs = serde_json::from_str(&text)
+            .map_err(|error| Failure::new(Kind::Usage, format!("{place} is not JSON: {error}")))?;
+    }
+    for path in &args.file {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            return Err(Failure::new(Kind::Usage, format!("`{}` has no name that could be used", path.display())));
+        };
+        code.files.push(File { path: name.to_owned(), data: read_file(path)? });
+    }
+    code.out.clone_from(&args.out);
+    code.packages = args.packages;
+    Ok(code)
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let file = std::fs::File::open(path)
+        .map_err(|error| Failure::new(Kind::Usage, format!("cannot read `{}`: {error}", path.display())))?;
+    read_all(file, path)
+}
+
+fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = from.take(MAX_FILE + 1).read_to_end(&mut bytes);
+    let count =
+        read.map_err(|error| Failure::new(Kind::Usage, format!("cannot read `{}`: {error}", path.display())))?;
+    if count as u64 > MAX_FILE {
+        return Err(Failure::new(Kind::Usage, format!("`{}` is larger than 64 MiB", path.display())));
+    }
+    Ok(bytes)
+}
+
+fn show(args: &args::Code, result: &CodeResult) -> Result<ExitCode, Failure> {
+    for file in &result.files {
+        write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file)?;
+    }
+    if args.json {
+        output::json(result)?;
+        return Ok(ExitCode::from(exit_code(result.status)));
+    }
+    let mut text = result.stdout.clone();
+    if let Some(value) = &result.value {
+        text.push_str(&format!("{value}\n"));
+    } else if let Some(shown) = &result.text {
+        text.push_str(&format!("{shown}\n"));
+    }
+    output::data(&text)?;
+    if !result.stderr.is_empty() {
+        output::say(result.stderr.trim_end_matches('\n'));
+    }
+    if let Some(exception) = &result.exception {
+        for frame in &exception.trace {
+            let line = frame.line.map_or_else(String::new, |line| format!(":{line}"));
+            output::say(&format!("  {}{line}  {}", frame.file, frame.text.as_deref().unwrap_or_default()));
+        }
+        output::say(&format!("{}: {}", exception.kind, exception.message));
+    }
+    let note = match result.status {
+        Status::Timeout => Some("ended: its time was up; --timeout allows more"),
+        Status::Memory => Some("ended: its memory was used up; --memory allows more"),
+        Status::Denied => Some("the sandbox refused something; --json says what the system answered"),
+        Status::Cancelled => Some("cancelled"),
+        _ => None,
+    };
+    if let Some(note) = note {
+        output::say(&format!("ringfence: {note}"));
+    }
+    Ok(ExitCode::from(exit_code(result.status)))
+}
+
+fn exit_code(status: Status) -> u8 {
+    match status {
+        Status::Ok => 0,
+        Status::Error | Status::Denied => 1,
+        Status::Timeout => 124,
+        Status::SandboxError => 125,
+        Status::Cancelled => 130,
+        Status::Memory => 137,
+    }
+}
+
+/// Writes a file that came out. Its name was chosen in the box: nothing that is there is replaced, and no link followed.
+fn write(directory: &Path, file: &File) -> Result<(), Failure> {
+    let fail = |path: &Path, error: std::io::Error| {
+        Failure::new(Kind::Output, format!("cannot write `{}`: {error}", path.display()))
+    };
+    let mut path = PathBuf::from(directory);
+    let mut parts = file.path.split('/').peekable();
+    while let Some(part) = parts.next() {
+        path.push(part);
+        if parts.peek().is_some() {
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(fail(&path, error)),
+                _ => {}
+            }
+            let data = std::fs::symlink_metadata(&path).map_err(|error| fail(&path, error))?;
+            if !data.is_dir() {
+                return Err(fail(&path, std::io::ErrorKind::NotADirectory.into()));
+            }
+        }
+    }
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path)
+        .map_err(|error| fail(&path, error).hint("nothing is replaced: name another place with --out-dir DIR"))?;
+    out.write_all(&file.data).map_err(|error| fail(&path, error))
+}

@@ -1,0 +1,305 @@
+//! Layers on each other: what wins, what is refused, and where each value comes from.
+
+use std::time::Duration;
+
+use super::*;
+use crate::config;
+
+struct Host {
+    _dir: tempfile::TempDir,
+    home: PathBuf,
+    workdir: PathBuf,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap();
+        let workdir = home.join("p");
+        for name in ["p/src", "p/.git/hooks", ".ssh", ".cache", "data"] {
+            std::fs::create_dir_all(home.join(name)).unwrap();
+        }
+        Host { _dir: dir, home, workdir }
+    }
+
+    fn inputs(&self, global: &str, project: &str) -> Inputs {
+        Inputs {
+            global: Some(config::parse(global, "g.toml", LayerKind::Global).unwrap()),
+            project: Some(config::parse(project, "p.toml", LayerKind::Project).unwrap()),
+            ..Inputs::new(self.workdir.clone(), self.home.clone(), Layer::flags())
+        }
+    }
+
+    fn refused(&self, global: &str, project: &str) -> Vec<String> {
+        match resolve(self.inputs(global, project)) {
+            Ok(_) => Vec::new(),
+            Err(LayerError::Untrusted { loosenings, .. }) => {
+                let trusted = Inputs { project_trusted: true, ..self.inputs(global, project) };
+                assert_eq!(resolve(trusted).unwrap().loosened, loosenings, "trust lets it through");
+                let relative = |what: &str| what.replace(self.home.to_str().unwrap(), "~");
+                loosenings.iter().map(|l| relative(&l.what)).collect()
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn later_layers_win() {
+    let host = Host::new();
+    let mut inputs = host.inputs(
+        "network = false\n[limits]\nmemory = \"1g\"\npids = 100\n[env]\npass = [\"SSH_AUTH_SOCK\"]\nset = { A = \"1\" }",
+        "[limits]\npids = 50\n[env]\ndrop = [\"SSH_*\", \"A\"]",
+    );
+    inputs.flags.network(true);
+    inputs.flags.pids("70").unwrap();
+    let resolved = resolve(inputs).unwrap();
+    assert_eq!(resolved.policy.network, Network::Open);
+    assert_eq!(resolved.policy.limits.memory, Some(1 << 30));
+    assert_eq!(resolved.policy.limits.pids, Some(70));
+    assert!(resolved.policy.env.pass.is_empty() && resolved.policy.env.set.is_empty());
+    let place = |key: &str| {
+        let value = resolved.values().into_iter().find(|v| v.key == key).unwrap();
+        format!("{} {}", value.text, value.origin)
+    };
+    assert_eq!(place("network"), "open --network");
+    assert_eq!(place("limits.memory"), "1GiB g.toml:3");
+    assert_eq!(place("limits.pids"), "70 --pids");
+    assert_eq!(place("limits.cpus"), "none profile agent");
+    assert_eq!(place("profile"), "agent built-in");
+    assert_eq!(place("commands.git"), "@git profile agent");
+    assert_eq!(place("presets.@git"), "true profile agent");
+}
+
+#[test]
+fn a_project_may_tighten() {
+    let host = Host::new();
+    for project in [
+        "network = false",
+        "docker = false",
+        "strict = true",
+        "trace_denials = true",
+        "profile = \"agent\"",
+        "profile = \"shell\"",
+        "profile = \"skill\"",
+        "engine = \"auto\"",
+        "presets = [\"@env-files\", \"@git-strict\", \"@all\"]",
+        "[files]\nexclude = [\"secrets/\", \"**/*.pem\"]\nro = [\"docs\", \"*.lock\", \"/etc\"]\nrw = [\"src\"]",
+        "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
+        "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
+        "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
+        "[records]\noutput = false\nsecrets = [\"DEPLOY_*\"]",
+    ] {
+        assert_eq!(host.refused("", project), Vec::<String>::new(), "{project}");
+    }
+}
+
+#[test]
+fn a_project_may_not_loosen() {
+    let host = Host::new();
+    std::os::unix::fs::symlink(host.home.join(".ssh"), host.workdir.join("link")).unwrap();
+    std::os::unix::fs::symlink("/etc", host.workdir.join("etc")).unwrap();
+    let table = [
+        ("network = false", "network = true", "opens the network"),
+        ("", "docker = true", "opens the Docker socket"),
+        ("", "nesting = true", "allows user namespaces inside"),
+        ("strict = true", "strict = false", "turns `strict` off"),
+        ("", "engine = \"bubblewrap\"", "changes the engine from `auto` to `bubblewrap`"),
+        ("", "optional = [\"limit.memory\"]", "makes guarantee `limit.memory` optional"),
+        ("", "presets = [\"!@dotfiles\"]", "takes preset `@dotfiles` away"),
+        ("", "presets = [\"!@lint/all\"]", "takes preset `@lint/all` away"),
+        (
+            "presets = [\"!@caches\"]",
+            "presets = [\"@caches\"]",
+            "adds preset `@caches`, which makes `~/.cache` writable",
+        ),
+        ("[files]\nexclude = [\".vscode\"]\n[limits]\n", "[files]\nro = [\".vscode\"]", "shows `~/p/.vscode`"),
+        ("", "[files]\nrw = [\"~\"]", "makes `~` writable"),
+        ("", "[files]\nrw = [\"~/data\"]", "makes `~/data` writable"),
+        ("", "[files]\nrw = [\"/\"]", "makes `/` writable"),
+        ("", "[files]\nrw = [\".git/hooks\"]", "makes `~/p/.git/hooks` writable"),
+        ("", "[files]\nrw = [\".ringfence.toml\"]", "makes `~/p/.ringfence.toml` writable"),
+        ("", "[files]\nrw = [\"src/*\"]", "makes `~/p/src/*` writable"),
+        ("", "[files]\nrw = [\"etc\"]", "makes `/etc` writable"),
+        ("", "[files]\nro = [\"~/.ssh/config\"]", "shows `~/.ssh/config`"),
+        ("", "[files]\nro = [\"link/config\"]", "shows `~/.ssh/config`"),
+        ("", "[files]\nro = [\"~/.s*\"]", "shows `~/.ssh`"),
+        ("profile = \"shell\"", "[files]\nro = [\"~/data\"]", "shows `~/data`"),
+        ("", "[env]\npass = [\"SSH_AUTH_SOCK\"]", "passes `SSH_AUTH_SOCK` from the environment"),
+        ("", "[env]\npass = [\"NODE_OPTIONS\"]", "passes `NODE_OPTIONS` from the environment"),
+        ("[env]\ndrop = [\"AWS_*\"]", "[env]\npass = [\"AWS_KEY\"]", "passes `AWS_KEY` from the environment"),
+        ("", "[env]\npass = [\"*\"]", "passes `*` from the environment"),
+        ("profile = \"shell\"", "[env]\npass = [\"EDITOR\"]", "passes `EDITOR` from the environment"),
+        ("", "[env.set]\nANTHROPIC_BASE_URL = \"x\"", "sets `ANTHROPIC_BASE_URL` in the environment"),
+        ("", "[limits]\npids = \"none\"", "raises `limits.pids`"),
+        ("[limits]\nmemory = \"1m\"", "[limits]\nmemory = \"2m\"", "raises `limits.memory`"),
+        ("[limits]\ncpus = 1", "[limits]\ncpus = 1.5", "raises `limits.cpus`"),
+        ("[limits]\nfiles = 1", "[limits]\nfiles = 2", "raises `limits.files`"),
+        ("[limits]\ntimeout = 1", "[limits]\ntimeout = 2", "raises `limits.timeout`"),
+        ("[limits]\ncpu_time = 1", "[limits]\ncpu_time = 2", "raises `limits.cpu_time`"),
+        ("[limits]\ntimeout_ceiling = 1", "[limits]\ntimeout_ceiling = 2", "raises `limits.timeout_ceiling`"),
+        ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
+        ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
+        ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
+        ("", "[records]\noutput = true", "changes `records.output` to `true`"),
+        ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
+        ("", "[commands]\ngit = true", "removes the rule for command `git`"),
+        ("[commands]\nrm = false", "[commands]\nrm = \"@git\"", "replaces the rule for command `rm`"),
+        ("", "[commands]\nls = \"./x\"", "puts a wrapper of its own in front of command `ls`"),
+        ("", "[kernel]\nallow_syscalls = [\"bpf\"]", "allows system call `bpf`"),
+        ("profile = \"shell\"", "profile = \"agent\"", "chooses profile `agent` instead of `shell`"),
+        ("presets = [\"!@base\"]", "profile = \"shell\"", "chooses profile `shell` instead of `agent`"),
+        ("", "profile = \"home\"", "chooses profile `home` instead of `agent`"),
+        ("[profiles.x]\nnetwork = false", "profile = \"x\"", "chooses profile `x` instead of `agent`"),
+        ("", "[profiles.x]\nnetwork = false", "defines profile `x`"),
+    ];
+    for (global, project, what) in table {
+        assert_eq!(host.refused(global, project), [what], "{global} | {project}");
+    }
+}
+
+#[test]
+fn the_error_lists_every_line() {
+    let host = Host::new();
+    let error = resolve(host.inputs("", "docker = true\nnesting = true")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`p.toml` is not trusted and would loosen the sandbox: \
+         p.toml:1: opens the Docker socket; p.toml:2: allows user namespaces inside"
+    );
+}
+
+#[test]
+fn a_preset_asked_for_again_by_a_project_stays_below() {
+    let host = Host::new();
+    let inputs = host.inputs("[files]\nro = [\"~/.cache\"]", "presets = [\"@caches\", \"@all\"]");
+    let policy = resolve(inputs).unwrap().policy;
+    assert_eq!(decide(&policy.rules, &host.home.join(".cache/x")).unwrap().access, Access::Ro);
+}
+
+#[test]
+fn profiles_of_the_user() {
+    let host = Host::new();
+    let text = "profile = \"b\"\n[profiles.a]\nextends = \"shell\"\nnetwork = true\n[profiles.a.limits]\npids = 9\n\
+                [profiles.b]\nextends = \"a\"\n[profiles.b.limits]\npids = 8";
+    let resolved = resolve(host.inputs(text, "")).unwrap();
+    assert_eq!(resolved.policy.profile, "b");
+    assert_eq!(resolved.policy.root, Root::Programs);
+    assert_eq!(resolved.policy.network, Network::Open);
+    assert_eq!(resolved.policy.limits.pids, Some(8));
+
+    let failed = |text: &str| resolve(host.inputs(text, "")).unwrap_err().to_string();
+    let cycle = "profile = \"a\"\n[profiles.a]\nextends = \"b\"\n[profiles.b]\nextends = \"a\"";
+    assert_eq!(failed(cycle), "g.toml:5: profile `a` extends itself");
+    assert_eq!(failed("profile = \"agnt\""), "g.toml:1: unknown profile `agnt` (did you mean `agent`?)");
+    let unknown = "profile = \"a\"\n[profiles.a]\nextends = \"shel\"";
+    assert_eq!(failed(unknown), "g.toml:3: unknown profile `shel` (did you mean `shell`?)");
+}
+
+#[test]
+fn presets_come_and_go() {
+    let host = Host::new();
+    let mut inputs = host.inputs("presets = [\"!@all\", \"@base\"]", "");
+    inputs.flags.preset("!@secrets").unwrap();
+    let policy = resolve(inputs).unwrap().policy;
+    let access = |name: &str| decide(&policy.rules, &host.home.join(name)).map(|rule| rule.access);
+    assert_eq!(access("p/x"), Some(Access::Rw));
+    assert_eq!(access(".ssh"), Some(Access::Ro));
+    assert_eq!(access("p/.vscode"), Some(Access::Rw));
+    assert_eq!(access("p/.ringfence.toml"), Some(Access::Ro), "always");
+}
+
+#[test]
+fn presets_poke_no_holes_into_what_is_excluded() {
+    let host = Host::new();
+    std::fs::create_dir_all(host.home.join(".claude")).unwrap();
+    let mut inputs = host.inputs("[files]\nexclude = [\"~/.claude\", \"~/.config\"]\nro = [\"~/.config/mine\"]", "");
+    inputs.own_dirs = vec![host.home.join(".config/ringfence")];
+    inputs.flags.exclude(".git");
+    let policy = resolve(inputs).unwrap().policy;
+    for name in [".claude/settings.json", ".config/opencode", ".config/ringfence", "p/.git/hooks", "p/.git/config"] {
+        assert_eq!(decide(&policy.rules, &host.home.join(name)).unwrap().access, Access::Exclude, "{name}");
+    }
+    assert_eq!(decide(&policy.rules, &host.home.join(".config/mine")).unwrap().access, Access::Ro);
+}
+
+#[test]
+fn skill_sees_nothing_of_the_user() {
+    let host = Host::new();
+    let mut inputs = host.inputs("", "");
+    inputs.own_dirs = vec![host.home.join(".config/ringfence")];
+    inputs.flags.profile("skill");
+    let policy = resolve(inputs).unwrap().policy;
+    assert!(policy.rules.is_empty(), "{:?}", policy.rules);
+    assert_eq!(policy.workdir_at.as_deref(), Some(Path::new("/tmp")));
+}
+
+#[test]
+fn shell_shows_the_working_directory_alone() {
+    let host = Host::new();
+    let mut inputs = host.inputs("", "");
+    inputs.flags.profile("shell");
+    let policy = resolve(inputs).unwrap().policy;
+    for rule in policy.rules.iter().filter(|rule| rule.access != Access::Exclude) {
+        assert!(matches!(&rule.pattern, Pattern::Exact(p) if p.starts_with(&host.workdir)), "{rule:?}");
+    }
+}
+
+#[test]
+fn own_directories_stay_as_they_are() {
+    let host = Host::new();
+    let mut inputs = host.inputs("[files]\nrw = [\"~/.config\"]", "");
+    inputs.own_dirs = vec![host.home.join(".config/ringfence")];
+    let policy = resolve(inputs).unwrap().policy;
+    assert_eq!(decide(&policy.rules, &host.home.join(".config/ringfence/x")).unwrap().access, Access::Ro);
+}
+
+#[test]
+fn working_directory_in_an_excluded_place() {
+    let host = Host::new();
+    let inputs = Inputs::new(host.home.join(".ssh"), host.home.clone(), Layer::flags());
+    assert!(matches!(resolve(inputs.clone()), Err(LayerError::WorkdirExcluded { .. })));
+    let inner = Inputs { workdir: host.home.join(".ssh/deep"), ..inputs.clone() };
+    assert!(matches!(resolve(inner), Err(LayerError::WorkdirExcluded { .. })));
+    let mut flags = Layer::flags();
+    flags.rw("~/.ssh");
+    assert!(resolve(Inputs { flags, ..inputs }).is_ok());
+}
+
+#[test]
+fn time_limits_and_their_ceiling() {
+    let host = Host::new();
+    let with = |timeout: &str, global: &str| {
+        let mut inputs = host.inputs(global, "");
+        inputs.flags.profile("shell");
+        if !timeout.is_empty() {
+            inputs.flags.timeout(timeout).unwrap();
+        }
+        resolve(inputs).map(|r| r.policy.limits.timeout)
+    };
+    assert_eq!(with("", ""), Ok(Some(Duration::from_secs(120))));
+    assert_eq!(with("600s", ""), Ok(Some(Duration::from_secs(600))));
+    assert_eq!(with("", "[limits]\ntimeout_ceiling = 60"), Ok(Some(Duration::from_secs(60))));
+    let error = with("601s", "").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "--timeout: a time limit of 10m1s is above the longest that may be asked for, 10m (profile shell)"
+    );
+    assert!(with("none", "").is_err());
+}
+
+#[test]
+fn bad_paths_name_their_place() {
+    let host = Host::new();
+    let error = resolve(host.inputs("\n[files]\nro = [\"~bob/x\"]", "")).unwrap_err().to_string();
+    assert_eq!(error, "g.toml:3: path `~bob/x` names another user's home, which is not supported");
+    let error = resolve(host.inputs("", "[files]\nexclude = [\"a[\"]")).unwrap_err().to_string();
+    assert_eq!(error, "p.toml:2: pattern `a[` has a `[` without its `]`");
+}
+
+#[test]
+fn trust_is_by_content() {
+    let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(content_hash(b""), empty);
+    assert_ne!(content_hash(b"a"), content_hash(b"b"));
+}

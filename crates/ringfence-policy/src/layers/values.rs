@@ -1,0 +1,113 @@
+//! Every value of a resolved policy, with where it comes from.
+
+use std::time::Duration;
+
+use super::Resolved;
+use crate::limits::{Limits, format_duration, format_size};
+use crate::policy::{CommandRule, Guard, Network, Root, User};
+use crate::records::Records;
+use crate::rules::{LayerKind, Origin};
+
+impl Resolved {
+    /// Every value with its origin, in the order of the configuration file, for `config show`.
+    pub fn values(&self) -> Vec<Value> {
+        let policy = &self.policy;
+        let mut out = Vec::new();
+        let mut add = |key: String, text: String| {
+            let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
+                layer: LayerKind::Profile,
+                place: format!("profile {}", self.builtin.name).into(),
+            });
+            out.push(Value { key, text, origin });
+        };
+        let Limits { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
+            &policy.limits;
+        let count = |n: Option<u64>| optional_text(n, |n| n.to_string());
+        let time = |t: &Option<Duration>| optional_text(*t, format_duration);
+        add("profile".into(), policy.profile.clone());
+        add("engine".into(), self.engine.to_string());
+        add("workdir".into(), policy.workdir.display().to_string());
+        if let Some(at) = &policy.workdir_at {
+            add("workdir_at".into(), at.display().to_string());
+        }
+        add("root".into(), if policy.root == Root::Host { "host" } else { "programs" }.into());
+        add(
+            "user".into(),
+            match policy.user {
+                User::Caller => "caller".into(),
+                User::Ids { uid, gid } => format!("{uid}:{gid}"),
+            },
+        );
+        add("network".into(), if policy.network == Network::Open { "open" } else { "none" }.into());
+        add("docker".into(), policy.docker.to_string());
+        add("nesting".into(), policy.nesting.to_string());
+        add("strict".into(), policy.strict.to_string());
+        add("trace_denials".into(), policy.trace_denials.to_string());
+        for guarantee in &policy.optional {
+            add(format!("optional.{guarantee}"), "true".into());
+        }
+        for preset in &self.presets {
+            add(format!("presets.{}", preset.name()), "true".into());
+        }
+        add("env.inherit".into(), policy.env.inherit.to_string());
+        for name in &policy.env.drop {
+            add(format!("env.drop.{name}"), "true".into());
+        }
+        for name in &policy.env.pass {
+            add(format!("env.pass.{name}"), "true".into());
+        }
+        for name in policy.env.set.keys() {
+            // Values may be secrets; they are the user's to look up in the file.
+            add(format!("env.set.{name}"), "set".into());
+        }
+        add("limits.memory".into(), optional_text(*memory, format_size));
+        add("limits.cpus".into(), optional_text(*cpus, |n| n.to_string()));
+        add("limits.pids".into(), count(*pids));
+        add("limits.files".into(), count(*files));
+        add("limits.timeout".into(), time(timeout));
+        add("limits.timeout_ceiling".into(), time(timeout_ceiling));
+        add("limits.cpu_time".into(), time(cpu_time));
+        add("limits.tmp_size".into(), format_size(*tmp_size));
+        add("limits.tmp_inodes".into(), tmp_inodes.to_string());
+        add("limits.output".into(), format_size(*output));
+        let Records { output, secrets, keep, max_size, database } = &policy.records;
+        add("records.output".into(), output.to_string());
+        add("records.keep".into(), time(keep));
+        add("records.max_size".into(), optional_text(*max_size, format_size));
+        if database.is_some() {
+            // A password may be part of it.
+            add("records.database".into(), "set".into());
+        }
+        for name in secrets {
+            add(format!("records.secrets.{name}"), "true".into());
+        }
+        for (name, rule) in &policy.commands {
+            let text = match rule {
+                CommandRule::Block => "false".into(),
+                CommandRule::Guard(Guard::Git) => "@git".into(),
+                CommandRule::Wrapper(path) => path.display().to_string(),
+            };
+            add(format!("commands.{name}"), text);
+        }
+        for name in &policy.allow_syscalls {
+            add(format!("kernel.allow_syscalls.{name}"), "true".into());
+        }
+        for rule in &policy.rules {
+            let (key, text) = (format!("files.{}", rule.access), rule.pattern.to_string());
+            out.push(Value { key, text, origin: rule.origin.clone() });
+        }
+        out
+    }
+}
+
+/// One resolved value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    pub key: String,
+    pub text: String,
+    pub origin: Origin,
+}
+
+pub(super) fn optional_text<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "none".to_owned(), text)
+}

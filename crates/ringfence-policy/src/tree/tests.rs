@@ -1,0 +1,201 @@
+//! Rules on a host that the test makes, and what holds there.
+
+use super::*;
+use crate::layer::Layer;
+use crate::layers::{Inputs, resolve};
+use std::os::unix::fs::symlink;
+
+/// A home with a project in it; entries ending in `/` are directories, `a -> b` are links.
+fn place(entries: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let project = dir.path().canonicalize().unwrap().join("p");
+    fs::create_dir(&project).unwrap();
+    for entry in entries {
+        match entry.split_once(" -> ") {
+            Some((link, to)) => symlink(to, project.join(link)).unwrap(),
+            None if entry.ends_with('/') => fs::create_dir_all(project.join(entry)).unwrap(),
+            None => fs::write(project.join(entry), entry).unwrap(),
+        }
+    }
+    (dir, project)
+}
+
+/// The decisions below the project that do not come from a preset, as `access state path`.
+fn decisions(project: &Path, flags: impl FnOnce(&mut Layer)) -> Result<Vec<String>, TreeError> {
+    let mut layer = Layer::flags();
+    flags(&mut layer);
+    let home = project.parent().unwrap().to_path_buf();
+    let policy = resolve(Inputs::new(project.to_path_buf(), home.clone(), layer)).unwrap().policy;
+    let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() })?;
+    let own = tree.nodes().filter(|(_, n)| n.origin.layer == LayerKind::Flags);
+    let text = |(path, node): (&Path, &Node)| {
+        let state = match node.state {
+            State::Present => "present",
+            State::Absent(_) => "absent",
+            State::Link => "link",
+        };
+        format!("{} {state} {}", node.access, path.strip_prefix(project).unwrap_or(path).display())
+    };
+    Ok(own.map(text).collect())
+}
+
+#[test]
+fn symlinks_on_the_way_and_at_the_end_are_protected() {
+    let (_dir, project) = place(&["real/sub/", "a -> real", "b -> a/sub"]);
+    let found = decisions(&project, |f| f.ro("b")).unwrap();
+    assert_eq!(found, ["ro link a", "ro link b", "ro present real/sub"]);
+    let (_dir, project) = place(&["a -> nothing"]);
+    assert_eq!(decisions(&project, |f| f.exclude("a")).unwrap(), ["exclude link a", "exclude absent nothing"]);
+}
+
+#[test]
+fn a_link_neither_shows_what_is_hidden_nor_opens_what_is_not_writable() {
+    let (dir, project) = place(&["vault", ".vscode -> vault", ".idea -> ../key", "out -> ../key"]);
+    let home = dir.path().canonicalize().unwrap();
+    fs::write(home.join("key"), "").unwrap();
+    let access = |flags: &dyn Fn(&mut Layer), path: &Path| {
+        let mut layer = Layer::flags();
+        flags(&mut layer);
+        let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+        let tree = Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() })?;
+        Ok::<_, TreeError>(tree.decide(path).map(|(_, node)| node.access))
+    };
+    let hide = |f: &mut Layer| {
+        f.exclude("vault");
+        f.exclude("~/key");
+    };
+    assert_eq!(access(&hide, &project.join("vault")).unwrap(), Some(Access::Exclude));
+    assert_eq!(access(&hide, &home.join("key")).unwrap(), Some(Access::Exclude));
+    // What it leads to can be named itself.
+    assert_eq!(access(&|f| f.rw("~/key"), &home.join("key")).unwrap(), Some(Access::Rw));
+    assert_eq!(access(&|f| f.rw("ou*"), &home.join("key")).unwrap(), Some(Access::Ro));
+    assert!(matches!(access(&|f| f.rw("out"), &home.join("key")), Err(TreeError::LinkInWritable { .. })));
+}
+
+#[test]
+fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown() {
+    use std::os::unix::fs::PermissionsExt;
+    let base = std::env::current_dir().unwrap();
+    let dir = tempfile::tempdir_in(&base).unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let (home, workdir, barred) = (top.join("home"), top.join("p"), top.join("barred"));
+    for dir in [&home, &workdir, &barred, &barred.join("shown")] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&barred, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut layer = Layer::flags();
+    layer.ro(barred.join("shown").to_str().unwrap());
+    let policy = resolve(Inputs::new(workdir, home.clone(), layer)).unwrap().policy;
+    let access = |stranger, path: &Path| {
+        let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
+        Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
+    };
+    let shown = barred.join("shown");
+    assert_eq!(access(true, &barred.join("other")), Some((barred.clone(), Access::Exclude)));
+    assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));
+    assert_eq!(access(false, &shown.join("x")), Some((shown, Access::Ro)));
+    assert!(access(false, &barred.join("other")).is_none_or(|(at, _)| at != barred));
+}
+
+#[test]
+fn the_list_of_living_boxes_is_no_boxs() {
+    let (_dir, project) = place(&["boxes/"]);
+    let home = project.parent().unwrap().to_path_buf();
+    for (registry, state) in [("boxes", State::Present), ("later", State::Absent(""))] {
+        let registry = project.join(registry);
+        let mut layer = Layer::flags();
+        if state == State::Present {
+            layer.rw("boxes");
+        }
+        let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+        let facts = Facts { home: home.clone(), uid: 1, registry: registry.clone(), ..Facts::default() };
+        let tree = Tree::new(&policy, &facts).unwrap();
+        let (at, node) = tree.decide(&registry.join("lock")).unwrap();
+        assert_eq!((at, node.access, &node.state), (registry.as_path(), Access::Exclude, &state));
+    }
+    // Where it cannot be seen nothing is done.
+    let policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
+    let facts = Facts { home, uid: 1, registry: "/run/boxes".into(), ..Facts::default() };
+    assert!(Tree::new(&policy, &facts).unwrap().nodes().all(|(path, _)| path != Path::new("/run/boxes")));
+}
+
+#[test]
+fn a_loop_of_links_is_an_error() {
+    let (_dir, project) = place(&["a -> b", "b -> a"]);
+    assert!(matches!(decisions(&project, |f| f.ro("a")), Err(TreeError::Lookup { .. })));
+}
+
+#[test]
+fn what_is_missing_outside_writable_places_needs_nothing() {
+    let (dir, project) = place(&[]);
+    let outside = dir.path().canonicalize().unwrap().join("q");
+    fs::create_dir(&outside).unwrap();
+    let path = outside.join("x").display().to_string();
+    assert_eq!(decisions(&project, |f| f.exclude(&path)).unwrap(), [""; 0]);
+    assert_eq!(decisions(&project, |f| f.exclude("x")).unwrap(), ["exclude absent x"]);
+    assert!(matches!(decisions(&project, |f| f.rw("x")), Err(TreeError::Missing { .. })));
+}
+
+#[test]
+fn a_second_name_of_a_hidden_file_is_an_error() {
+    let (_dir, project) = place(&["secret"]);
+    assert_eq!(decisions(&project, |f| f.exclude("secret")).unwrap(), ["exclude present secret"]);
+    fs::hard_link(project.join("secret"), project.join("other")).unwrap();
+    assert!(matches!(decisions(&project, |f| f.exclude("secret")), Err(TreeError::HardLinked { links: 2, .. })));
+}
+
+#[test]
+fn other_mounts_of_a_hidden_file_are_hidden() {
+    let (dir, project) = place(&["secret"]);
+    let base = dir.path().canonicalize().unwrap();
+    fs::create_dir_all(base.join("alias/p")).unwrap();
+    fs::write(base.join("alias/p/secret"), "").unwrap();
+    let mount = |at: &Path, root: &str| crate::facts::MountPoint {
+        device: "8:1".into(),
+        root: root.into(),
+        at: at.to_path_buf(),
+        read_only: false,
+        fs_type: "ext4".into(),
+    };
+    let facts = Facts {
+        home: base.clone(),
+        uid: 1,
+        mounts: vec![mount(Path::new("/"), "/"), mount(&base.join("alias"), base.to_str().unwrap())],
+        ..Facts::default()
+    };
+    let mut layer = Layer::flags();
+    layer.exclude("secret");
+    let policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
+    let tree = Tree::new(&policy, &facts).unwrap();
+    let (_, node) = tree.decide(&base.join("alias/p/secret")).unwrap();
+    assert_eq!(node.access, Access::Exclude);
+}
+
+#[test]
+fn working_directories_that_are_refused() {
+    let (dir, project) = place(&["in/"]);
+    let home = dir.path().canonicalize().unwrap();
+    let at = |workdir: &Path, flags: &dyn Fn(&mut Layer)| {
+        let mut layer = Layer::flags();
+        flags(&mut layer);
+        let policy = resolve(Inputs::new(workdir.to_path_buf(), home.clone(), layer)).map(|r| r.policy);
+        policy.map(|policy| Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }))
+    };
+    // Refused by the layers or by the tree, but always refused.
+    let inside = at(&project.join("in"), &|f| f.exclude(project.to_str().unwrap()));
+    assert!(inside.is_err() || inside.unwrap().is_err());
+    assert!(matches!(at(Path::new("/"), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+    assert!(matches!(at(home.parent().unwrap(), &|_| {}).unwrap(), Err(TreeError::WorkdirTooWide(_))));
+    assert!(at(&project, &|_| {}).unwrap().is_ok());
+    // In `/tmp`, which every box has of its own.
+    let base_taken_away = |f: &mut Layer| f.preset("!@base").unwrap();
+    let shown = |f: &mut Layer| {
+        base_taken_away(f);
+        f.ro(".");
+    };
+    if project.starts_with("/tmp") {
+        assert!(matches!(at(&project, &base_taken_away).unwrap(), Err(TreeError::WorkdirNotShown(_))));
+    }
+    assert!(at(&project, &shown).unwrap().is_ok());
+}

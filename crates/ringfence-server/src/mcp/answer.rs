@@ -1,0 +1,91 @@
+//! Answers that a model can use: text and structure, and errors that say what to do next.
+
+use std::path::Path;
+
+use ringfence::session::SessionError;
+use rmcp::model::{CallToolResult, ContentBlock};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::client_roots;
+use super::live::Opened;
+
+/// What a tool did not do, and what the model can do about it. Reaches the model as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", advice.map(|advice| format!(" {advice}")).unwrap_or_default())]
+pub struct Trouble {
+    pub message: String,
+    pub advice: Option<&'static str>,
+}
+
+pub const ASK_OWNER: &str = "The sandbox's policy does not allow it; session_info says what is allowed. Only the owner can allow more: ask them.";
+const NEXT_CALL: &str =
+    "The next call starts a new one: the working directory is as it was, processes and /tmp are gone.";
+
+impl Trouble {
+    pub fn new(message: impl Into<String>) -> Trouble {
+        Trouble { message: without_numbers(&message.into()), advice: None }
+    }
+
+    pub fn advise(mut self, advice: &'static str) -> Trouble {
+        self.advice = Some(advice);
+        self
+    }
+
+    pub fn into_result(self) -> CallToolResult {
+        CallToolResult::error(vec![ContentBlock::text(self.to_string())])
+    }
+}
+
+/// System errors carry their numbers (`(os error 13)`); the words say it.
+fn without_numbers(message: &str) -> String {
+    let mut parts = message.split(" (os error ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')'));
+    }
+    text
+}
+
+impl From<SessionError> for Trouble {
+    fn from(error: SessionError) -> Trouble {
+        let trouble = Trouble::new(format!("{error}."));
+        match error {
+            SessionError::File { errno: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => trouble.advise(ASK_OWNER),
+            SessionError::File { errno: Errno::NOENT | Errno::NOTDIR, .. } => {
+                trouble.advise("list_files shows what is there.")
+            }
+            SessionError::File { errno: Errno::NOSPC | Errno::DQUOT, .. } => {
+                trouble.advise("The space is used up: remove something, or ask the owner for more.")
+            }
+            SessionError::Execute { errno: Errno::NOENT, .. } => {
+                trouble.advise("No such program in the sandbox: look with `command -v NAME`, or ask the owner.")
+            }
+            SessionError::Execute { errno: Errno::ACCESS | Errno::PERM, .. } => trouble.advise(ASK_OWNER),
+            SessionError::TimeoutAboveCeiling { .. } => {
+                trouble.advise("Nothing was run. Ask for less time, or for a background command in parts.")
+            }
+            SessionError::Ended { .. } | SessionError::Lost { .. } => trouble.advise(NEXT_CALL),
+            _ => trouble,
+        }
+    }
+}
+
+/// Says where a path of the host is inside, when the model used one.
+pub fn with_place(trouble: Trouble, path: &str, opened: &Opened) -> Trouble {
+    match client_roots::inside(Path::new(path), &opened.places.workdir, &opened.at) {
+        Some(inside) => {
+            let message = format!("{} Inside the sandbox this path is `{}`.", trouble.message, inside.display());
+            Trouble { message, advice: None }
+        }
+        None => trouble,
+    }
+}
+
+/// A result with its structure, and a text that says the same.
+pub fn done(structure: &impl Serialize, text: String) -> Result<CallToolResult, Trouble> {
+    let value = serde_json::to_value(structure).map_err(|error| Trouble::new(format!("cannot answer: {error}")))?;
+    let mut result = CallToolResult::structured(value);
+    result.content = vec![ContentBlock::text(text)];
+    Ok(result)
+}

@@ -1,0 +1,101 @@
+//! The client's session: made on first use, and ended with the client.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence::session::{Create, Session, SessionError};
+use tokio::sync::Mutex;
+
+use super::answer::Trouble;
+use super::client_roots::{self, Places};
+use super::jobs::Jobs;
+use super::owner::{Allowed, Owner};
+
+/// A session that is not kept ends with the server. Until that is agreed with it, it ends after so long by itself.
+const UNOWNED: Duration = Duration::from_secs(60);
+
+/// The session and what belongs to it.
+#[derive(Debug)]
+pub struct Live {
+    owner: Owner,
+    opened: Mutex<Option<Arc<Opened>>>,
+    pub jobs: Jobs,
+}
+
+/// A session that is there.
+#[derive(Debug)]
+pub struct Opened {
+    pub session: Session,
+    pub allowed: Allowed,
+    pub places: Places,
+    /// Where the working directory is inside.
+    pub at: PathBuf,
+}
+
+impl Live {
+    pub fn new(owner: Owner) -> Live {
+        Live { owner, opened: Mutex::new(None), jobs: Jobs::default() }
+    }
+
+    /// The session, if there is one.
+    pub async fn current(&self) -> Option<Arc<Opened>> {
+        self.opened.lock().await.clone()
+    }
+
+    /// What the owner allows where the session is, or where it would be made.
+    pub fn allowed(&self, places: &Places) -> Result<Allowed, Trouble> {
+        (self.owner.decide)(&places.workdir, &places.also)
+            .map_err(|refusal| Trouble::new(format!("There is no sandbox: {refusal}")).advise("Tell the owner."))
+    }
+
+    /// Where the session is made when the client names these directories.
+    pub fn places(&self, client: &[String]) -> Places {
+        client_roots::choose(&self.owner.roots, client)
+    }
+
+    /// The session; made when there is none, in the directories that the client named.
+    pub async fn open(&self, roots: Vec<String>) -> Result<Arc<Opened>, Trouble> {
+        let mut opened = self.opened.lock().await;
+        if let Some(there) = opened.as_ref() {
+            return Ok(there.clone());
+        }
+        let places = self.places(&roots);
+        let allowed = self.allowed(&places)?;
+        let create = Create::new(allowed.policy.clone(), allowed.facts.clone()).choice(allowed.choice);
+        let sessions = &self.owner.sessions;
+        let made = match &self.owner.keep {
+            Some(name) => sessions.open_or_create(name, create).await,
+            None => sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await,
+        };
+        let session = made.map_err(|error| {
+            Trouble::new(format!("There is no sandbox: {error}."))
+                .advise("Tell the owner; `ringfence doctor` looks for causes.")
+        })?;
+        let at = session.info().await?.workdir_inside;
+        if self.owner.keep.is_none() {
+            session.own().await?;
+        }
+        let new = Arc::new(Opened { session, allowed, places, at });
+        *opened = Some(new.clone());
+        Ok(new)
+    }
+
+    /// What to say when something went wrong. A session that is gone is forgotten, so that the next call makes a new one.
+    pub async fn trouble(&self, error: SessionError) -> Trouble {
+        if matches!(error, SessionError::Ended { .. } | SessionError::Lost { .. } | SessionError::NotFound(_)) {
+            self.opened.lock().await.take();
+            self.jobs.clear();
+        }
+        error.into()
+    }
+
+    /// The client is gone.
+    pub async fn end(&self) {
+        let Some(opened) = self.opened.lock().await.take() else { return };
+        if self.owner.keep.is_none() {
+            // A session that has ended already is as good; one that cannot be reached ends with this process.
+            let _ = self.owner.sessions.remove(opened.session.id()).await;
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Frames from the runner, read as hostile: `KIND LENGTH\n`, then so many bytes. Whatever comes, memory stays bounded.
+//!
+//! | kind | what it carries |
+//! |---|---|
+//! | `s` | the code starts now |
+//! | `d` | a rich result: a JSON object of media types |
+//! | `f` | a file: the length of its path, its path, its bytes |
+//! | `r` | the result: a JSON object |
+//! | `b` | the result of bash: status, line and interruption, then `=` and the value |
+
+use super::{File, MAX_FILE_BYTES, MAX_FILES, Rich, is_below};
+
+/// Bytes of a result or a rich result.
+const MAX_MESSAGE: usize = 5 << 20;
+/// Rich results, and bytes of all of them.
+const MAX_RICH: usize = 64;
+const MAX_RICH_BYTES: usize = 16 << 20;
+/// `f 33554432`, with room.
+const MAX_HEAD: usize = 24;
+
+/// What came.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Received {
+    /// The runner had started and was about to run the code.
+    pub started: bool,
+    pub result: Option<Result>,
+    pub rich: Vec<Rich>,
+    pub files: Vec<File>,
+    /// Something was too much or not to be understood, and was left away.
+    pub cut: bool,
+}
+
+/// The result as it was sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Result {
+    Json(serde_json::Value),
+    Shell { status: i32, line: u32, value: Option<String> },
+}
+
+/// Takes bytes in any portions.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    received: Received,
+    head: Vec<u8>,
+    body: Option<Body>,
+    rich_bytes: usize,
+    file_bytes: usize,
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Body {
+    kind: u8,
+    missing: usize,
+    /// `None`: it is read over.
+    data: Option<Vec<u8>>,
+}
+
+impl Decoder {
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && !self.broken {
+            match &mut self.body {
+                None => {
+                    let byte = bytes[0];
+                    bytes = &bytes[1..];
+                    if byte == b'\n' {
+                        self.begin();
+                    } else if self.head.len() < MAX_HEAD {
+                        self.head.push(byte);
+                    } else {
+                        self.give_up();
+                    }
+                }
+                Some(body) => {
+                    let (now, later) = bytes.split_at(bytes.len().min(body.missing));
+                    if let Some(data) = &mut body.data {
+                        data.extend_from_slice(now);
+                    }
+                    body.missing -= now.len();
+                    bytes = later;
+                    if body.missing == 0 {
+                        self.end();
+                    }
+                }
+            }
+        }
+    }
+
+    /// What came until now; a frame that is not whole is lost.
+    pub fn into_received(mut self) -> Received {
+        self.received.cut |= self.body.is_some() || !self.head.is_empty();
+        self.received
+    }
+
+    /// Nothing after this can be understood.
+    fn give_up(&mut self) {
+        self.broken = true;
+        self.received.cut = true;
+        self.head.clear();
+        self.body = None;
+    }
+
+    fn begin(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        let parsed = std::str::from_utf8(&head).ok().and_then(|head| {
+            let (kind, length) = head.split_once(' ')?;
+            let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+            Some((
+                *kind.as_bytes().first().filter(|_| kind.len() == 1)?,
+                digits.then(|| length.parse::<usize>().ok())??,
+            ))
+        });
+        let Some((kind, length)) = parsed else { return self.give_up() };
+        let room = match kind {
+            b's' => 0,
+            b'r' | b'b' => MAX_MESSAGE,
+            b'd' if self.received.rich.len() < MAX_RICH => MAX_MESSAGE.min(MAX_RICH_BYTES - self.rich_bytes),
+            b'f' if self.received.files.len() < MAX_FILES => (MAX_FILE_BYTES - self.file_bytes).saturating_add(300),
+            b'd' | b'f' => 0,
+            _ => return self.give_up(),
+        };
+        let keep = length <= room && (kind == b's' || room > 0);
+        self.received.cut |= !keep;
+        // Memory is taken as bytes come, not as they are announced.
+        self.body = Some(Body { kind, missing: length, data: keep.then(Vec::new) });
+        if length == 0 {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        let Some(Body { kind, data: Some(data), .. }) = self.body.take() else { return };
+        let understood = match kind {
+            b's' => {
+                self.received.started = true;
+                true
+            }
+            // The first one counts.
+            b'r' | b'b' if self.received.result.is_some() => true,
+            b'r' => {
+                self.received.result = serde_json::from_slice(&data).ok().map(Result::Json);
+                self.received.result.is_some()
+            }
+            b'b' => {
+                self.received.result = shell(&data);
+                self.received.result.is_some()
+            }
+            b'd' => {
+                self.rich_bytes += data.len();
+                let rich = serde_json::from_slice::<Rich>(&data).ok();
+                let understood = rich.is_some();
+                self.received.rich.extend(rich);
+                understood
+            }
+            _ => {
+                let file = file(data);
+                let bytes = file.as_ref().map_or(0, |file| file.data.len());
+                let fits = file.is_some() && self.file_bytes + bytes <= MAX_FILE_BYTES;
+                if fits {
+                    self.file_bytes += bytes;
+                    self.received.files.extend(file);
+                }
+                fits
+            }
+        };
+        self.received.cut |= !understood;
+    }
+}
+
+fn file(data: Vec<u8>) -> Option<File> {
+    let end = data.iter().take(8).position(|byte| *byte == b'\n')?;
+    let length: usize = std::str::from_utf8(&data[..end]).ok()?.parse().ok()?;
+    let path = data.get(end + 1..(end + 1).checked_add(length)?)?;
+    let path = std::str::from_utf8(path).ok().filter(|path| is_below(path))?.to_owned();
+    Some(File { path, data: data[end + 1 + length..].to_vec() })
+}
+
+fn shell(data: &[u8]) -> Option<Result> {
+    let end = data.iter().take(64).position(|byte| *byte == b'\n')?;
+    let mut words = std::str::from_utf8(&data[..end]).ok()?.split(' ');
+    let status = words.next()?.parse().ok().filter(|status| (0..=255).contains(status))?;
+    let line = words.next()?.parse().ok()?;
+    let value = data[end + 1..].strip_prefix(b"=").map(|value| String::from_utf8_lossy(value).into_owned());
+    Some(Result::Shell { status, line, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn received(bytes: &[u8]) -> Received {
+        let mut decoder = Decoder::default();
+        decoder.push(bytes);
+        decoder.into_received()
+    }
+
+    #[test]
+    fn frames_are_read() {
+        let got = received(b"s 0\nd 21\n{\"text/html\":\"<b>\"}\n f 0\n");
+        assert!(got.started && got.rich.len() == 1 && got.cut);
+        let got = received(b"s 0\nf 7\n3\na/bxyr 15\n{\"status\":\"ok\"}r 4\nnull");
+        assert_eq!(got.files, vec![File { path: "a/b".into(), data: b"xy".to_vec() }]);
+        assert_eq!(got.result, Some(Result::Json(serde_json::json!({"status": "ok"}))));
+        assert!(!got.cut);
+        assert_eq!(
+            received(b"b 10\n3 12 0\n=hi").result,
+            Some(Result::Shell { status: 3, line: 12, value: Some("hi".into()) })
+        );
+    }
+
+    #[test]
+    fn lies_are_bounded() {
+        for bytes in [
+            &b"x 5\nhello"[..],
+            b"r 99999999999999999999999\n",
+            b"r -1\n",
+            b"r 18446744073709551615\nabc",
+            b"f 9\n4\n../x1234",
+            b"f 99\n99999999\n",
+            b"r 2\n{",
+            b"b 3\n1 2",
+            b"sandbox_error 0\n",
+            b"rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr",
+        ] {
+            let got = received(bytes);
+            assert!(got.cut && got.result.is_none() && got.files.is_empty(), "{bytes:?}");
+        }
+        // A frame that is too large is read over, and the next one counts.
+        let mut decoder = Decoder::default();
+        decoder.push(format!("d {}\n", 6 << 20).as_bytes());
+        for _ in 0..6 << 10 {
+            decoder.push(&[b'x'; 1 << 10]);
+        }
+        decoder.push(b"r 4\nnull");
+        let got = decoder.into_received();
+        assert!(got.cut && got.rich.is_empty() && got.result.is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_portions(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..64)) {
+            let mut decoder = Decoder::default();
+            parts.iter().for_each(|part| decoder.push(part));
+            let whole = received(&parts.concat());
+            prop_assert_eq!(decoder.into_received(), whole);
+        }
+
+        #[test]
+        fn frames_in_any_portions(
+            kinds in proptest::collection::vec((proptest::sample::select(b"sdfrbx".to_vec()), 0_usize..40), 0..20),
+            size in 1_usize..50,
+        ) {
+            let bytes: Vec<u8> = kinds
+                .iter()
+                .flat_map(|(kind, length)| [format!("{} {length}\n", char::from(*kind)).into_bytes(), vec![b'1'; *length]].concat())
+                .collect();
+            let mut decoder = Decoder::default();
+            bytes.chunks(size).for_each(|chunk| decoder.push(chunk));
+            prop_assert_eq!(decoder.into_received(), received(&bytes));
+        }
+    }
+}

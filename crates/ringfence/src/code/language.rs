@@ -1,0 +1,96 @@
+//! The languages, as a table: adding one is a row here and a runner program.
+
+use ringfence_policy::limits::{Limits, MIB};
+
+use super::Code;
+
+/// A language that code can be in.
+#[derive(Debug, PartialEq)]
+pub struct Language {
+    pub name: &'static str,
+    /// Other names that people use.
+    aliases: &'static [&'static str],
+    /// Tried in this order.
+    pub interpreters: &'static [&'static str],
+    pub extension: &'static str,
+    /// What messages call the code.
+    pub program: &'static str,
+    pub(super) wire: Wire,
+}
+
+/// In which form a runner gets its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// What Python reads without importing anything.
+    Marshal,
+    Json,
+    /// Lengths in lines, then bytes: what bash can read.
+    Lines,
+}
+
+/// All of them.
+pub static LANGUAGES: [Language; 4] = [
+    Language {
+        name: "python",
+        aliases: &["py", "python3"],
+        interpreters: &["python3", "python"],
+        extension: "py",
+        program: "main.py",
+        wire: Wire::Marshal,
+    },
+    Language {
+        name: "javascript",
+        aliases: &["js", "node", "mjs", "cjs"],
+        interpreters: &["node", "nodejs"],
+        extension: "js",
+        program: "main.js",
+        wire: Wire::Json,
+    },
+    Language {
+        name: "typescript",
+        aliases: &["ts", "mts"],
+        interpreters: &["node", "nodejs"],
+        extension: "ts",
+        program: "main.ts",
+        wire: Wire::Json,
+    },
+    Language {
+        name: "bash",
+        aliases: &["sh", "shell"],
+        interpreters: &["bash"],
+        extension: "sh",
+        program: "main.sh",
+        wire: Wire::Lines,
+    },
+];
+
+const PYTHON: &str = include_str!("runners/python.py");
+/// Goes with each request.
+pub(super) const PYTHON_MORE: &str = include_str!("runners/python_more.py");
+const NODE: &str = include_str!("runners/node.cjs");
+const BASH: &str = include_str!("runners/bash.sh");
+
+impl Language {
+    /// By its name, or another that people use.
+    pub fn named(name: &str) -> Option<&'static Language> {
+        LANGUAGES.iter().find(|language| language.name == name || language.aliases.contains(&name))
+    }
+
+    /// The interpreter with its runner program. The code itself is not in it.
+    pub(super) fn command(&self, interpreter: &str, code: &Code, limits: &Limits) -> Vec<String> {
+        let mut command = vec![interpreter.to_owned()];
+        let mut add = |words: &[&str]| command.extend(words.iter().map(|word| (*word).to_owned()));
+        match self.wire {
+            Wire::Marshal if code.packages => add(&["-I", "-c", PYTHON]),
+            Wire::Marshal => add(&["-I", "-S", "-c", PYTHON]),
+            Wire::Json => {
+                // The limit of the box decides, not the interpreter's own.
+                let heap = limits.memory.map(|bytes| format!("--max-old-space-size={}", bytes.div_ceil(MIB)));
+                heap.iter().for_each(|heap| add(&[heap]));
+                add(&["--experimental-vm-modules", "--no-warnings", "-e", NODE]);
+            }
+            Wire::Lines => add(&["--norc", "--noprofile", "-c", BASH]),
+        }
+        command
+    }
+}

@@ -1,0 +1,256 @@
+//! Code: runs a piece of Python, JavaScript, TypeScript or bash in a box, and brings back one result.
+//!
+//! The code never becomes part of a command line or of other code. It goes to a runner program in the box over a socket,
+//! which is the runner's descriptor 0, and the result comes back the same way, apart from stdout and stderr. Code in the box
+//! can write to that socket too; then it lies about its own result. Whether the sandbox failed, how long it took and which
+//! limit ended it is decided here, from outside.
+
+mod channel;
+mod frames;
+mod language;
+mod request;
+mod result;
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::{self, Plan, PlanError};
+use ringfence_policy::policy::Policy;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use self::channel::Channel;
+pub use self::frames::{Decoder, Received};
+pub use self::language::{LANGUAGES, Language};
+pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
+use crate::engines::{self, Choice, EngineError, StdioSpec};
+use crate::supervise::supervise;
+
+/// Bytes of code.
+pub const MAX_SOURCE: usize = 4 << 20;
+/// Bytes of inputs, as JSON.
+pub const MAX_INPUTS: usize = 64 << 20;
+/// Files that go in or come out.
+pub const MAX_FILES: usize = 64;
+/// Bytes of all files that go in, and of all that come out.
+pub const MAX_FILE_BYTES: usize = 32 << 20;
+/// Patterns of files that come out.
+const MAX_PATTERNS: usize = 32;
+const MAX_PATH: usize = 255;
+
+/// A piece of code to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Code {
+    pub language: &'static Language,
+    pub source: String,
+    /// What messages call it; the language's own name for a program when `None`.
+    pub name: Option<String>,
+    /// Any JSON. The code has it as `inputs`, and each member of an object as a variable.
+    pub inputs: serde_json::Value,
+    /// Files that are there when it starts, in its working directory.
+    pub files: Vec<File>,
+    /// Which files come back: `*` and `?` within a name, `**` across directories.
+    pub out: Vec<String>,
+    /// Whether installed packages can be imported; costs time at the start.
+    pub packages: bool,
+}
+
+/// A file that goes in or came out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Below the working directory.
+    pub path: String,
+    #[serde(with = "base64_text")]
+    pub data: Vec<u8>,
+}
+
+/// Why code could not be run: the sandbox's failure, never the code's.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    #[error("the code has {0} bytes, more than {MAX_SOURCE}")]
+    SourceTooLarge(usize),
+    #[error("the inputs have {0} bytes, more than {MAX_INPUTS}")]
+    InputsTooLarge(usize),
+    #[error("the inputs are nested too deeply")]
+    InputsTooDeep,
+    #[error("{0} files, more than {MAX_FILES}")]
+    TooManyFiles(usize),
+    #[error("the files have {0} bytes, more than {MAX_FILE_BYTES}")]
+    FilesTooLarge(usize),
+    #[error("`{0}` is no path below the working directory")]
+    Path(String),
+    #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
+    NoInterpreter { language: &'static str, tried: Vec<&'static str> },
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("cannot make a channel to the sandbox: {0}")]
+    Channel(Errno),
+    #[error("the {language} interpreter did not start: {reason}")]
+    NotStarted { language: &'static str, reason: String },
+}
+
+impl Code {
+    pub fn new(language: &'static Language, source: impl Into<String>) -> Code {
+        Code {
+            language,
+            source: source.into(),
+            name: None,
+            inputs: serde_json::Value::Object(serde_json::Map::new()),
+            files: Vec::new(),
+            out: Vec::new(),
+            packages: false,
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.language.program)
+    }
+
+    fn check(&self) -> Result<(), CodeError> {
+        if self.source.len() > MAX_SOURCE {
+            return Err(CodeError::SourceTooLarge(self.source.len()));
+        }
+        if self.files.len() > MAX_FILES {
+            return Err(CodeError::TooManyFiles(self.files.len()));
+        }
+        if self.out.len() > MAX_PATTERNS {
+            return Err(CodeError::TooManyFiles(self.out.len()));
+        }
+        let bytes = self.files.iter().map(|file| file.data.len()).sum();
+        if bytes > MAX_FILE_BYTES {
+            return Err(CodeError::FilesTooLarge(bytes));
+        }
+        let paths = self.files.iter().map(|file| &file.path).chain(&self.out).chain(&self.name);
+        match paths.into_iter().find(|path| !is_below(path)) {
+            Some(path) => Err(CodeError::Path(path.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a path stays below where it starts, and has nothing in it that a runner would read otherwise.
+fn is_below(path: &str) -> bool {
+    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    !path.is_empty()
+        && path.len() <= MAX_PATH
+        && !path.starts_with(['/', '-', '~'])
+        && !path.contains(char::is_control)
+        && path.split('/').all(plain)
+}
+
+/// Whether a path matches a pattern: `*` and `?` within a name, `**` across directories.
+fn matches(pattern: &str, path: &str) -> bool {
+    fn name(pattern: &[char], text: &[char]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some(('*', rest)) => (0..=text.len()).any(|skip| name(rest, &text[skip..])),
+            Some((c, rest)) => text.split_first().is_some_and(|(t, after)| (*c == '?' || c == t) && name(rest, after)),
+        }
+    }
+    fn parts(pattern: &[&str], path: &[&str]) -> bool {
+        match pattern.split_first() {
+            None => path.is_empty(),
+            Some((&"**", rest)) => (0..=path.len()).any(|skip| parts(rest, &path[skip..])),
+            Some((first, rest)) => path.split_first().is_some_and(|(part, after)| {
+                let chars = |text: &str| text.chars().collect::<Vec<char>>();
+                name(&chars(first), &chars(part)) && parts(rest, after)
+            }),
+        }
+    }
+    let split = |text| str::split(text, '/').collect::<Vec<&str>>();
+    // `**` at the end means every file below.
+    parts(&split(pattern), &split(path))
+}
+
+/// Runs code in a box of its own, and waits for its end. It is cancelled when `cancel` becomes readable.
+pub fn run(
+    code: &Code,
+    policy: &Policy,
+    facts: &Facts,
+    choice: Choice,
+    cancel: Option<BorrowedFd<'_>>,
+) -> Result<CodeResult, CodeError> {
+    code.check()?;
+    let request = request::encode(code)?;
+    let policy = with_environment(policy);
+    let plan = plan_for(code, &policy, facts)?;
+    let (engine, _) = engines::select(choice, &plan, facts)?;
+    let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
+    let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
+    let outcome = supervise(running, &policy, facts, &mut channel)?;
+    result::result(code, engine, &outcome, channel.into_parts())
+}
+
+/// The box's own directory, and figures without a screen.
+fn with_environment(policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    for (name, value) in [("HOME", "/tmp"), ("MPLBACKEND", "Agg"), ("MPLCONFIGDIR", "/tmp/.matplotlib")] {
+        policy.env.set.entry(name.to_owned()).or_insert_with(|| OsString::from(value));
+    }
+    policy
+}
+
+/// The plan for the first interpreter that is there.
+fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeError> {
+    for interpreter in code.language.interpreters {
+        let command: Vec<OsString> =
+            code.language.command(interpreter, code, &policy.limits).into_iter().map(OsString::from).collect();
+        match plan::plan(policy, facts, &command) {
+            Err(PlanError::ProgramNotFound(_)) => {}
+            plan => return Ok(plan?),
+        }
+    }
+    Err(CodeError::NoInterpreter { language: code.language.name, tried: code.language.interpreters.to_vec() })
+}
+
+/// Bytes in JSON.
+mod base64_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(data: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(data))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, path) in [
+            ("*.png", "a.png"),
+            ("o/*", "o/x"),
+            ("**/*.txt", "a.txt"),
+            ("**/*.txt", "a/b/c.txt"),
+            ("a/**", "a/b/c"),
+            ("?.x", "é.x"),
+        ] {
+            assert!(matches(pattern, path), "{pattern} {path}");
+        }
+        for (pattern, path) in
+            [("*.png", "a/b.png"), ("*.png", ".bashrc"), ("o/*", "o/x/y"), ("a", "b"), ("?", "ab"), ("a/*", "a")]
+        {
+            assert!(!matches(pattern, path), "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn paths_stay_below() {
+        for good in ["a", "a/b.txt", "*.png", "**/x", "a b", ".hidden", "é"] {
+            assert!(is_below(good), "{good}");
+        }
+        for bad in ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "-rf", "~x", "a\nb", "a\0b"] {
+            assert!(!is_below(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests, in the form that each runner reads. They are made here, from checked parts, and trusted by the runner.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Number, Value, json};
+
+use super::language::{PYTHON_MORE, Wire};
+use super::{Code, CodeError, MAX_INPUTS};
+
+/// Lists in lists.
+const MAX_DEPTH: usize = 500;
+/// Variables that are not for inputs: they change what the shell or other programs do.
+const SHELL_RESERVED: &[&str] = &[
+    "PATH",
+    "IFS",
+    "ENV",
+    "HOME",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "PROMPT_COMMAND",
+    "UID",
+    "EUID",
+    "PPID",
+    "GROUPS",
+    "inputs",
+    "result",
+];
+
+/// The whole request as bytes.
+pub(super) fn encode(code: &Code) -> Result<Vec<u8>, CodeError> {
+    let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
+    if inputs.len() > MAX_INPUTS {
+        return Err(CodeError::InputsTooLarge(inputs.len()));
+    }
+    match code.language.wire {
+        Wire::Marshal => marshal(code).map(framed),
+        Wire::Json => Ok(framed(json_request(code))),
+        Wire::Lines => Ok(lines(code, &inputs)),
+    }
+}
+
+fn framed(payload: Vec<u8>) -> Vec<u8> {
+    let mut bytes = format!("{}\n", payload.len()).into_bytes();
+    bytes.extend(payload);
+    bytes
+}
+
+fn json_request(code: &Code) -> Vec<u8> {
+    let files: Vec<(&str, String)> = code.files.iter().map(|f| (f.path.as_str(), STANDARD.encode(&f.data))).collect();
+    let request = json!({
+        "language": code.language.name,
+        "code": code.source,
+        "name": code.name(),
+        "inputs": code.inputs,
+        "files": files,
+        "out": code.out,
+        "keep": false,
+        "last": last_expression(code),
+    });
+    request.to_string().into_bytes()
+}
+
+/// Where the last statement of a module stands when it is an expression, in UTF-16 units as JavaScript counts them.
+/// A script gives its value by itself; a module with `await` or `import` does not.
+fn last_expression(code: &Code) -> Option<(usize, usize)> {
+    if code.language.name != "javascript" || code.source.len() > 256 << 10 {
+        return None;
+    }
+    if !["await", "import", "export"].iter().any(|word| code.source.contains(word)) {
+        return None;
+    }
+    let range = crate::skills::scan::last_expression(&code.source)?;
+    let units = |end: usize| code.source.get(..end).map(|text| text.encode_utf16().count());
+    Some((units(range.start)?, units(range.end)?))
+}
+
+fn lines(code: &Code, inputs: &[u8]) -> Vec<u8> {
+    // A shell has no NUL in its texts.
+    let source: Vec<u8> = code.source.bytes().filter(|byte| *byte != 0).collect();
+    let empty = Map::new();
+    let members = code.inputs.as_object().unwrap_or(&empty);
+    let variables: Vec<(&String, Vec<u8>)> = members
+        .iter()
+        .filter(|(name, _)| is_variable(name))
+        .map(|(name, value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            (name, text.bytes().filter(|byte| *byte != 0).collect())
+        })
+        .collect();
+    let (files, out) = (code.files.len(), code.out.len());
+    let mut bytes = format!("{} {} {} {files} {out} 0\n", source.len(), inputs.len(), variables.len()).into_bytes();
+    bytes.extend(source);
+    bytes.extend(inputs);
+    for (name, value) in variables {
+        bytes.extend(format!("{name} {}\n", value.len()).into_bytes());
+        bytes.extend(value);
+    }
+    for file in &code.files {
+        bytes.extend(format!("{} {}\n", file.path.len(), file.data.len()).into_bytes());
+        bytes.extend(file.path.as_bytes());
+        bytes.extend(&file.data);
+    }
+    for pattern in &code.out {
+        bytes.extend(format!("{}\n", pattern.len()).into_bytes());
+        bytes.extend(pattern.as_bytes());
+    }
+    bytes
+}
+
+fn is_variable(name: &str) -> bool {
+    let shape = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let special = ["BASH", "LD_", "__", "COMP_", "FUNC", "DIR"].iter().any(|start| name.starts_with(start));
+    shape && !special && !SHELL_RESERVED.contains(&name)
+}
+
+/// Python's own format, version 2: it is read in one call by what every interpreter has in it.
+fn marshal(code: &Code) -> Result<Vec<u8>, CodeError> {
+    let mut out = Vec::new();
+    let text = |out: &mut Vec<u8>, text: &str| {
+        out.push(b'u');
+        length(out, text.len());
+        out.extend(text.as_bytes());
+    };
+    out.push(b'{');
+    for (name, value) in [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE)] {
+        text(&mut out, name);
+        text(&mut out, value);
+    }
+    text(&mut out, "inputs");
+    marshal_value(&mut out, &code.inputs, 0)?;
+    text(&mut out, "keep");
+    out.push(b'F');
+    text(&mut out, "files");
+    out.push(b'[');
+    length(&mut out, code.files.len());
+    for file in &code.files {
+        out.push(b'(');
+        length(&mut out, 2);
+        text(&mut out, &file.path);
+        out.push(b's');
+        length(&mut out, file.data.len());
+        out.extend(&file.data);
+    }
+    text(&mut out, "out");
+    out.push(b'[');
+    length(&mut out, code.out.len());
+    code.out.iter().for_each(|pattern| text(&mut out, pattern));
+    out.push(b'0');
+    Ok(out)
+}
+
+fn length(out: &mut Vec<u8>, length: usize) {
+    // Everything here is bounded far below.
+    out.extend(u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn marshal_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), CodeError> {
+    if depth > MAX_DEPTH {
+        return Err(CodeError::InputsTooDeep);
+    }
+    match value {
+        Value::Null => out.push(b'N'),
+        Value::Bool(true) => out.push(b'T'),
+        Value::Bool(false) => out.push(b'F'),
+        Value::Number(number) => marshal_number(out, number),
+        Value::String(text) => {
+            out.push(b'u');
+            length(out, text.len());
+            out.extend(text.as_bytes());
+        }
+        Value::Array(items) => {
+            out.push(b'[');
+            length(out, items.len());
+            for item in items {
+                marshal_value(out, item, depth + 1)?;
+            }
+        }
+        Value::Object(members) => {
+            out.push(b'{');
+            for (name, value) in members {
+                out.push(b'u');
+                length(out, name.len());
+                out.extend(name.as_bytes());
+                marshal_value(out, value, depth + 1)?;
+            }
+            out.push(b'0');
+        }
+    }
+    Ok(())
+}
+
+fn marshal_number(out: &mut Vec<u8>, number: &Number) {
+    let whole = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    match whole {
+        Some(whole) => match i32::try_from(whole) {
+            Ok(small) => {
+                out.push(b'i');
+                out.extend(small.to_le_bytes());
+            }
+            // Digits of 15 bits, the sign in their count.
+            Err(_) => {
+                let mut rest = whole.unsigned_abs();
+                let mut digits: Vec<u16> = Vec::new();
+                while rest > 0 {
+                    digits.push((rest & 0x7FFF) as u16);
+                    rest >>= 15;
+                }
+                let count = digits.len() as i32;
+                out.push(b'l');
+                out.extend((if whole < 0 { -count } else { count }).to_le_bytes());
+                digits.iter().for_each(|digit| out.extend(digit.to_le_bytes()));
+            }
+        },
+        None => {
+            out.push(b'g');
+            out.extend(number.as_f64().unwrap_or(f64::NAN).to_le_bytes());
+        }
+    }
+}

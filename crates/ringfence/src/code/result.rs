@@ -1,0 +1,241 @@
+//! The result of running code: one object, whatever happened.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::channel::Parts;
+use super::frames::{self, Received};
+use super::{Code, CodeError, File, matches};
+use crate::capture::Capture;
+use crate::engines::Engine;
+use crate::supervise::{Ended, Outcome, Reason};
+
+/// Errors of the system that mean a wall was in the way.
+const REFUSALS: &[&str] = &["EPERM", "EACCES", "EROFS", "ENETUNREACH"];
+/// Characters of stderr that go into a message.
+const TAIL: usize = 400;
+
+/// How it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It ran to its end.
+    Ok,
+    /// The code failed: an exception, an exit status, a signal.
+    Error,
+    /// Its time was up.
+    Timeout,
+    /// Its memory was used up.
+    Memory,
+    /// It failed because the sandbox refused something.
+    Denied,
+    /// Somebody ended it.
+    Cancelled,
+    /// The sandbox failed; nothing is said about the code.
+    SandboxError,
+}
+
+/// Media types, and what a value looks like in each; pictures are Base64.
+pub type Rich = BTreeMap<String, String>;
+
+/// One object, whatever happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CodeResult {
+    pub status: Status,
+    pub stdout: String,
+    pub stderr: String,
+    /// Bytes that were dropped from the middle of each.
+    pub stdout_dropped: u64,
+    pub stderr_dropped: u64,
+    /// The value of the last expression, or of `result`, where it can be said in JSON.
+    pub value: Option<Value>,
+    /// How the value shows itself, where it cannot.
+    pub text: Option<String>,
+    pub exception: Option<CodeException>,
+    /// Figures, tables, pictures.
+    pub rich: Vec<Rich>,
+    /// Files that were asked for.
+    pub files: Vec<File>,
+    /// Something of the result was too large, or not to be understood, and was left away.
+    pub cut: bool,
+    pub usage: Usage,
+    pub engine: Option<String>,
+    pub language: String,
+    /// Of this execution.
+    pub id: String,
+    /// What failed when the sandbox did.
+    pub error: Option<String>,
+}
+
+/// What the code threw.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CodeException {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+    /// The name of the system's error, where it was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+    /// Frames of the code itself, the innermost last.
+    pub trace: Vec<Frame>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<CodeException>>,
+}
+
+/// A line of the code.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Frame {
+    pub file: String,
+    #[serde(deserialize_with = "or_none")]
+    pub line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "or_none")]
+    pub column: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// What it took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub duration_ms: u64,
+    pub cpu_ms: u64,
+    pub peak_memory: u64,
+}
+
+/// A number that a hostile runner may have made up.
+fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    Ok(Value::deserialize(deserializer)?.as_u64().and_then(|number| u32::try_from(number).ok()))
+}
+
+impl CodeResult {
+    /// The result when the sandbox failed.
+    pub fn failed(code: &Code, error: &CodeError) -> CodeResult {
+        let empty = || Capture::new(0);
+        let parts = Parts { stdout: empty(), stderr: empty(), received: Received::default() };
+        let mut result = blank(code, None, parts).0;
+        result.status = Status::SandboxError;
+        result.error = Some(error.to_string());
+        result
+    }
+}
+
+fn blank(code: &Code, engine: Option<Engine>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
+    let Received { started, result, rich, files, cut } = parts.received;
+    let (stdout_dropped, stderr_dropped) = (parts.stdout.dropped(), parts.stderr.dropped());
+    let blank = CodeResult {
+        status: Status::Ok,
+        stdout: text(parts.stdout),
+        stderr: text(parts.stderr),
+        stdout_dropped,
+        stderr_dropped,
+        value: None,
+        text: None,
+        exception: None,
+        rich,
+        files,
+        cut,
+        usage: Usage::default(),
+        engine: engine.map(|engine| engine.name().to_owned()),
+        language: code.language.name.to_owned(),
+        id: crate::records::new_id(),
+        error: None,
+    };
+    (blank, result, started)
+}
+
+/// What came of it: the limits and the end as seen from outside decide, then what the runner says.
+pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Parts) -> Result<CodeResult, CodeError> {
+    let (mut result, sent, started) = blank(code, Some(engine), parts);
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    result.usage =
+        Usage { duration_ms: millis(outcome.duration), cpu_ms: millis(outcome.cpu), peak_memory: outcome.peak_memory };
+    // What the runner sends is not what was asked for until that was looked at.
+    let sent_files = result.files.len();
+    result.files.retain(|file| code.out.iter().any(|pattern| matches(pattern, &file.path)));
+    result.cut |= result.files.len() < sent_files;
+    let limit = match outcome.reason {
+        Some(Reason::Time | Reason::CpuTime) => Some(Status::Timeout),
+        Some(Reason::Memory) => Some(Status::Memory),
+        Some(Reason::Cancelled) => Some(Status::Cancelled),
+        Some(Reason::Lost) => Some(Status::SandboxError),
+        Some(Reason::Processes | Reason::Output) | None => None,
+    };
+    if !started && limit.is_none() {
+        let tail: String = result.stderr.trim().chars().rev().take(TAIL).collect();
+        let said: String = tail.chars().rev().collect();
+        let reason = if said.is_empty() { ended(outcome.ended) } else { said };
+        return Err(CodeError::NotStarted { language: code.language.name, reason });
+    }
+    match sent {
+        Some(frames::Result::Json(message)) => take_message(&mut result, &message),
+        Some(frames::Result::Shell { status, line, value }) => take_shell(&mut result, code, status, line, value),
+        None => take_end(&mut result, outcome.ended),
+    }
+    if let Some(limit) = limit {
+        result.status = limit;
+    }
+    Ok(result)
+}
+
+fn take_message(result: &mut CodeResult, message: &Value) {
+    result.value = message.get("value").filter(|value| !value.is_null()).cloned();
+    result.text = message.get("text").and_then(Value::as_str).map(str::to_owned);
+    result.exception = message.get("exception").and_then(|exception| CodeException::deserialize(exception).ok());
+    let refused = |exception: &CodeException| exception.errno.as_deref().is_some_and(|name| REFUSALS.contains(&name));
+    result.status = match (message.get("status").and_then(Value::as_str), &result.exception) {
+        (Some("ok"), None) => Status::Ok,
+        (_, Some(exception)) if exception.kind == "MemoryError" => Status::Memory,
+        (_, Some(exception)) if refused(exception) => Status::Denied,
+        _ => Status::Error,
+    };
+}
+
+fn take_shell(result: &mut CodeResult, code: &Code, status: i32, line: u32, value: Option<String>) {
+    // As JSON where it is; every other text is a text.
+    result.value = value.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)));
+    if status == 0 {
+        return;
+    }
+    let text = (line > 0).then(|| code.source.lines().nth(line as usize - 1)).flatten();
+    let frame = Frame {
+        file: code.name().to_owned(),
+        line: Some(line),
+        text: text.map(|text| text.trim().chars().take(200).collect()),
+        ..Frame::default()
+    };
+    let trace = if line > 0 { vec![frame] } else { Vec::new() };
+    let message = format!("exit status {status}");
+    result.exception =
+        Some(CodeException { kind: "ExitStatus".to_owned(), message, trace, ..CodeException::default() });
+    // What bash answers when it may not execute something.
+    result.status = if status == 126 { Status::Denied } else { Status::Error };
+}
+
+/// The interpreter ended before it could send a result.
+fn take_end(result: &mut CodeResult, end: Ended) {
+    if end == Ended::Exited(0) {
+        return;
+    }
+    let kind = if matches!(end, Ended::Exited(_)) { "ExitStatus" } else { "Signal" };
+    result.exception = Some(CodeException { kind: kind.to_owned(), message: ended(end), ..CodeException::default() });
+    result.status = if end == Ended::Signaled(libc::SIGSYS) { Status::Denied } else { Status::Error };
+}
+
+fn ended(end: Ended) -> String {
+    match end {
+        Ended::Exited(status) => format!("exit status {status}"),
+        Ended::Signaled(signal) => format!("ended by signal {signal}"),
+    }
+}
+
+fn text(capture: Capture) -> String {
+    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}

@@ -1,0 +1,288 @@
+// In the box: runs code that came over descriptor 0, a socket, and sends back what came of it. Started by `node -e`.
+// The code can write to the descriptor too, and then lies about nobody but itself.
+// In a function of its own: names of the code and of this program must not meet.
+(() => {
+"use strict";
+const fs = require("fs");
+const vm = require("vm");
+const path = require("path");
+const { createRequire } = require("module");
+const { pathToFileURL } = require("url");
+
+const FRAME = 4 << 20;
+const TEXT = 64 << 10;
+const channel = 0;
+const write = fs.writeSync;
+const read = fs.readSync;
+const stringify = JSON.stringify;
+
+let held = Buffer.alloc(0);
+function fill() {
+  const chunk = Buffer.allocUnsafe(1 << 16);
+  for (;;) {
+    try {
+      const n = read(channel, chunk, 0, chunk.length, null);
+      if (n === 0) return false;
+      held = Buffer.concat([held, chunk.subarray(0, n)]);
+      return true;
+    } catch (error) {
+      if (error.code !== "EAGAIN" && error.code !== "EINTR") return false;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
+    }
+  }
+}
+
+// The next request, or nothing when there will be none.
+function receive() {
+  let end;
+  while ((end = held.indexOf(10)) < 0) if (!fill()) return undefined;
+  const length = Number(held.subarray(0, end).toString());
+  const parts = [held.subarray(end + 1)];
+  let got = parts[0].length;
+  held = Buffer.alloc(0);
+  while (got < length) {
+    if (!fill()) return undefined;
+    parts.push(held);
+    got += held.length;
+    held = Buffer.alloc(0);
+  }
+  const all = Buffer.concat(parts);
+  held = all.subarray(length);
+  return JSON.parse(all.subarray(0, length).toString("utf8"));
+}
+
+function send(kind, payload) {
+  const body = Buffer.isBuffer(payload) ? payload : Buffer.from(payload, "utf8");
+  const data = Buffer.concat([Buffer.from(`${kind} ${body.length}\n`), body]);
+  for (let at = 0; at < data.length; ) {
+    try {
+      at += write(channel, data, at);
+    } catch (error) {
+      if (error.code !== "EAGAIN" && error.code !== "EINTR") throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
+    }
+  }
+}
+
+const short = (text, limit = TEXT) => (text.length <= limit ? text : text.slice(0, limit) + "…");
+
+function plain(value) {
+  try {
+    return short(require("util").inspect(value, { depth: 4, maxArrayLength: 100, maxStringLength: 10000 }));
+  } catch {
+    return `<${typeof value}>`;
+  }
+}
+
+// JSON, or nothing where it would not come back as it is.
+function encode(value) {
+  if (typeof value === "bigint" || typeof value === "function" || typeof value === "symbol") return undefined;
+  if (typeof value === "number" && !Number.isFinite(value)) return undefined;
+  if (value instanceof Map || value instanceof Set || value instanceof RegExp || value instanceof Error) return undefined;
+  try {
+    return stringify(value);
+  } catch {
+    return undefined;
+  }
+}
+
+// Frames of the code itself: its own file, and files beside it.
+function frames(stack, name, lines) {
+  const here = process.cwd() + "/";
+  const trace = [];
+  for (const line of String(stack).split("\n")) {
+    const match = /^\s+at (?:(.*?) \()?(?:file:\/\/)?(.+?):(\d+):(\d+)\)?$/.exec(line);
+    if (!match) continue;
+    const own = match[2] === name;
+    if (!own && !match[2].startsWith(here)) continue;
+    const number = Number(match[3]);
+    const entry = { file: own ? name : match[2].slice(here.length), line: number, column: Number(match[4]) };
+    if (match[1] && match[1] !== "<anonymous>") entry.function = short(match[1], 200);
+    if (own && lines[number - 1] !== undefined) entry.text = short(lines[number - 1].trim(), 200);
+    trace.push(entry);
+  }
+  return trace.reverse().slice(-40);
+}
+
+function describe(error, name, code) {
+  const lines = code.split("\n");
+  if (!(error instanceof Error) && !(error && typeof error.stack === "string")) {
+    return { type: "Thrown", message: short(plain(error), 8192), trace: [] };
+  }
+  const described = { type: String(error.name || "Error"), message: short(String(error.message), 8192) };
+  if (typeof error.code === "string") described.errno = error.code;
+  described.trace = frames(error.stack, name, lines);
+  // A syntax error has its place in the first line of the stack.
+  const place = new RegExp(`^(?:file://)?${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}:(\\d+)`).exec(String(error.stack));
+  if (described.trace.length === 0 && place) {
+    const number = Number(place[1]);
+    described.trace.push({ file: name, line: number, text: short((lines[number - 1] || "").trim(), 200) });
+  }
+  if (error.cause !== undefined) {
+    described.cause = { type: String(error.cause?.name ?? typeof error.cause), message: short(String(error.cause?.message ?? error.cause), 2048) };
+  }
+  return described;
+}
+
+function load(specifier) {
+  const relative = /^\.{0,2}\//.test(specifier);
+  return import(relative ? pathToFileURL(path.resolve(specifier)).href : specifier);
+}
+
+// As a script where it is one: then the value of its last expression comes by itself. Else as a module.
+async function evaluate(request, name) {
+  const { code, last } = request;
+  let script;
+  try {
+    script = new vm.Script(code, { filename: name, importModuleDynamically: load });
+  } catch (error) {
+    if (!(error instanceof SyntaxError) || !/import|export|await|meta/.test(String(error.message) + String(error.stack))) throw error;
+    return asModule(code, last, name, error);
+  }
+  const value = await script.runInThisContext({ breakOnSigint: true });
+  return value === undefined ? vm.runInThisContext("typeof result === 'undefined' ? undefined : result") : value;
+}
+
+async function asModule(code, last, name, first) {
+  // Where the last expression stands was found by the host. What is put around it moves no line.
+  const slot = "__ringfence_" + Math.random().toString(36).slice(2);
+  const text = last ? `${code.slice(0, last[0])}globalThis.${slot}=(${code.slice(last[0], last[1])}\n)${code.slice(last[1])}` : code;
+  let module;
+  try {
+    module = new vm.SourceTextModule(text, {
+      identifier: name,
+      importModuleDynamically: load,
+      initializeImportMeta: (meta) => (meta.url = pathToFileURL(path.resolve(name)).href),
+    });
+  } catch (error) {
+    throw last ? await asModule(code, undefined, name, first).then(() => error) : error;
+  }
+  await module.link(async (specifier) => {
+    const loaded = await load(specifier);
+    const names = Object.keys(loaded);
+    return new vm.SyntheticModule(names, function () {
+      for (const key of names) this.setExport(key, loaded[key]);
+    });
+  });
+  await module.evaluate({ breakOnSigint: true });
+  const value = await globalThis[slot];
+  delete globalThis[slot];
+  if (value !== undefined) return value;
+  const exported = module.namespace;
+  return "result" in exported ? exported.result : exported.default;
+}
+
+function unpack(files) {
+  for (const [name, data] of files) {
+    fs.mkdirSync(path.dirname(name), { recursive: true });
+    fs.writeFileSync(name, Buffer.from(data, "base64"));
+  }
+}
+
+// `*` and `?` within a name, `**` across directories.
+function matcher(pattern) {
+  const escaped = pattern.replace(/[.+^${}()|[\]\\]/g, "\\$&");
+  const body = escaped.replace(/\*\*\/|\*\*|\*|\?/g, (m) => (m === "**/" ? "(?:.*/)?" : m === "**" ? ".*" : m === "*" ? "[^/]*" : "[^/]"));
+  return new RegExp(`^${body}$`);
+}
+
+// Sends the files that were asked for. The host bounds them again.
+function pack(patterns) {
+  if (patterns.length === 0) return;
+  const wanted = patterns.map(matcher);
+  let sent = 0;
+  const visit = (folder, depth) => {
+    for (const entry of fs.readdirSync(folder || ".", { withFileTypes: true })) {
+      const name = folder ? `${folder}/${entry.name}` : entry.name;
+      if (entry.isDirectory() && depth < 16) visit(name, depth + 1);
+      else if (entry.isFile() && sent < 256 && wanted.some((pattern) => pattern.test(name))) {
+        const data = fs.readFileSync(name);
+        const label = Buffer.from(name, "utf8");
+        send("f", Buffer.concat([Buffer.from(`${label.length}\n`), label, data.subarray(0, (16 << 20) + 1)]));
+        sent += 1;
+      }
+    }
+  };
+  visit("", 0);
+}
+
+async function execute(request) {
+  const { name, inputs } = request;
+  const reserved = new Set(["globalThis", "global", "process", "inputs", "require", "module", "exports"]);
+  if (inputs && typeof inputs === "object" && !Array.isArray(inputs)) {
+    for (const key of Object.keys(inputs)) {
+      if (/^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u.test(key) && !reserved.has(key) && !(key in Object.prototype)) globalThis[key] = inputs[key];
+    }
+  }
+  globalThis.inputs = inputs;
+  unpack(request.files);
+  if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
+  send("s", "");
+  const message = { status: "ok" };
+  let interrupt;
+  const interrupted = new Promise((_, reject) => {
+    interrupt = () => reject(Object.assign(new Error("interrupted"), { code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" }));
+    process.on("SIGINT", interrupt);
+  });
+  interrupted.catch(() => {});
+  // Nothing is left that could ever wake the code up.
+  const stuck = new Promise((_, reject) => process.once("beforeExit", () => reject(new Error("the code waits for something that never comes"))));
+  stuck.catch(() => {});
+  try {
+    const value = await Promise.race([evaluate(request, name), interrupted, uncaught, stuck]);
+    process.removeAllListeners("beforeExit");
+    const text = value === undefined ? undefined : encode(value);
+    if (text !== undefined && text.length < FRAME) message.value = JSON.parse(text);
+    else if (value !== undefined) message.text = plain(value);
+    if (!request.keep) await idle();
+  } catch (error) {
+    message.status = error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? "cancelled" : "error";
+    message.exception = describe(error, name, request.code);
+  } finally {
+    process.removeAllListeners("beforeExit");
+    process.off("SIGINT", interrupt);
+  }
+  pack(request.out);
+  send("r", stringify(message));
+}
+
+// Waits for what the code has started: timers, requests.
+function idle() {
+  return Promise.race([new Promise((resolve) => process.once("beforeExit", resolve)), uncaught]);
+}
+
+let uncaught;
+function expect() {
+  uncaught = new Promise((_, reject) => {
+    process.removeAllListeners("uncaughtException");
+    process.on("uncaughtException", (error) => reject(error));
+  });
+  uncaught.catch(() => {});
+}
+
+async function serve() {
+  const first = receive();
+  if (!first) return;
+  if (first.language === "typescript" && !require("module").stripTypeScriptTypes) {
+    process.stderr.write("TypeScript needs Node 22.13 or newer\n");
+    process.exit(3);
+  }
+  const here = path.resolve(first.name);
+  Object.assign(globalThis, { require: createRequire(here), module: { exports: {} }, __filename: here, __dirname: process.cwd() });
+  globalThis.exports = globalThis.module.exports;
+  process.argv = [process.execPath, here];
+  for (let request = first; request; request = receive()) {
+    expect();
+    await execute(request);
+    if (!request.keep) return;
+  }
+}
+
+serve().then(
+  () => process.exit(0),
+  (error) => {
+    process.stderr.write(`${error?.stack}\n`);
+    process.exit(70);
+  },
+);
+})();

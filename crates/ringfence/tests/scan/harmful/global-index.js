@@ -1,0 +1,2 @@
+const key = "ev" + "al";
+globalThis[key]("1+1");

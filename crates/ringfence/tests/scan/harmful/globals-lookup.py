@@ -1,0 +1,3 @@
+from os import *
+
+globals()["sys" + "tem"]("id")

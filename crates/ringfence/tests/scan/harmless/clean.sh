@@ -1,0 +1,4 @@
+#!/bin/sh
+set -eu
+rm -rf build dist node_modules/.cache
+find . -name '*.pyc' -delete

@@ -1,0 +1,5 @@
+#!/bin/bash
+shopt -s nullglob
+for image in photos/*.JPG; do
+  mv -- "$image" "${image%.JPG}.jpg"
+done

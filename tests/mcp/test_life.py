@@ -1,0 +1,259 @@
+"""Clients that come, wait, cancel, vanish and misbehave."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import mcp.types as types
+from support import PROGRAM, REVISIONS, Place, call, initialize, processes, said
+
+
+class Life(Place):
+    async def test_progress_carries_live_output(self):
+        for mode in REVISIONS:
+            seen = []
+
+            async def on_progress(progress, total, message):
+                seen.append((time.monotonic(), progress, message))
+
+            async with self.client(mode=mode) as client:
+                line = "for i in 1 2 3; do echo step $i; sleep 0.4; done"
+                await client.call_tool("run_command", {"command": line}, progress_callback=on_progress)
+                ended = time.monotonic()
+            self.assertEqual("".join(message for _, _, message in seen), "step 1\nstep 2\nstep 3\n")
+            self.assertLess(seen[0][0], ended - 0.7, "as it comes, not at the end")
+            amounts = [progress for _, progress, _ in seen]
+            self.assertEqual(amounts, sorted(set(amounts)))
+
+    async def test_cancellation_ends_the_tree(self):
+        for mode in REVISIONS:
+            async with self.client(mode=mode) as client:
+                line = "setsid sleep 71234 & sleep 71234"
+                task = asyncio.create_task(client.call_tool("run_command", {"command": line}))
+                await asyncio.to_thread(self.wait_for, lambda: len(processes("71234")) >= 2, what="it runs")
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                await asyncio.to_thread(self.wait_for, lambda: processes("71234") == [], what="it is gone")
+                result = await client.call_tool("run_command", {"command": "echo on"})
+                self.assertEqual(result.structured_content["stdout"], "on\n")
+
+    async def test_many_at_once(self):
+        async with self.client() as client:
+            async def one(n):
+                result = await client.call_tool("run_command", {"command": f"seq {n} {n + 500}"})
+                wanted = "".join(f"{i}\n" for i in range(n, n + 501))
+                self.assertEqual(result.structured_content["stdout"], wanted)
+
+            await asyncio.gather(*(one(n) for n in range(40)))
+
+    async def test_two_clients_do_not_meet(self):
+        async with self.client() as one, self.client() as two:
+            await one.call_tool("run_command", {"command": "echo mine > /tmp/x; sleep 61111 & echo $! > pid"})
+            result = await two.call_tool("run_command", {"command": "ls /tmp/x; kill $(cat pid); ps ax | grep -c 6111[1]"})
+            self.assertIn("No such file", result.structured_content["stderr"])
+            self.assertEqual(len(processes("61111")), 1)
+            self.assertEqual(len(self.live()), 2)
+        self.assertEqual((self.live(), processes("61111")), ([], []))
+
+    def vanish(self, victim):
+        """A client with a command in front and one behind; `victim` of the two processes is killed."""
+        code = f"""
+import asyncio, sys
+from mcp import Client, StdioServerParameters
+async def main():
+    server = StdioServerParameters(command={PROGRAM!r}, args=["mcp"], env={self.env!r}, cwd={str(self.project)!r})
+    async with Client(server, mode="legacy") as client:
+        await client.call_tool("run_command", {{"command": "sleep 51234", "background": True}})
+        await client.call_tool("run_command", {{"command": "setsid sleep 51234 & sleep 51234"}})
+asyncio.run(main())
+"""
+        client = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            self.wait_for(lambda: len(processes("51234")) >= 3, 20, "three commands run")
+            os.kill(victim(client), signal.SIGKILL)
+            self.wait_for(lambda: processes("51234") == [], 10, "nothing is left running")
+            self.wait_for(lambda: self.live() == [], 10, "no session is left")
+        finally:
+            client.kill()
+            client.wait()
+
+    def server_of(self, client):
+        with open(f"/proc/{client.pid}/task/{client.pid}/children") as children:
+            return next(int(pid) for pid in children.read().split() if os.readlink(f"/proc/{pid}/exe") == PROGRAM)
+
+    def test_a_client_killed_without_goodbye(self):
+        self.vanish(lambda client: client.pid)
+
+    def test_the_server_killed(self):
+        self.vanish(self.server_of)
+
+    def test_the_server_terminated(self):
+        server = self.raw()
+        for message in [initialize("2025-11-25"), call(1, "run_command", {"command": "sleep 41234"})]:
+            server.stdin.write(json.dumps(message).encode() + b"\n")
+        server.stdin.flush()
+        self.wait_for(lambda: processes("41234"), what="it runs")
+        server.terminate()
+        self.assertEqual(server.wait(10), 0)
+        self.wait_for(lambda: processes("41234") == [] and self.live() == [], what="nothing is left")
+        server.communicate()
+
+    def talk(self, *lines, args=(), wait=()):
+        """Sends lines; returns the answers by id once all of `wait` came, and the rest of what came."""
+        server = self.raw(*args)
+        try:
+            for line in lines:
+                server.stdin.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+            server.stdin.flush()
+            answers, others = {}, []
+            while not set(wait) <= set(answers):
+                message = json.loads(server.stdout.readline())
+                if message.get("id") is None:
+                    others.append(message)
+                else:
+                    answers[message["id"]] = message
+            server.stdin.close()
+            self.assertEqual(server.wait(10), 0)
+            return answers, others
+        finally:
+            server.kill()
+            server.wait()
+            server.stdin.close()
+            server.stdout.close()
+            server.stderr.close()
+
+    def test_revisions(self):
+        for asked, agreed in [
+            ("2025-06-18", "2025-06-18"),
+            ("2025-11-25", "2025-11-25"),
+            ("2024-11-05", "2025-11-25"),
+            ("2099-01-01", "2025-11-25"),
+        ]:
+            answers, _ = self.talk(initialize(asked), wait=[0])
+            self.assertEqual(answers[0]["result"]["protocolVersion"], agreed)
+
+    def test_malformed_messages(self):
+        strange = [
+            b"this is not JSON",
+            b"{\"jsonrpc\": \"2.0\", \"id\": 5",
+            b"[]",
+            b"null",
+            b"\xff\xfe\x00",
+            b"{\"jsonrpc\": \"1.0\", \"id\": 9, \"method\": 7}",
+            b"[" * 100000,
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 12345}},
+            {"jsonrpc": "2.0", "id": 6, "method": "no/such/method"},
+            {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": 3}},
+            {"jsonrpc": "2.0", "id": 77, "result": {"answer": "to nothing"}},
+        ]
+        last = call(8, "run_command", {"command": "echo fine"})
+        answers, _ = self.talk(initialize("2025-11-25"), *strange, last, wait=[0, 6, 8])
+        self.assertIn("error", answers[6])
+        self.assertEqual(answers[8]["result"]["structuredContent"]["stdout"], "fine\n")
+
+    def test_gigantic_messages(self):
+        big = json.dumps(call(1, "run_command", {"command": "true", "cwd": "x" * (200 << 20)})).encode()
+        server = self.raw()
+        try:
+            server.stdin.write(json.dumps(initialize("2025-11-25")).encode() + b"\n" + big + b"\n")
+            server.stdin.write(json.dumps(call(2, "run_command", {"command": "echo fine"})).encode() + b"\n")
+            server.stdin.flush()
+            ids = []
+            while 2 not in ids:
+                ids.append(json.loads(server.stdout.readline()).get("id"))
+            self.assertNotIn(1, ids)
+            with open(f"/proc/{server.pid}/status") as status:
+                peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+            self.assertLess(peak, 120 << 10, "KiB: what is too long is not kept")
+        finally:
+            server.stdin.close()
+            server.wait(10)
+            server.stdout.close()
+            server.stderr.close()
+
+    def test_nothing_but_the_protocol_on_stdout(self):
+        (self.project / ".ringfence.toml").write_text("network = \"none\"\n")
+        server = self.raw()
+        for message in [initialize("2025-11-25"), call(1, "run_command", {"command": "echo x; echo y >&2"})]:
+            server.stdin.write(json.dumps(message).encode() + b"\n")
+        server.stdin.flush()
+        lines = [server.stdout.readline(), server.stdout.readline()]
+        out, _ = server.communicate(timeout=20)
+        for line in [*lines, *out.splitlines()]:
+            self.assertEqual(json.loads(line)["jsonrpc"], "2.0")
+
+    async def test_roots_choose_and_never_add(self):
+        inner, outer = self.project / "inner", self.home / "outer"
+        inner.mkdir()
+        outer.mkdir()
+        (self.project / "link").symlink_to(outer)
+        for mode in REVISIONS:
+            async def roots(_):
+                uris = [outer.as_uri(), (self.project / "link").as_uri(), inner.as_uri()]
+                return types.ListRootsResult(roots=[types.Root(uri=uri) for uri in uris])
+
+            async with self.client("--root", str(self.project), mode=mode, list_roots_callback=roots) as client:
+                info = (await client.call_tool("session_info", {})).structured_content
+                self.assertEqual(info["working_directory_outside"], str(inner))
+                self.assertEqual(len(info["directories_left_out"]), 2)
+                await client.call_tool("run_command", {"command": "echo x > made"})
+                self.assertTrue((inner / "made").exists())
+                result = await client.call_tool("run_command", {"command": f"ls {outer} {self.project}"})
+                self.assertNotEqual(result.structured_content["exit_code"], 0)
+                (inner / "made").unlink()
+
+            async def elsewhere(_):
+                return types.ListRootsResult(roots=[types.Root(uri=outer.as_uri())])
+
+            async with self.client("--root", str(inner), mode=mode, list_roots_callback=elsewhere) as client:
+                info = (await client.call_tool("session_info", {})).structured_content
+                self.assertEqual(info["working_directory_outside"], str(inner), "the owner's stands")
+
+    async def test_several_roots(self):
+        other = self.home / "other"
+        other.mkdir()
+        async with self.client("--root", str(self.project), "--root", str(other)) as client:
+            await client.call_tool("run_command", {"command": f"echo x > {other}/made; echo y > made"})
+        self.assertTrue((other / "made").exists() and (self.project / "made").exists())
+
+    async def test_kept_sessions(self):
+        async with self.client("--keep", "desk") as client:
+            await client.call_tool("run_command", {"command": "echo kept > /tmp/x"})
+            line = {"command": "echo begun; sleep 31234", "background": True}
+            job = (await client.call_tool("run_command", line)).structured_content["id"]
+        self.assertEqual(len(self.live()), 1)
+        async with self.client("--keep", "desk") as client:
+            result = await client.call_tool("run_command", {"command": "cat /tmp/x"})
+            self.assertEqual(result.structured_content["stdout"], "kept\n")
+            data = (await client.call_tool("command_output", {"id": job, "wait_seconds": 1})).structured_content
+            self.assertEqual((data["state"], data["stdout"]), ("running", "begun\n"))
+        self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
+        self.assertEqual((self.live(), processes("31234")), ([], []))
+
+    async def test_a_session_that_died_is_made_anew(self):
+        async with self.client() as client:
+            await client.call_tool("run_command", {"command": "echo x > /tmp/x"})
+            [session] = self.live()
+            os.kill(session["supervisor"], signal.SIGKILL)
+            result = await client.call_tool("run_command", {"command": "true"})
+            for _ in range(3):
+                if not result.is_error and result.structured_content["reason"] is None:
+                    break
+                self.assertIn("next call", said(result))
+                result = await client.call_tool("run_command", {"command": "true"})
+            self.assertEqual(result.structured_content["exit_code"], 0)
+
+    async def test_a_wrong_configuration_is_told(self):
+        done = self.ringfence("mcp", "--root", str(self.home / "none"))
+        self.assertEqual((done.returncode, done.stdout), (125, ""))
+        self.assertIn("cannot work in", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
