@@ -1,7 +1,9 @@
 //! Files and ports of sessions, through the library and `session cp` and `forward`.
+#![allow(clippy::unwrap_used, reason = "clippy does not take a file of async tests for one of tests")]
 
 #[path = "support/sessions.rs"]
 mod sessions;
+
 mod support;
 
 use std::io::{Read, Write};

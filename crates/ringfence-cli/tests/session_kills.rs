@@ -1,8 +1,10 @@
 //! Supervisors, guests and clients are killed at random points under load. Every lost command is reported as lost, what is
 //! not lost is right, no orphan is left, and other sessions never notice.
+#![allow(clippy::unwrap_used, reason = "clippy does not take a file of async tests for one of tests")]
 
 #[path = "support/sessions.rs"]
 mod sessions;
+
 mod support;
 
 use std::process::Stdio;
