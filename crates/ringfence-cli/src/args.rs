@@ -394,7 +394,7 @@ pub enum Image {
 #[derive(Debug, Subcommand)]
 pub enum Session {
     /// Make a session, and print its id
-    Create(SessionCreate),
+    Create(Box<SessionCreate>),
     /// Run a command in a session
     #[command(after_help = RUN_HELP)]
     Exec(SessionExec),

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use support::{Place, engines, skip, sysroot};
 
 /// A project, and commands in it.
+#[derive(Default)]
 struct Work<'a> {
     /// Path in the project and text; `!` at its end makes it executable.
     files: &'a [(&'a str, &'a str)],
@@ -19,12 +20,6 @@ struct Work<'a> {
     env: &'a [(&'a str, &'a str)],
     /// Each is a text for the shell, in this order.
     commands: &'a [&'a str],
-}
-
-impl Default for Work<'_> {
-    fn default() -> Self {
-        Work { files: &[], flags: &[], env: &[], commands: &[] }
-    }
 }
 
 /// What a command did: status, stdout, stderr.

@@ -1,4 +1,5 @@
 //! Sessions through the library: lifecycle, commands, time, background, files, ports.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "support/sessions.rs"]
 mod sessions;

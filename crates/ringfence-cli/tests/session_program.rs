@@ -1,4 +1,5 @@
 //! `ringfence session …` through the program: names, output, JSON, exit codes, records, other users.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "support/sessions.rs"]
 mod sessions;

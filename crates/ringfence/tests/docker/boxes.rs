@@ -19,7 +19,7 @@ fn a_command_in_a_container() {
     assert!(ran.stdout.starts_with("from outside\n1000\n1000\n/workspace\n"), "{ran:?}");
     assert_eq!(std::fs::read_to_string(scene.project.join("made")).unwrap(), "from inside\n");
     let id = live.id().to_owned();
-    assert_eq!(scene.containers(), [id.clone()]);
+    assert_eq!(scene.containers(), std::slice::from_ref(&id));
     live.finish();
     assert_eq!(scene.containers(), [""; 0]);
     assert!(!docker(&["inspect", &id]).0);
@@ -58,9 +58,9 @@ fn a_container_that_ends_at_once() {
     }
     // The guest cannot be executed from where it lies: an error, at once, and nothing is left.
     let scene = Scene::new("skill");
-    let mut plan = scene.plan();
+    let plan = scene.plan();
     let about = ringfence::engines::About { session: "s-0", name: None, profile: "skill", state: &scene.state };
-    let made = ringfence::engines::docker::container::start(&mut plan, &scene.facts, b"not a program", about, &|_| {});
+    let made = ringfence::engines::docker::container::start(&plan, &scene.facts, b"not a program", about, &|_| {});
     let error = made.err().unwrap().to_string();
     println!("{error}");
     assert_eq!(scene.containers(), [""; 0]);
