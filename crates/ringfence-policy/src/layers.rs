@@ -431,7 +431,7 @@ impl Stack {
         let mut all = without_holes(all);
         // A `ro` on something that the box does not see would show it: only where it is seen anyway.
         let seen = |path: &Path| match decide(&all, path) {
-            Some(rule) => rule.access != Access::Exclude,
+            Some(rule) => rule.access != Access::Exclude || !hides_now(rule, path),
             None => self.root() == Root::Host,
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
@@ -704,10 +704,20 @@ fn without_holes(all: Vec<FileRule>) -> Vec<FileRule> {
     let is_hole = |rule: &FileRule| {
         let Pattern::Exact(path) = &rule.pattern else { return false };
         let decides = decide(&of_layers, path);
-        let hidden = decides.is_some_and(|by| by.access == Access::Exclude && by.origin.layer > rule.origin.layer);
+        let later = |by: &&FileRule| by.access == Access::Exclude && by.origin.layer > rule.origin.layer;
+        let hidden = decides.filter(later).is_some_and(|by| hides_now(by, path));
         is_preset(rule) && rule.access != Access::Exclude && hidden
     };
     all.into_iter().filter(|rule| !is_hole(rule)).collect()
+}
+
+/// Whether an exclusion holds for a path already. A glob says nothing about a name that is not there: whoever made it
+/// later would find it neither hidden nor protected.
+fn hides_now(rule: &FileRule, path: &Path) -> bool {
+    match &rule.pattern {
+        Pattern::Exact(_) => true,
+        Pattern::Glob(glob) => path.ancestors().any(|above| glob.matches(above) && above.symlink_metadata().is_ok()),
+    }
 }
 
 fn is_preset(rule: &FileRule) -> bool {

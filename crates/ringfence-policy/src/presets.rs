@@ -280,6 +280,12 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 for name in AUTOSTART {
                     rules.add(Access::Ro, home.join(name), Missing::Protect(Kind::Dir));
                 }
+                // Hidden where they are; where they are not, planting one would run something later, or let somebody in.
+                for name in [".ssh", ".gnupg", ".npmrc", ".netrc", ".kube", ".aws"] {
+                    if !home.join(name).exists() {
+                        rules.add(Access::Exclude, home.join(name), Missing::Protect(Kind::Dir));
+                    }
+                }
                 rules.all(Access::Ro, home, EXECUTED);
             }
         }

@@ -218,7 +218,9 @@ impl Tree {
         for socket in &facts.sockets {
             let Some(path) = lookup.real(socket) else { continue };
             let is_socket = fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_socket());
-            if is_socket && !self.nodes.contains_key(path.as_os_str()) {
+            // A project does not open one by naming it.
+            let named = self.nodes.get(path.as_os_str()).is_some_and(|node| node.origin.layer != LayerKind::Project);
+            if is_socket && !named {
                 let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".into() };
                 self.nodes.insert(
                     path.into(),

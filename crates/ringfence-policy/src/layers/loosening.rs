@@ -186,7 +186,8 @@ impl Stack {
         }
         for entry in files {
             let rule = self.file_rule(entry, LayerKind::Project)?;
-            if let Some(what) = self.exposes(lookup, &before, &rule) {
+            let what = self.exposes(lookup, &before, &rule).or_else(|| idle(lookup, &before, &rule));
+            if let Some(what) = what {
                 out.push(Loosening { place: entry.place.clone(), what });
             }
         }
@@ -220,6 +221,19 @@ impl Stack {
         }
         None
     }
+}
+
+/// A project's `ro` takes away inside writable places only. Elsewhere it says at best what holds already, and at worst it
+/// shows what nobody hid by a rule: private places, sockets, another name of a secret, what is root's alone.
+fn idle(lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String> {
+    let paths = match (&rule.pattern, rule.access) {
+        (_, Access::Exclude | Access::Rw) => return None,
+        (Pattern::Exact(path), Access::Ro) => vec![path.clone()],
+        (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
+    };
+    let writable = |name: &std::path::Path| decide(before, name).is_some_and(|rule| rule.access == Access::Rw);
+    let outside = paths.into_iter().find(|path| !writable(path) || !writable(&tree::real(lookup, path)))?;
+    Some(format!("names `{}`, which is not in a writable place", outside.display()))
 }
 
 /// Limits that are larger than what holds so far.

@@ -84,7 +84,7 @@ fn a_project_may_tighten() {
         "profile = \"skill\"",
         "engine = \"auto\"",
         "presets = [\"@env-files\", \"@git-strict\", \"@all\"]",
-        "[files]\nexclude = [\"secrets/\", \"**/*.pem\"]\nro = [\"docs\", \"*.lock\", \"/etc\"]\nrw = [\"src\"]",
+        "[files]\nexclude = [\"secrets/\", \"**/*.pem\"]\nro = [\"docs\", \"*.lock\"]\nrw = [\"src\"]",
         "[env]\ndrop = [\"AWS_*\"]\npass = [\"EDITOR\"]",
         "[limits]\nmemory = \"1g\"\npids = 10\ntimeout = \"1m\"\ntmp_size = \"1m\"",
         "[commands]\ngit = \"@git\"\ncurl = false\nwget = true\nhub = \"@git\"",
@@ -125,6 +125,9 @@ fn a_project_may_not_loosen() {
         ("", "[files]\nro = [\"link/config\"]", "shows `~/.ssh/config`"),
         ("", "[files]\nro = [\"~/.s*\"]", "shows `~/.ssh`"),
         ("profile = \"shell\"", "[files]\nro = [\"~/data\"]", "shows `~/data`"),
+        ("", "[files]\nro = [\"/etc\"]", "names `/etc`, which is not in a writable place"),
+        ("", "[files]\nro = [\"/tmp\"]", "names `/tmp`, which is not in a writable place"),
+        ("", "[files]\nro = [\"/etc/passw?\"]", "names `/etc/passwd`, which is not in a writable place"),
         ("", "[env]\npass = [\"SSH_AUTH_SOCK\"]", "passes `SSH_AUTH_SOCK` from the environment"),
         ("", "[env]\npass = [\"NODE_OPTIONS\"]", "passes `NODE_OPTIONS` from the environment"),
         ("[env]\ndrop = [\"AWS_*\"]", "[env]\npass = [\"AWS_KEY\"]", "passes `AWS_KEY` from the environment"),
@@ -221,6 +224,21 @@ fn presets_poke_no_holes_into_what_is_excluded() {
         assert_eq!(decide(&policy.rules, &host.home.join(name)).unwrap().access, Access::Exclude, "{name}");
     }
     assert_eq!(decide(&policy.rules, &host.home.join(".config/mine")).unwrap().access, Access::Ro);
+}
+
+#[test]
+fn a_glob_takes_no_protection_from_a_name_that_is_not_there() {
+    let host = Host::new();
+    let access = |name: &str| {
+        let mut inputs = host.inputs("", "[files]\nexclude = [\".vsc*\", \".ringf*\", \"**/.envrc\"]");
+        inputs.own_dirs = vec![host.home.join(".config/ringfence")];
+        decide(&resolve(inputs).unwrap().policy.rules, &host.workdir.join(name)).unwrap().access
+    };
+    for name in [".vscode", ".envrc", ".ringfence.toml"] {
+        assert_eq!(access(name), Access::Ro, "{name}");
+    }
+    std::fs::create_dir(host.workdir.join(".vscode")).unwrap();
+    assert_eq!(access(".vscode"), Access::Exclude, "it is there, and hidden");
 }
 
 #[test]

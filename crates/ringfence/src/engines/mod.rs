@@ -647,7 +647,7 @@ mod tests {
         match chosen(Choice::Auto, &[]).unwrap_err() {
             EngineError::NoEngine(refusals) => {
                 let engines: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-                assert_eq!(engines.len(), 2);
+                assert_eq!(engines.len(), Engine::ALL.len());
                 assert!(engines[0].contains("native") && engines[1].contains("bubblewrap"), "{engines:?}");
             }
             other => panic!("{other}"),

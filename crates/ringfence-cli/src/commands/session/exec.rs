@@ -77,7 +77,11 @@ pub fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush())
     };
-    result.map_err(|error| Failure::output(&error))
+    match result {
+        // As a program ends that writes to a pipe which nobody reads: without a word.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(128 + libc::SIGPIPE),
+        result => result.map_err(|error| Failure::output(&error)),
+    }
 }
 
 /// Writes what comes until it has ended. That nobody reads it any more ends it.
