@@ -234,7 +234,7 @@ fn no_image_and_no_registry() {
     let mut scene = Scene::new("shell");
     scene
         .layer
-        .image("ringfence-test/nowhere@sha256:0000000000000000000000000000000000000000000000000000000000000000")
+        .image("127.0.0.1:9/ringfence-test/nowhere@sha256:0000000000000000000000000000000000000000000000000000000000000000")
         .unwrap();
     let error = docker_error(scene.start().err().unwrap());
     assert!(matches!(error, DockerError::NoImage { .. }), "{error:?}");
