@@ -533,6 +533,14 @@ pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether the terminal takes what this process does for the doing of its foreground job. Compares bare numbers: a group
+/// whose leader is outside the PID namespace is 0, on both sides.
+pub fn is_foreground(terminal: BorrowedFd<'_>) -> bool {
+    // SAFETY: integers only; the descriptor is open for the call.
+    let (foreground, own) = unsafe { (libc::tcgetpgrp(terminal.as_raw_fd()), libc::getpgrp()) };
+    foreground == own
+}
+
 /// One child's change of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waited {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence::{Capture, Companion, Running, StdioSpec};
+use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -92,7 +93,7 @@ impl Relay {
 
     /// Takes the keyboard, when it is ours to take: a job in the background leaves it alone.
     fn resume(&mut self) {
-        if is_foreground() {
+        if sys::is_foreground(rustix::stdio::stdin()) {
             self.raw.enter();
         }
         self.resize();
@@ -284,12 +285,6 @@ fn open_own(fd: BorrowedFd<'_>, write: bool) -> Result<OwnedFd, Errno> {
     reopen(fd, write, OFlags::NONBLOCK).or_else(|_| rustix::io::fcntl_dupfd_cloexec(fd, 3))
 }
 
-/// Whether the terminal takes what we do for the doing of its foreground job.
-fn is_foreground() -> bool {
-    let stdin = rustix::stdio::stdin();
-    rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp())
-}
-
 /// The key that interrupts the program in the box, if one does: full-screen programs take it as any other.
 fn interrupt_key(master: &OwnedFd) -> Option<u8> {
     // Of a master, these are the settings of the other side.
@@ -468,7 +463,7 @@ impl Settings {
 impl Drop for Settings {
     fn drop(&mut self) {
         let Some((terminal, before)) = &self.kept else { return };
-        let foreground = rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp());
+        let foreground = sys::is_foreground(terminal.as_fd());
         let changed = tcgetattr(terminal).is_ok_and(|now| format!("{now:?}") != format!("{before:?}"));
         if foreground && changed {
             // The terminal may be gone.
