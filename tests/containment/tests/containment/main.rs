@@ -99,6 +99,9 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
             for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
                 add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
             }
+            for story in sessions::STORIES {
+                add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
+            }
             continue;
         }
         let stage = Stage { engine, how: How::Once, probe, launcher };
