@@ -197,7 +197,8 @@ impl Sessions {
         }
     }
 
-    async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
+    /// A live session, by id or by name; none is started.
+    pub async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
         self.connect(&id).await
     }
@@ -243,13 +244,13 @@ impl Sessions {
 
     /// Removes the home of a session, with all that is in it; a live session of this name is ended first.
     pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
-        match self.remove(name).await {
+        match self.end_and_forget(name).await {
             Ok(()) | Err(SessionError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
-            let Some(home) = homes.find(&name) else { return Err(SessionError::NotFound(name)) };
+            let Some(home) = homes.find_any(&name) else { return Err(SessionError::NotFound(name)) };
             engines::docker::container::remove_home(&home.start.facts, &dir, &name)?;
             homes.forget(&name)
         })
@@ -304,8 +305,24 @@ impl Sessions {
         kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
     }
 
-    /// Ends a session if it lives, and forgets it.
+    /// Ends a session if it lives, and forgets it. A home of its own stays, and is there for the next one of its name.
     pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
+        let (place, asked) = (self.place(), id_or_name.to_owned());
+        let named = blocking(move || {
+            let kept = place.resolve(&asked).ok().and_then(|id| place.kept(&id));
+            Ok(kept.and_then(|kept| kept.info.name).unwrap_or(asked))
+        });
+        let (homes, name) = (Homes::new(&self.homes), named.await?);
+        // First: whoever uses it meanwhile does not start it again.
+        let had_home = blocking(move || homes.retire(&name)).await?;
+        match self.end_and_forget(id_or_name).await {
+            // Nothing but its home was left, after a restart of the machine.
+            Err(SessionError::NotFound(_)) if had_home => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn end_and_forget(&self, id_or_name: &str) -> Result<(), SessionError> {
         let id = self.place().resolve(id_or_name)?;
         loop {
             let (place, gone) = (self.place(), id.clone());

@@ -54,7 +54,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            sessions.open(session).await?.stop().await?;
+            sessions.open_live(session).await?.stop().await?;
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: Some(id) } => within(async |sessions| {
