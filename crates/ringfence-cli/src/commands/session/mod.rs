@@ -123,7 +123,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     })
 }
 
-fn sessions() -> Result<Sessions, Failure> {
+pub fn sessions() -> Result<Sessions, Failure> {
     let places = Places::here()?;
     Ok(Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes")))
 }
