@@ -403,25 +403,13 @@ impl Summary {
     ) -> Summary {
         let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
         let [stdout, stderr] = captures.map(text);
-        Summary {
-            record,
-            stdout,
-            stderr,
-            stdout_dropped,
-            stderr_dropped,
-            ..Summary::of(outcome)
-        }
-        .under(engine, profile, report)
+        Summary { record, stdout, stderr, stdout_dropped, stderr_dropped, ..Summary::of(outcome) }
+            .under(engine, profile, report)
     }
 
     /// Where it ran, and what held.
     pub fn under(self, engine: Engine, profile: &str, report: &Report) -> Summary {
-        Summary {
-            engine: Some(engine.name()),
-            profile: Some(profile.to_owned()),
-            report: Some(report.clone()),
-            ..self
-        }
+        Summary { engine: Some(engine.name()), profile: Some(profile.to_owned()), report: Some(report.clone()), ..self }
     }
 
     /// An execution in a session.
