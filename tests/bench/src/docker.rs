@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ringfence::Engine;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::session::{Create, Exec, Session, Sessions};
-use ringfence::{Choice, Engine};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -87,7 +87,7 @@ impl Stage {
         }
         let inputs = Inputs::new(self.project.clone(), facts.home.clone(), flags);
         let policy = layers::resolve(inputs).map_err(text)?.policy;
-        Ok(Create::new(policy, facts).choice(Choice::Only(engine)))
+        Ok(Create::new(policy, facts).choice(engine.into()))
     }
 
     fn within<T>(&self, act: impl AsyncFnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
