@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::policy::Guarantee;
-use ringfence::{Choice, Engine};
+use ringfence::EngineChoice;
 
 use crate::faults::short;
 use crate::support::{IMAGE, Scene, docker, skip};
@@ -72,7 +72,7 @@ fn a_box_on_podman() {
     let host = format!("unix://{}", podman.path("s").display());
     scene.facts.env.insert("DOCKER_HOST".into(), host.into());
     scene.layer.image(&format!("localhost/{IMAGE}")).unwrap();
-    let (_, report) = ringfence::select(Choice::Only(Engine::Docker), &scene.plan(), &scene.facts).unwrap();
+    let (_, report) = ringfence::select(EngineChoice::Docker, &scene.plan(), &scene.facts).unwrap();
     assert!(report.guarantees.iter().any(|answer| answer.id == Guarantee::KernelFiltered));
     let mut live = scene.start().unwrap();
     let ran = live.sh("echo inside >made; cat made; id -u; grep -E '^(Seccomp|NoNewPrivs|CapBnd):' /proc/self/status; ls /sys/class/net");
