@@ -145,7 +145,7 @@ pub fn request(
         labels: parts.labels,
         recursive_read_only: abilities.recursive_read_only(),
     };
-    let inodes = |most: u64| (!abilities.podman).then_some(most);
+    let most = |inodes: u64| (!abilities.podman).then_some(inodes);
     for (target, source) in &compiled.mounts {
         let mut bind = |path: &Path, writable| {
             request.binds.insert(target.clone(), (path.to_path_buf(), writable));
@@ -158,7 +158,7 @@ pub fn request(
             Source::EmptyDir => bind(&files.empty_dir, false),
             Source::Skeleton(index) => bind(files.skeletons.get(*index).unwrap_or(&files.hidden_dir), false),
             Source::Space { mode, size, inodes, exec } => {
-                request.space.insert(target.clone(), space(user, *mode, *size, inodes(*inodes), *exec));
+                request.space.insert(target.clone(), space(user, *mode, *size, most(*inodes), *exec));
             }
             Source::Volume { volume, writable } => {
                 if let Some((_, name)) = parts.volumes.iter().find(|(ready, _)| ready == volume) {
@@ -171,7 +171,7 @@ pub fn request(
     for asked in &parts.image.volumes {
         if !request.binds.contains_key(asked) && !request.volumes.contains_key(asked) {
             let limits = &plan.limits;
-            let options = space(user, 0o755, limits.tmp_size, inodes(limits.tmp_inodes), plan.tmp_exec);
+            let options = space(user, 0o755, limits.tmp_size, most(limits.tmp_inodes), plan.tmp_exec);
             request.space.entry(asked.clone()).or_insert(options);
         }
     }
