@@ -39,6 +39,9 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let session = super::open(&sessions, &args.session).await?;
         let execution = session.exec(exec).await?;
+        if let Some(trouble) = execution.trouble() {
+            output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
+        }
         if args.background {
             if args.json {
                 let started =
