@@ -42,6 +42,9 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         let session = super::open(&sessions, &args.session).await?;
         *id = Some(session.id().to_owned());
         let execution = session.exec(exec).await?;
+        if let Some(trouble) = execution.trouble() {
+            output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
+        }
         if args.background {
             if args.json {
                 let started =
