@@ -188,6 +188,7 @@ fn exec(stage: &Stage, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, 
     };
     let (times, skips) = measure::interleave(&contenders, extent);
     figures.exec = times;
+    drop(contenders);
     for session in [native, ours] {
         stage.live.lock().map_err(text)?.push(session.into_inner().map_err(text)?);
     }

@@ -104,7 +104,8 @@ pub fn start(
     let parts = Parts { name: name.clone(), image: &image, labels, files: &files.places, volumes: &volumes.ready };
     let mut request = request::request(plan, &compiled, &abilities, parts)?;
     if abilities.podman {
-        request.filter_at(&store.keep_filter(request.filter())?);
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;
+        request.for_podman(&store.keep_filter(request.filter())?, most);
     }
     let (id, pid, channel) = super::block_on(async {
         match bring_up(&daemon, &request, &store, &owner, &listener).await {
