@@ -70,6 +70,8 @@ pub struct Request {
     filter: String,
     labels: HashMap<String, String>,
     recursive_read_only: bool,
+    /// Processes of its user on the whole host, where the daemon would set a limit of its own.
+    user_processes: Option<u64>,
 }
 
 /// What is known once everything that a container needs is there.
@@ -144,6 +146,7 @@ pub fn request(
         filter: seccomp::profile(plan)?,
         labels: parts.labels,
         recursive_read_only: abilities.recursive_read_only(),
+        user_processes: None,
     };
     let most = |inodes: u64| (!abilities.podman).then_some(inodes);
     for (target, source) in &compiled.mounts {
@@ -197,9 +200,11 @@ impl Request {
         &self.filter
     }
 
-    /// Names a file that has the filter in it, in its place: what Podman takes.
-    pub fn filter_at(&mut self, file: &Path) {
-        self.filter = file.display().to_string();
+    /// What Podman wants otherwise: the filter as a file, and a number of processes that it may set. Its own is the
+    /// highest there is, which takes a right that it may not have.
+    pub fn for_podman(&mut self, filter: &Path, user_processes: Option<u64>) {
+        self.filter = filter.display().to_string();
+        self.user_processes = user_processes;
     }
 
     pub fn reach(&self) -> &Reach {
@@ -267,6 +272,7 @@ impl Request {
         let mut all = vec![limit("core", 1)];
         // The guest needs a few for each stream; it gives commands what the policy says, and processor time as well.
         all.extend(self.limits.files.map(|files| limit("nofile", files.max(GUEST_FILES))));
+        all.extend(self.user_processes.map(|most| limit("nproc", most)));
         all
     }
 
