@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use ringfence::session::{Create, Event, Exec, Session, SessionError, Size, WriteOptions};
-use ringfence::{Choice, Engine, Reason};
+use ringfence::{Engine, Reason};
 use sessions::{Home, kill, seconds, sh, sleeping, supervisors, text, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -19,7 +19,7 @@ fn engines() -> Vec<Engine> {
 }
 
 async fn session(home: &Home, engine: Engine, create: Create) -> Session {
-    let session = home.sessions.create(create.choice(Choice::Only(engine))).await.unwrap();
+    let session = home.sessions.create(create.choice(engine.into())).await.unwrap();
     assert_eq!(session.info().await.unwrap().engine, engine.name());
     session
 }

@@ -1,6 +1,7 @@
 //! `ringfence mcp`: the MCP server at standard input and output. Nothing but the protocol goes to stdout.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,15 +12,13 @@ use ringfence::code::{Code, CodeResult};
 use ringfence::engines;
 use ringfence::policy::plan;
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
-use ringfence::session::Sessions;
 use ringfence_server::mcp::{self, Allowed, Owner, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Mcp, PolicyFlags};
 use crate::failure::{Failure, Kind};
-use crate::files::Places;
 use crate::situation::{self, Situation};
-use crate::{commands, record};
+use crate::{commands, output, record};
 
 /// The profile when none is named.
 const PROFILE: &str = "shell";
@@ -33,9 +32,16 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     };
     // What the owner got wrong is said now, and to the owner.
     let situation = Situation::gather(&at(&flags, &roots[0]))?;
+    plan::plan(&situation.resolved.policy, &situation.facts, &["/bin/sh".into()])
+        .map_err(|error| Failure::from(error).hint("ringfence mcp --root DIR names where the agent may work"))?;
     situation.warn(false);
-    let places = Places::new(&situation.facts);
-    let sessions = Sessions::new(places.sessions, "/proc/self/exe");
+    if std::io::stdin().is_terminal() {
+        output::say(
+            "ringfence: this speaks MCP with a program, and waits for one; `ringfence install` makes it known to an agent \
+             (Ctrl-C ends it)",
+        );
+    }
+    let sessions = commands::session::sessions()?;
     let flags = Arc::new(flags);
     let policies = flags.clone();
     let decide = Box::new(move |workdir: &Path, also: &[PathBuf]| {
@@ -73,12 +79,27 @@ fn situated(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Sit
         let message = format!("`{}` is a link by now, to `{}`", workdir.display(), policy.workdir.display());
         return Err(Failure::new(Kind::Policy, message));
     }
-    policy.rules.extend(also.iter().map(|root| FileRule {
-        access: Access::Rw,
-        pattern: Pattern::Exact(root.clone()),
-        missing: Missing::Fail,
-        origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
-    }));
+    for root in also {
+        policy.rules.push(FileRule {
+            access: Access::Rw,
+            pattern: Pattern::Exact(root.clone()),
+            missing: Missing::Fail,
+            origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
+        });
+        // What the presets and its own file protect there, as in a working directory.
+        let there = Situation::gather(&at(flags, root))?.resolved.policy.rules;
+        let below = |pattern: &Pattern| match pattern {
+            Pattern::Exact(path) => path.starts_with(root),
+            Pattern::Glob(glob) => Path::new(glob.as_str()).starts_with(root),
+        };
+        // A `ro` outside of it would show what the box does not see.
+        let protects = |rule: &FileRule| match rule.access {
+            Access::Rw => false,
+            Access::Ro => below(&rule.pattern),
+            Access::Exclude => true,
+        };
+        policy.rules.extend(there.into_iter().filter(protects));
+    }
     Ok(situation)
 }
 
@@ -86,7 +107,7 @@ fn allowed(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Allo
     let situation = situated(flags, workdir, also)?;
     // There before the plan is made, which hides it.
     record::prepare(&situation);
-    let choice = situation.choice()?;
+    let choice = situation.resolved.engine;
     let Situation { facts, resolved, records, .. } = situation;
     let plan = plan::plan(&resolved.policy, &facts, &["/bin/sh".into()])?;
     let (_, report) = engines::select(choice, &plan, &facts)?;
@@ -100,7 +121,7 @@ fn run_code(
     cancel: BorrowedFd<'_>,
 ) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), "-".into()];
-    let mut situation = situation.inspect_err(|failure| record::refused(&command, failure))?;
+    let mut situation = situation.map_err(|failure| record::refused(&command, failure))?;
     if timeout.is_some() {
         situation.resolved.policy.limits.timeout = timeout;
     }

@@ -53,9 +53,10 @@ use std::time::Duration;
 use ringfence_guest::FrameError;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
+use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::{Guarantee, Policy};
 
-use crate::engines::{self, Choice};
+use crate::engines;
 use crate::report::Report;
 use homes::{Home, Homes};
 use link::Link;
@@ -85,7 +86,7 @@ pub struct Create {
     pub name: Option<String>,
     pub policy: Policy,
     pub facts: Facts,
-    pub choice: Choice,
+    pub choice: EngineChoice,
     /// Ends when nothing was asked of it for so long; `None`: never.
     pub idle: Option<Duration>,
     /// Ends after so long, whatever happens; `None`: never.
@@ -101,7 +102,7 @@ impl Create {
             name: None,
             policy,
             facts,
-            choice: Choice::Auto,
+            choice: EngineChoice::Auto,
             idle: Some(Duration::from_secs(1800)),
             life: Some(Duration::from_secs(86_400)),
             records: None,
@@ -113,7 +114,7 @@ impl Create {
         self
     }
 
-    pub fn choice(mut self, choice: Choice) -> Create {
+    pub fn choice(mut self, choice: EngineChoice) -> Create {
         self.choice = choice;
         self
     }
@@ -201,7 +202,8 @@ impl Sessions {
         }
     }
 
-    async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
+    /// A live session, by id or by name; none is started.
+    pub async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
         self.connect(&id).await
     }
@@ -247,13 +249,13 @@ impl Sessions {
 
     /// Removes the home of a session, with all that is in it; a live session of this name is ended first.
     pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
-        match self.remove(name).await {
+        match self.end_and_forget(name).await {
             Ok(()) | Err(SessionError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
-            let Some(home) = homes.find(&name) else { return Err(SessionError::NotFound(name)) };
+            let Some(home) = homes.find_any(&name) else { return Err(SessionError::NotFound(name)) };
             engines::docker::container::remove_home(&home.start.facts, &dir, &name)?;
             homes.forget(&name)
         })
@@ -308,8 +310,24 @@ impl Sessions {
         kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
     }
 
-    /// Ends a session if it lives, and forgets it.
+    /// Ends a session if it lives, and forgets it. A home of its own stays, and is there for the next one of its name.
     pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
+        let (place, asked) = (self.place(), id_or_name.to_owned());
+        let named = blocking(move || {
+            let kept = place.resolve(&asked).ok().and_then(|id| place.kept(&id));
+            Ok(kept.and_then(|kept| kept.info.name).unwrap_or(asked))
+        });
+        let (homes, name) = (Homes::new(&self.homes), named.await?);
+        // First: whoever uses it meanwhile does not start it again.
+        let had_home = blocking(move || homes.retire(&name)).await?;
+        match self.end_and_forget(id_or_name).await {
+            // Nothing but its home was left, after a restart of the machine.
+            Err(SessionError::NotFound(_)) if had_home => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn end_and_forget(&self, id_or_name: &str) -> Result<(), SessionError> {
         let id = self.place().resolve(id_or_name)?;
         loop {
             let (place, gone) = (self.place(), id.clone());
@@ -519,7 +537,8 @@ impl Session {
         Port::open(&self.link, port).await
     }
 
-    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is.
+    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is, and [`Duration::MAX`]
+    /// is without end.
     pub async fn extend(&self, life: Option<Duration>, idle: Option<Duration>) -> Result<(), SessionError> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         match self.ask(&Ask::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {
