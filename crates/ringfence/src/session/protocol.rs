@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::policy::Guarantee;
 use ringfence::EngineChoice;
+use ringfence::policy::Guarantee;
 
 use crate::faults::short;
 use crate::support::{IMAGE, Scene, docker, skip};
