@@ -16,7 +16,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::SessionError;
 use super::link::{Incoming, Link, Stream};
-use super::protocol::{Answer, Ask};
+use super::protocol::{Answer, Ask, Refusal};
 
 /// Files of a session. Relative paths are below its working directory.
 #[derive(Debug, Clone)]
@@ -60,7 +60,9 @@ impl Asked {
     fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
         match incoming {
             None => Err(self.stream.sender.link.lost()),
-            Some(Incoming::Answer(Answer::Guest(Reply::Failed { step, errno }))) => Err(SessionError::File {
+            Some(Incoming::Answer(
+                Answer::Guest(Reply::Failed { step, errno }) | Answer::Refused(Refusal::Failed { step, errno }),
+            )) => Err(SessionError::File {
                 step,
                 path: self.path.clone(),
                 errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),

@@ -135,7 +135,8 @@ impl Supervisor {
             let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
             let (Ok(()), Ok(mut wire)) = (added, Wire::new(socket, MAX_REQUEST)) else { continue };
             self.next_client += 1;
-            wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
+            // Two numbers.
+            let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
             self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller });
             self.dirty.push(token);
         }
@@ -301,7 +302,8 @@ impl Supervisor {
             Say::Signal { .. } => {}
             Say::Resize(size) => {
                 if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
-                    self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
+                    // Two numbers.
+                    let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
                 }
             }
             Say::Stop => {
@@ -334,8 +336,10 @@ impl Supervisor {
             Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
             Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
             Ask::Guest(request) => {
-                let stream = self.open(To::Client(place), &self.below_workdir(request));
-                return self.remember(place, ClientStream::Guest(stream));
+                match self.open(To::Client(place), &self.below_workdir(request)) {
+                    Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
+                    Err(refusal) => Answer::Refused(refusal),
+                }
             }
             Ask::Info => Answer::Info(Box::new(self.snapshot())),
             Ask::Report => Answer::Report(self.report.clone()),
@@ -411,7 +415,11 @@ impl Supervisor {
         execution.input.wanted = request.stdin;
         execution.kills_before = self.kills;
         self.record(&mut execution, &request, &ask.env, place.0)?;
-        execution.stream = self.open(To::Execution(id), &Request::Exec(request));
+        execution.stream = self.open(To::Execution(id), &Request::Exec(request)).inspect_err(|refusal| {
+            if let Refusal::Failed { step, errno } = *refusal {
+                self.unstarted.extend(execution.ticket.take().map(|ticket| (ticket, step, errno)));
+            }
+        })?;
         if ask.background {
             execution.attached.push(place);
             self.follow(place, id);

@@ -1,7 +1,7 @@
 //! Streams between clients and the guest: who they belong to, and what either side may still send.
 
 use ringfence_guest::frame::{Channel, Kind, WINDOW};
-use ringfence_guest::message::{Input as GuestInput, Request};
+use ringfence_guest::message::{Input as GuestInput, Request, Step};
 
 use super::super::info::End;
 use super::super::protocol::{Answer, Finished, Refusal};
@@ -42,14 +42,17 @@ pub fn add(grant: u32, more: u32) -> Option<u32> {
 }
 
 impl Supervisor {
-    /// Opens a stream of the guest.
-    pub(super) fn open(&mut self, to: To, request: &Request) -> u32 {
+    /// Opens a stream of the guest. A request that a client just could send may be too long with the session's own added.
+    pub(super) fn open(&mut self, to: To, request: &Request) -> Result<u32, Refusal> {
         let stream = self.next_stream;
         // Four thousand million of them: a session does not live that long.
         self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        if self.guest.message(stream, Kind::Open, request).is_err() {
+            let step = if matches!(request, Request::Exec(_)) { Step::Execute } else { Step::Refuse };
+            return Err(Refusal::Failed { step, errno: libc::E2BIG });
+        }
         self.streams.insert(stream, Stream::new(to, request));
-        self.guest.message(stream, Kind::Open, request);
-        stream
+        Ok(stream)
     }
 
     /// Forgets a stream that its client does not want any more.
@@ -62,7 +65,8 @@ impl Supervisor {
 
     pub(super) fn answer(&mut self, (client, stream): Place, answer: &Answer) {
         if let Some(client) = self.clients.get_mut(&client) {
-            client.wire.message(stream, Kind::Reply, answer);
+            // Far below the bound: a reply of the guest's, or what this process keeps, which is bounded itself.
+            let _ = client.wire.message(stream, Kind::Reply, answer);
         }
         self.dirty.push(client);
     }
@@ -77,7 +81,8 @@ impl Supervisor {
 
     pub(super) fn signal(&mut self, id: u64, signal: i32, tree: bool) {
         if let Some(execution) = self.executions.all.get(&id).filter(|e| e.finished.is_none()) {
-            self.guest.message(execution.stream, Kind::Input, &GuestInput::Signal { signal, tree });
+            // Two numbers.
+            let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Signal { signal, tree });
         }
     }
 
@@ -162,7 +167,8 @@ impl Supervisor {
                 let (skipped, bytes) = log.at(follower.position[index]);
                 if skipped > 0 {
                     let answer = Answer::Skipped { stderr: channel == Channel::Err, bytes: skipped };
-                    client.wire.message(place.1, Kind::Reply, &answer);
+                    // Two numbers.
+                    let _ = client.wire.message(place.1, Kind::Reply, &answer);
                     follower.position[index] += skipped;
                 }
                 let bytes = &bytes[..bytes.len().min(follower.credit[index] as usize).min(32 * 1024)];

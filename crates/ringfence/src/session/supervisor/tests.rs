@@ -243,3 +243,28 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
     assert_eq!(stage.end(), End::Stopped);
     guest.join().unwrap();
 }
+
+#[tokio::test]
+async fn what_is_too_long_with_the_sessions_own_is_refused_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let stream = guest.take_exec();
+        guest.exit(stream);
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    // Just what fits from a client; the working directory and the environment come on top.
+    let name = "x".repeat(MAX_REQUEST - 32);
+    let refused = in_time(session.exec(Exec::new(["true", &name]))).await.unwrap_err();
+    assert!(matches!(refused, SessionError::Execute { errno: Errno::TOOBIG, .. }), "{refused}");
+    let refused = in_time(session.files().stat("x".repeat(MAX_REQUEST - 8))).await.unwrap_err();
+    assert!(matches!(refused, SessionError::File { errno: Errno::TOOBIG, .. }));
+    assert_eq!(in_time(session.exec(Exec::new(["true"]))).await.unwrap().output().await.exit_code(), Some(0));
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
+}
+
+/// What a mistake would make wait forever.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("an answer in time")
+}

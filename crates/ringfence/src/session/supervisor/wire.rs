@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_guest::frame::{self, Decoder, Kind};
+use ringfence_guest::frame::{self, Decoder, FrameError, Kind};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -63,9 +63,9 @@ impl Wire {
         frame::put(&mut self.out, stream, kind, payload);
     }
 
-    pub fn message<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T) {
-        // What is said here is bounded by what was read; a message that is not fails the stream, whose end is told too.
-        let _ = frame::put_message(&mut self.out, stream, kind, message);
+    /// Nothing is sent of a message that is too long.
+    pub fn message<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T) -> Result<(), FrameError> {
+        frame::put_message(&mut self.out, stream, kind, message)
     }
 
     /// Writes what the socket takes. An error: nobody is there any more.
