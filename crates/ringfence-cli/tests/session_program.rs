@@ -167,6 +167,22 @@ fn background_executions() {
 }
 
 #[test]
+fn logs_are_whole_but_for_the_gap() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--background", "--", "sh", "-c", "yes 0123456 | head -c 5242880; echo end"]).expect(0, "1\n");
+    wait("it has ended", || {
+        here.ringfence(&["session", "show", &id, "--json"]).json()["recent"][0]["status"] == "exited"
+    });
+    let logs = here.ringfence(&["session", "logs", &id, "1"]);
+    assert_eq!(logs.code, 0, "{}", logs.err);
+    assert!(logs.out.starts_with("0123456\n") && logs.out.ends_with("0123456\nend\n"));
+    let skipped: u64 = logs.err.split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(skipped > 0);
+    assert_eq!(logs.out.len() as u64 + skipped, 5_242_880 + 4);
+}
+
+#[test]
 fn executions_are_recorded_and_secrets_are_not() {
     let here = Here::new();
     let id = here.create(&[]);

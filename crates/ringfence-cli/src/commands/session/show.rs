@@ -172,27 +172,27 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
                 output::say(&format!("== {} {}: {}", info.id, how(info), printable(&info.command.join(" "))));
             }
             // As much as was written until now, or until it ends.
-            let mut left = info.stdout + info.stderr;
+            let all = info.stdout + info.stderr;
+            let (mut seen, mut skipped) = (0, 0);
             let mut execution = session.attach(&info.id).await?;
             loop {
-                left = left.saturating_sub(execution.skipped().iter().sum());
-                if left == 0 && !args.follow {
+                if seen + skipped >= all && !args.follow {
                     break;
                 }
                 match execution.next().await {
                     Some(Event::Stdout(bytes)) => {
                         write(false, &bytes)?;
-                        left = left.saturating_sub(bytes.len() as u64);
+                        seen += bytes.len() as u64;
                     }
                     Some(Event::Stderr(bytes)) => {
                         write(true, &bytes)?;
-                        left = left.saturating_sub(bytes.len() as u64);
+                        seen += bytes.len() as u64;
                     }
                     Some(Event::Ended(_)) => break,
                     None => return Err(Failure::new(Kind::Session, "the execution ended without a word")),
                 }
+                skipped = execution.skipped().iter().sum();
             }
-            let skipped: u64 = execution.skipped().iter().sum();
             if skipped > 0 {
                 output::say(&format!("ringfence: {skipped} bytes are not kept any more"));
             }
