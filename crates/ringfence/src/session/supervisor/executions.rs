@@ -225,9 +225,9 @@ impl Executions {
         self.all.values().filter(|e| e.finished.is_none())
     }
 
-    /// Forgets the oldest that ended, but for those that somebody still reads.
+    /// Forgets the oldest that ended, but for those that somebody still reads or whose end is not recorded yet.
     pub fn trim(&mut self) {
-        let ended = |e: &Execution| e.finished.is_some() && e.attached.is_empty();
+        let ended = |e: &Execution| e.finished.is_some() && e.attached.is_empty() && e.ticket.is_none();
         let mut count = self.all.values().filter(|e| ended(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
         while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {

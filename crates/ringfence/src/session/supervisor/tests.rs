@@ -268,3 +268,34 @@ async fn what_is_too_long_with_the_sessions_own_is_refused_alone() {
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("an answer in time")
 }
+
+#[test]
+fn an_execution_is_not_forgotten_before_its_end_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = crate::records::Recorder::new(dir.path(), crate::records::Redactor::default(), None);
+    let begin = || {
+        recorder.begin(&crate::records::Begin {
+            profile: None,
+            engine: None,
+            sandbox: None,
+            command: &["true".into()],
+            workdir: None,
+            report: None,
+            caller: None,
+        })
+    };
+    let finished =
+        super::super::protocol::Finished { status: 0, reason: None, duration_us: 1, cpu_us: 1, peak_memory: 1 };
+    let mut executions = Executions::default();
+    for id in 0..200 {
+        let mut execution = executions::Execution::new(id, 0, &[b"true".to_vec()], false, 0);
+        execution.finished = Some(finished);
+        execution.ticket = (id == 0).then(begin);
+        executions.all.insert(id, execution);
+    }
+    executions.trim();
+    assert_eq!(executions.all.len(), 65);
+    executions.all.get_mut(&0).unwrap().ticket = None;
+    executions.trim();
+    assert_eq!((executions.all.len(), executions.all.contains_key(&0)), (64, false));
+}
