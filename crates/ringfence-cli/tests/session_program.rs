@@ -195,6 +195,25 @@ fn executions_are_recorded_and_secrets_are_not() {
 }
 
 #[test]
+fn what_cannot_be_recorded_is_said() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let answer = || {
+        let shown = here.ringfence(&["session", "show", &id, "--json"]).json();
+        let all = shown["report"]["guarantees"].as_array().unwrap().clone();
+        all.into_iter().find(|answer| answer["id"] == "record.complete").unwrap()["state"].clone()
+    };
+    assert_eq!(here.exec(&[&id, "--", "true"]).expect(0, "").err, "");
+    assert_eq!(answer(), "enforced");
+    let journal = here.0.home.join(".local/state/ringfence/records/journal");
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    let done = here.exec(&[&id, "--", "echo", "on"]).expect(0, "on\n");
+    assert!(done.err.contains("not recorded"), "{}", done.err);
+    assert_eq!(answer(), "weakened");
+}
+
+#[test]
 fn nobody_else_can_use_it() {
     if !support::is_root() {
         return;

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use ringfence::Outcome;
-use ringfence::session::{Controls, Event, Exec, Execution};
+use ringfence::policy::Guarantee;
+use ringfence::session::{Controls, Event, Exec, Execution, Session};
+use ringfence::{Outcome, State};
 use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
@@ -39,6 +40,9 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let session = super::open(&sessions, &args.session).await?;
         let execution = session.exec(exec).await?;
+        if execution.record().is_none() {
+            warn_of_gap(&session).await?;
+        }
         if args.background {
             if args.json {
                 let started =
@@ -67,6 +71,16 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
         }
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
+}
+
+/// Says why there is no record, where there should be one.
+async fn warn_of_gap(session: &Session) -> Result<(), Failure> {
+    let report = session.report().await?;
+    let answer = report.guarantees.iter().find(|answer| answer.id == Guarantee::RecordComplete);
+    if let Some(answer) = answer.filter(|answer| answer.state == State::Weakened) {
+        output::say(&format!("warning: {}", answer.by));
+    }
+    Ok(())
 }
 
 /// Passes bytes on.

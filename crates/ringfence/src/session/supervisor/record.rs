@@ -13,7 +13,7 @@ use super::super::exec::outcome;
 use super::super::protocol::Refusal;
 use super::Supervisor;
 use super::executions::Execution;
-use crate::records::{Begin, End, Recorder, Redactor, Seen};
+use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen};
 
 /// What is to be recorded, and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ fn pairs<'a>(
 impl Supervisor {
     /// Begins the record of an execution. That it cannot be written stops nothing, unless the policy says so.
     pub(super) fn record(
-        &self,
+        &mut self,
         execution: &mut Execution,
         exec: &Exec,
         env: &[Vec<u8>],
@@ -87,11 +87,21 @@ impl Supervisor {
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
-            Some(_) => {}
+            Some(trouble) => self.has_a_gap(trouble),
             None => execution.record = Some(ticket.id().to_owned()),
         }
         execution.ticket = Some(ticket);
         Ok(())
+    }
+
+    /// Not all of this session is recorded: the report says so from now on.
+    fn has_a_gap(&mut self, trouble: &JournalError) {
+        let before = self.report.clone();
+        self.report.recorded(Some(trouble));
+        if self.report != before {
+            // Whoever asks the session itself is told all the same.
+            let _ = self.place.keep(&self.kept());
+        }
     }
 
     /// Writes how executions ended.
@@ -104,8 +114,10 @@ impl Supervisor {
                 true => Seen::Output(log),
                 false => Seen::Bytes(log.total()),
             });
-            // Said by the next look at the records: this one is found without an end.
-            let _ = ticket.end(&End::of(&outcome(finished), seen));
+            // This one is found without an end by the next look at the records.
+            if let Err(trouble) = ticket.end(&End::of(&outcome(finished), seen)) {
+                self.has_a_gap(&trouble);
+            }
         }
         for (ticket, step, errno) in std::mem::take(&mut self.unstarted) {
             let error = std::io::Error::from_raw_os_error(errno.clamp(1, 4095));
