@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ringfence::policy::Guarantee;
 use ringfence::session::{End, Event, Exec, ExecutionState, SessionError, Size, State};
 use ringfence::{Ended, Reason};
-use sessions::{Home, guest_of, kill, seconds, sh, sleeping, supervisors, text, until};
+use sessions::{Home, guest_of, kill, running, seconds, sh, sleeping, supervisors, text, until};
 
 #[tokio::test]
 async fn made_used_by_both_names_and_ended() {
@@ -352,6 +352,21 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
     // Somebody else's failure is not taken for it.
     assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
+}
+
+#[tokio::test]
+async fn what_a_command_left_in_the_background_is_counted_too() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.memory("64m").unwrap())).await.unwrap();
+    // Each is below the limit of a process; all together are not.
+    let mark = format!("hog-{}", seconds(31));
+    let hog = "sleep 1; x=$(head -c 20000000 /dev/zero | tr '\\0' x); while :; do sleep 1; done";
+    let script = format!("for i in 1 2 3 4 5 6; do setsid sh -c \"{hog}\" {mark} </dev/null >/dev/null 2>&1 & done");
+    let script = script.replace("$(", "\\$(");
+    assert_eq!(sh(&session, &script).await.exit_code(), Some(0));
+    until("all run", || running(&mark).len() == 6).await;
+    until("some are killed", || running(&mark).len() < 6).await;
+    assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
 }
 
 #[tokio::test]

@@ -132,8 +132,10 @@ const CLIENTS: u64 = 16;
 const STALLED: Duration = Duration::from_secs(30);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
-/// How often a tree without a control group is counted, while something runs.
+/// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
+/// command may have left in the background.
 const LOOK: Duration = Duration::from_millis(50);
+const LOOK_IDLE: Duration = Duration::from_millis(250);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
@@ -176,6 +178,8 @@ pub(super) struct Supervisor {
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
+    /// When the tree was last counted.
+    looked: Instant,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -252,6 +256,7 @@ impl Supervisor {
             look_at_kills: false,
             killed: 0,
             over: 0,
+            looked: now,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -299,7 +304,7 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
-        let look = (self.watches() && self.executions.running().next().is_some()).then(|| now + LOOK);
+        let look = self.watches().then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
         let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
@@ -313,6 +318,11 @@ impl Supervisor {
     /// Whether the tree is counted from here, since no control group does.
     fn watches(&self) -> bool {
         self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
+    }
+
+    /// How long it is from one count of the tree to the next.
+    fn pace(&self) -> Duration {
+        if self.executions.running().next().is_some() { LOOK } else { LOOK_IDLE }
     }
 
     /// Looks at every clock.
@@ -337,7 +347,12 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
+        // Not at each wake-up: how long too much may last would hang on how busy the session is.
+        if now < self.looked + self.pace() {
+            return;
+        }
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
+            self.looked = now;
             let over =
                 limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
             self.over = if over { self.over + 1 } else { 0 };
