@@ -342,7 +342,10 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     let create = home.create_with(|layer| layer.memory("64m").unwrap());
     let session = home.sessions.create(create).await.unwrap();
     let hog = "tail /dev/zero";
+    let bystander = session.exec(Exec::new(["sh", "-c", "read line; exit 1"]).stdin(true)).await.unwrap();
     let output = sh(&session, hog).await;
+    bystander.close_stdin().await.unwrap();
+    assert_eq!(bystander.output().await.outcome.reason, None);
     assert_ne!(output.exit_code(), Some(0));
     let report = session.report().await.unwrap();
     let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitMemory).unwrap();

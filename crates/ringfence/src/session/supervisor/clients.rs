@@ -414,6 +414,9 @@ impl Supervisor {
         execution.terminal = request.terminal.is_some();
         execution.input.wanted = request.stdin;
         execution.kills_before = self.kills;
+        for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
+            (other.alone, execution.alone) = (false, false);
+        }
         self.record(&mut execution, &request, &ask.env, place.0)?;
         execution.stream = self.open(To::Execution(id), &Request::Exec(request)).inspect_err(|refusal| {
             if let Refusal::Failed { step, errno } = *refusal {

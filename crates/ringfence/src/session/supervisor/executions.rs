@@ -51,6 +51,8 @@ pub struct Execution {
     pub reason: Option<Reason>,
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
+    /// No other execution ran at any time while it did.
+    pub alone: bool,
     pub finished: Option<Finished>,
     /// Its record until it has ended, and the id of it.
     pub ticket: Option<Ticket>,
@@ -118,6 +120,7 @@ impl Execution {
             clock: Clock::Runs(None),
             reason: None,
             kills_before: 0,
+            alone: true,
             finished: None,
             ticket: None,
             record: None,

@@ -142,8 +142,8 @@ impl Supervisor {
             Reply::Exited(exited) if execution.begun => {
                 let duration = execution.started.elapsed();
                 // The kernel's count, off the way of a command that did well.
-                let kills_before = execution.kills_before;
-                let killed = exited.status != 0 && self.kills_now() > kills_before;
+                let (kills_before, alone) = (execution.kills_before, execution.alone);
+                let killed = may_be_killed(exited.status, alone) && self.kills_now() > kills_before;
                 self.look_at_kills = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(
@@ -174,6 +174,39 @@ impl Supervisor {
     }
 }
 
+/// Whether a kill in the box since a command began can be why it ended like this. Others that ran meanwhile may have been
+/// meant, unless its own end says that it was one (137: a shell's child was).
+fn may_be_killed(status: i32, alone: bool) -> bool {
+    let killed = if libc::WIFSIGNALED(status) {
+        libc::WTERMSIG(status) == libc::SIGKILL
+    } else {
+        libc::WEXITSTATUS(status) == 128 + libc::SIGKILL
+    };
+    killed || (alone && status != 0)
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_killed;
+
+    #[test]
+    fn a_kill_is_not_anybodys() {
+        let exited = |code: i32| code << 8;
+        for (status, alone, expected) in [
+            (0, true, false),
+            (0, false, false),
+            (exited(1), true, true),
+            (exited(1), false, false),
+            (exited(137), false, true),
+            (libc::SIGKILL, false, true),
+            (libc::SIGTERM, false, false),
+            (libc::SIGTERM, true, true),
+        ] {
+            assert_eq!(may_be_killed(status, alone), expected, "{status:#x} {alone}");
+        }
+    }
 }
