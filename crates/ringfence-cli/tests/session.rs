@@ -358,6 +358,33 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
 }
 
 #[tokio::test]
+async fn processor_time_of_a_command_and_all_that_descends_from_it() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.cpu_time("1s").unwrap())).await.unwrap();
+    // No process of these comes near the limit by itself.
+    let spin = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done";
+    let output = sh(&session, &format!("while :; do sh -c '{spin}'; done")).await;
+    assert_eq!(output.outcome.reason, Some(Reason::CpuTime), "{output:?}");
+    // The next one has its own.
+    let output = sh(&session, &format!("{spin}; echo usable")).await;
+    assert_eq!((text(&output.stdout), output.outcome.reason), ("usable\n", None));
+}
+
+#[tokio::test]
+async fn too_many_processes_are_told_where_they_are_counted() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.pids("12").unwrap())).await.unwrap();
+    let report = session.report().await.unwrap();
+    let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitProcesses).unwrap();
+    let output = sh(&session, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do sleep 2 & done; wait").await;
+    assert_ne!(output.exit_code(), Some(0), "{output:?}");
+    if kept.state == ringfence::State::Enforced {
+        assert_eq!(output.outcome.reason, Some(Reason::Processes), "{output:?}");
+    }
+    assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
+}
+
+#[tokio::test]
 async fn what_a_command_left_in_the_background_is_counted_too() {
     let home = Home::new();
     let session = home.sessions.create(home.create_with(|layer| layer.memory("64m").unwrap())).await.unwrap();

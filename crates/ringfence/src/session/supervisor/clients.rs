@@ -413,7 +413,10 @@ impl Supervisor {
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
         execution.input.wanted = request.stdin;
-        execution.kills_before = self.kills;
+        (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
+        if limits.cpu_time.is_some() {
+            execution.time_before = self.time_used();
+        }
         for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
             (other.alone, execution.alone) = (false, false);
         }

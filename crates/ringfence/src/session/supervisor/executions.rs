@@ -51,6 +51,9 @@ pub struct Execution {
     pub reason: Option<Reason>,
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
+    /// Forks refused in the box before it began, and processor time that was used, where that is limited.
+    pub refused_before: u64,
+    pub time_before: Duration,
     /// No other execution ran at any time while it did.
     pub alone: bool,
     pub finished: Option<Finished>,
@@ -120,6 +123,8 @@ impl Execution {
             clock: Clock::Runs(None),
             reason: None,
             kills_before: 0,
+            refused_before: 0,
+            time_before: Duration::ZERO,
             alone: true,
             finished: None,
             ticket: None,
@@ -138,6 +143,16 @@ impl Execution {
         }
         self.reason.get_or_insert(reason);
         self.clock = Clock::Asked(now + GRACE);
+        true
+    }
+
+    /// It is being killed, for this reason; whether that is new.
+    pub fn end_at_once(&mut self, reason: Reason, now: Instant) -> bool {
+        if self.finished.is_some() || matches!(self.clock, Clock::Killed(_)) {
+            return false;
+        }
+        self.reason.get_or_insert(reason);
+        self.clock = Clock::Killed(now + PATIENCE);
         true
     }
 

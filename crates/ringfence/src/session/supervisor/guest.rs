@@ -142,15 +142,20 @@ impl Supervisor {
             Reply::Exited(exited) if execution.begun => {
                 let duration = execution.started.elapsed();
                 // The kernel's count, off the way of a command that did well.
-                let (kills_before, alone) = (execution.kills_before, execution.alone);
-                let killed = may_be_killed(exited.status, alone) && self.kills_now() > kills_before;
-                self.look_at_kills = true;
+                let (kills_before, refused_before) = (execution.kills_before, execution.refused_before);
+                let alone = execution.alone;
+                let reason = may_be_killed(exited.status, alone).then(|| self.counts_now()).and_then(|counts| {
+                    let (kills, refused) = counts;
+                    let too_many = (refused > refused_before && alone).then_some(Reason::Processes);
+                    if kills > kills_before { Some(Reason::Memory) } else { too_many }
+                });
+                self.look_at_counts = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(
                     id,
                     Finished {
                         status: exited.status,
-                        reason: killed.then_some(Reason::Memory),
+                        reason,
                         duration_us: micros(duration),
                         cpu_us,
                         peak_memory: exited.peak_memory,

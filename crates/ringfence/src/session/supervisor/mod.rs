@@ -32,6 +32,7 @@ use super::place::{Kept, Place};
 use crate::engines::{self, About, Engine, EngineError, Inhabited};
 use crate::records::Ticket;
 use crate::report::Report;
+use crate::supervise::Reason;
 use clients::Client;
 pub(super) use clients::address;
 use executions::{Due, Executions};
@@ -172,9 +173,10 @@ pub(super) struct Supervisor {
     waits_since: Option<(Instant, usize)>,
     /// Clients are not read, since the guest does not take what they sent.
     paused: bool,
-    /// Kills for memory so far; looked up when an execution has ended.
+    /// Kills for memory and refused forks so far; looked up when an execution has ended.
     kills: u64,
-    look_at_kills: bool,
+    refused: u64,
+    look_at_counts: bool,
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
@@ -253,7 +255,8 @@ impl Supervisor {
             waits_since: None,
             paused: false,
             kills: 0,
-            look_at_kills: false,
+            refused: 0,
+            look_at_counts: false,
             killed: 0,
             over: 0,
             looked: now,
@@ -304,7 +307,7 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
-        let look = self.watches().then(|| self.looked + self.pace());
+        let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
         let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
@@ -318,6 +321,17 @@ impl Supervisor {
     /// Whether the tree is counted from here, since no control group does.
     fn watches(&self) -> bool {
         self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
+    }
+
+    /// Whether the processor time of commands is counted: each process has its own limit, the tree has none.
+    fn counts_time(&self) -> bool {
+        self.plan.limits.cpu_time.is_some() && self.executions.running().next().is_some()
+    }
+
+    /// Processor time of the box so far. Without a control group, what ended unseen is missing.
+    pub(super) fn time_used(&self) -> Duration {
+        let Some(running) = &self.running else { return Duration::ZERO };
+        running.usage().cpu.unwrap_or_else(|| limits::census(running.pid()).cpu)
     }
 
     /// How long it is from one count of the tree to the next.
@@ -351,6 +365,7 @@ impl Supervisor {
         if now < self.looked + self.pace() {
             return;
         }
+        self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
             self.looked = now;
             let over =
@@ -366,15 +381,29 @@ impl Supervisor {
         }
     }
 
-    /// Kills for memory so far.
-    fn kills_now(&self) -> u64 {
-        self.killed + self.running.as_ref().map_or(0, |running| running.usage().killed_for_memory)
+    /// Ends commands that used up their processor time. What runs at the same time is counted together.
+    fn look_at_time(&mut self, now: Instant) {
+        let Some(limit) = self.plan.limits.cpu_time.filter(|_| self.counts_time()) else { return };
+        self.looked = now;
+        let used = self.time_used();
+        let spent = |e: &&mut executions::Execution| used.saturating_sub(e.time_before) >= limit;
+        let all = self.executions.all.values_mut().filter(spent);
+        let ended: Vec<u64> = all.filter_map(|e| e.end_at_once(Reason::CpuTime, now).then_some(e.id)).collect();
+        for id in ended {
+            self.signal(id, libc::SIGKILL, true);
+        }
+    }
+
+    /// Kills for memory and refused forks so far.
+    fn counts_now(&self) -> (u64, u64) {
+        let usage = self.running.as_ref().map(Inhabited::usage).unwrap_or_default();
+        (self.killed + usage.killed_for_memory, usage.refused_processes)
     }
 
     /// What nobody waits for.
     fn after_flush(&mut self) {
-        if std::mem::take(&mut self.look_at_kills) {
-            self.kills = self.kills_now();
+        if std::mem::take(&mut self.look_at_counts) {
+            (self.kills, self.refused) = self.counts_now();
         }
         self.record_ends();
     }
