@@ -358,6 +358,18 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
 }
 
 #[tokio::test]
+async fn looking_at_it_does_not_keep_it() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create().idle(Some(Duration::from_secs(1)))).await.unwrap();
+    let start = Instant::now();
+    while session.info().await.is_ok() && session.executions().await.is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(15), "it lives on");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(home.sessions.info(session.id()).await.unwrap().state, State::Ended(End::Idle));
+}
+
+#[tokio::test]
 async fn processor_time_of_a_command_and_all_that_descends_from_it() {
     let home = Home::new();
     let session = home.sessions.create(home.create_with(|layer| layer.cpu_time("1s").unwrap())).await.unwrap();

@@ -155,7 +155,6 @@ impl Supervisor {
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
                 let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
-                self.used = Instant::now();
                 let handled = self.client_frames(token, &mut decoder);
                 match self.clients.get_mut(&token) {
                     Some(client) if handled.is_ok() => client.wire.decoder = decoder,
@@ -205,12 +204,19 @@ impl Supervisor {
             }
             client.highest = frame.stream;
             let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
+            // Looking at a session, again and again, does not keep it.
+            if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::Stop) {
+                self.used = Instant::now();
+            }
             self.ask(place, ask);
             return Ok(());
         }
         let Some(stream) = client.streams.get_mut(&frame.stream) else {
             return if frame.stream <= client.highest { Ok(()) } else { Err(Unruly) };
         };
+        if matches!(frame.kind, Kind::Data(_) | Kind::Input) {
+            self.used = Instant::now();
+        }
         match (frame.kind, &mut *stream) {
             (Kind::Close, _) => {
                 if let Some(stream) = client.streams.remove(&frame.stream) {
