@@ -101,7 +101,12 @@ impl Supervisor {
                 let reply = frame.message::<Reply>().map_err(|_| Unruly)?;
                 match to {
                     To::Execution(id) => self.execution_reply(id, reply)?,
-                    To::Client(place) => self.reply(frame.stream, place, reply),
+                    To::Client(place) => {
+                        if matches!(reply, Reply::Started { .. }) {
+                            stream.takes = stream.takes_started.take().or(stream.takes);
+                        }
+                        self.reply(frame.stream, place, reply);
+                    }
                 }
             }
             _ => return Err(Unruly),

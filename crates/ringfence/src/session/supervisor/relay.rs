@@ -21,6 +21,8 @@ pub struct Stream {
     pub granted: [u32; 2],
     /// What it takes on `In`, where a client's bytes are passed on as they come; `None` when it takes none, or no more.
     pub takes: Option<u32>,
+    /// What it takes on `In` once it has started: a connection has nowhere to put what comes before.
+    pub takes_started: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +33,9 @@ pub enum To {
 
 impl Stream {
     pub fn new(to: To, request: &Request) -> Stream {
-        let takes = matches!(request, Request::Write(_) | Request::Connect { .. }).then_some(WINDOW);
-        Stream { to, granted: [WINDOW; 2], takes }
+        let takes = matches!(request, Request::Write(_)).then_some(WINDOW);
+        let takes_started = matches!(request, Request::Connect { .. }).then_some(WINDOW);
+        Stream { to, granted: [WINDOW; 2], takes, takes_started }
     }
 }
 

@@ -299,3 +299,36 @@ fn an_execution_is_not_forgotten_before_its_end_is_recorded() {
     executions.trim();
     assert_eq!((executions.all.len(), executions.all.contains_key(&0)), (64, false));
 }
+
+#[tokio::test]
+async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let mut data = 0;
+        while let Some((stream, kind, _)) = guest.next() {
+            match kind {
+                // The second one stands.
+                Kind::Open if stream == 2 => guest.reply(stream, &Reply::Started { pid: 0 }),
+                Kind::Data(Channel::In) => data += 1,
+                _ => {}
+            }
+        }
+        data
+    });
+    let connect = super::super::protocol::Ask::Guest(Request::Connect { port: 80 });
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 1, Kind::Open, &connect).unwrap();
+    frame::put(&mut bytes, 1, Kind::Data(Channel::In), b"x");
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.write_all(&bytes).unwrap();
+    client.read_to_end(&mut Vec::new()).expect("the end of the connection");
+
+    let session = stage.session().await;
+    let mut port = in_time(session.connect(80)).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut port, b"hello").await.unwrap();
+    // Answered behind it.
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    assert_eq!(guest.join().unwrap(), 1);
+}
