@@ -9,7 +9,11 @@ use ringfence_policy::plan::{Mount, Plan, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
+use super::place::is_name;
 use super::supervisor::Start;
+
+/// A file is never longer.
+const LARGEST: u64 = 4 << 20;
 
 /// Where they are kept.
 #[derive(Debug, Clone)]
@@ -41,7 +45,7 @@ impl Homes {
         Homes(dir.to_path_buf())
     }
 
-    /// Names were checked when the session got its own.
+    /// The name was checked.
     fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -60,16 +64,55 @@ impl Homes {
 
     /// `None` also where another version wrote it: the session is made anew then, and its home is still there.
     pub fn find(&self, name: &str) -> Option<Home> {
-        let bytes = fs::read(self.path(name)).ok()?;
+        if !is_name(name) {
+            return None;
+        }
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(self.path(name)).ok()?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
         postcard::from_bytes::<Home>(&bytes).ok().filter(|home| home.version == env!("CARGO_PKG_VERSION"))
     }
 
     /// That it is gone already is what is wanted.
     pub fn forget(&self, name: &str) -> Result<(), SessionError> {
+        if !is_name(name) {
+            return Err(SessionError::BadName(name.to_owned()));
+        }
         let path = self.path(name);
         match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SessionError::Directory { path, source }),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_are_looked_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let homes = Homes::new(&dir.path().join("homes"));
+        fs::create_dir(dir.path().join("homes")).unwrap();
+        fs::write(dir.path().join("outside"), "").unwrap();
+        // Without an end, and without a beginning: neither is read.
+        assert!(homes.find("/dev/zero").is_none());
+        let pipe = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("homes/pipe"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        );
+        pipe.unwrap();
+        assert!(homes.find("pipe").is_none());
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("homes/link")).unwrap();
+        assert!(homes.find("link").is_none());
+        assert!(matches!(homes.forget("../outside"), Err(SessionError::BadName(_))));
+        assert!(dir.path().join("outside").exists());
+        homes.forget("pipe").unwrap();
+        assert!(!dir.path().join("homes/pipe").exists());
     }
 }
