@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Mount, Plan, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +27,11 @@ pub(super) struct Home {
     version: String,
     /// Hash of all that its box is made from.
     pub hash: String,
-    pub start: Start,
+    start: Start,
 }
+
+/// Variables that say where the home is. The rest of the environment may hold secrets, and is not written down.
+const KEPT: [&str; 2] = ["DOCKER_HOST", "CONTAINER_HOST"];
 
 /// Whether the home of a box outlives it.
 pub(super) fn has_home(plan: &Plan) -> bool {
@@ -35,8 +39,23 @@ pub(super) fn has_home(plan: &Plan) -> bool {
 }
 
 impl Home {
-    pub fn new(hash: String, start: Start) -> Home {
+    pub fn new(hash: String, start: &Start) -> Home {
+        let mut start = start.clone();
+        start.facts.env.retain(|name, _| KEPT.iter().any(|kept| name == kept));
         Home { version: env!("CARGO_PKG_VERSION").to_owned(), hash, start }
+    }
+
+    /// Facts as they were, as far as they were kept.
+    pub fn facts(&self) -> &Facts {
+        &self.start.facts
+    }
+
+    /// What its session is made from now: facts of today, and the daemon that has its home.
+    pub fn start_now(self) -> Result<Start, SessionError> {
+        let mut facts = crate::facts::gather()?;
+        facts.env.retain(|name, _| KEPT.iter().all(|kept| name != kept));
+        facts.env.extend(self.start.facts.env);
+        Ok(Start { facts, ..self.start })
     }
 }
 
@@ -60,6 +79,12 @@ impl Homes {
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial).map_err(failed)?;
         io::Write::write_all(&mut file, &bytes).and_then(|()| fs::rename(&partial, &path)).map_err(failed)
+    }
+
+    /// Keeps it; what was kept before.
+    pub fn replace(&self, name: &str, home: &Home) -> Result<Option<Home>, SessionError> {
+        let before = self.find(name);
+        self.keep(name, home).map(|()| before)
     }
 
     /// `None` also where another version wrote it: the session is made anew then, and its home is still there.

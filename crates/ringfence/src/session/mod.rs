@@ -185,7 +185,7 @@ impl Sessions {
             let (homes, name) = (Homes::new(&self.homes), id_or_name.to_owned());
             let Some(home) = blocking(move || Ok(homes.find(&name))).await? else { return Err(ended) };
             let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
-            match blocking(move || start_in(&place, &program, Some(&name), home.start)).await {
+            match blocking(move || start_in(&place, &program, Some(&name), home.start_now()?, None)).await {
                 Ok(id) => return self.connect(&id).await,
                 // Somebody else starts it in this moment.
                 Err(SessionError::NameTaken(_)) if tries < 100 => {
@@ -250,7 +250,7 @@ impl Sessions {
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
             let Some(home) = homes.find(&name) else { return Err(SessionError::NotFound(name)) };
-            engines::docker::container::remove_home(&home.start.facts, &dir, &name)?;
+            engines::docker::container::remove_home(home.facts(), &dir, &name)?;
             homes.forget(&name)
         })
         .await
@@ -417,32 +417,41 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();
-        return start_in(place, program, name.as_deref(), start);
+        return start_in(place, program, name.as_deref(), start, None);
     };
-    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, start);
-    let id = start_in(place, program, Some(&name), home.start.clone())?;
-    // Kept once it stands: what cannot be made is not tried again by itself.
-    homes.keep(&name, &home)?;
-    Ok(id)
+    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, &start);
+    start_in(place, program, Some(&name), start, Some((homes, &home)))
 }
 
-/// Takes a place for a session, and starts its supervisor. Its id.
+/// Takes a place for a session, and starts its supervisor. Its id. How one with a home is made is kept before it stands, so
+/// that no home is without it, and put back when it does not: what cannot be made is not tried again by itself.
 fn start_in(
     place: &Place,
     program: &Path,
     name: Option<&str>,
     mut start: supervisor::Start,
+    home: Option<(&Homes, &Home)>,
 ) -> Result<String, SessionError> {
     let place::Fresh { id, lock } = place.make(name)?;
     start.id = id.clone();
     start.dir = place.dir().to_path_buf();
-    match start::start(program, &start, lock) {
-        Ok(()) => Ok(id),
-        Err(error) => {
-            place.unmake(&id);
-            Err(error)
-        }
-    }
+    let kept = match (home, name) {
+        (Some((homes, home)), Some(name)) => homes.replace(name, home).map(|before| Some((homes, name, before))),
+        _ => Ok(None),
+    };
+    let started = kept.and_then(|kept| {
+        start::start(program, &start, lock).inspect_err(|_| {
+            if let Some((homes, name, before)) = kept {
+                // That it does not stand is what is said.
+                let _ = match before {
+                    Some(before) => homes.keep(name, &before),
+                    None => homes.forget(name),
+                };
+            }
+        })
+    });
+    started.inspect_err(|_| place.unmake(&id))?;
+    Ok(id)
 }
 
 /// A live session. Cheap to clone; all clones share one connection.

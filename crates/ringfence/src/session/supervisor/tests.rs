@@ -75,15 +75,28 @@ fn with_guest<T: Send + 'static>(
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let fresh = place.make(None).unwrap();
+    let start = Start { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let (id, lock) = (fresh.id, fresh.lock);
+    let thread = std::thread::spawn(move || {
+        let _lock = lock;
+        Supervisor::own(start, None, ours.into()).unwrap().run().unwrap();
+    });
+    let sessions = Sessions::new(place.dir(), "/nonexistent");
+    let stage = Stage { _dir: dir, sessions, id, place, thread };
+    (stage, std::thread::spawn(move || play(guest)))
+}
+
+/// What a session in this directory is made from.
+fn start(dir: &std::path::Path, place: &Place) -> Start {
     let facts = crate::facts::gather().unwrap();
     let mut layer = Layer::flags();
     layer.profile("shell");
-    let project = dir.path().join("project");
+    let project = dir.join("project");
     std::fs::create_dir(&project).unwrap();
     let policy = resolve(Inputs::new(project.canonicalize().unwrap(), facts.home.clone(), layer)).unwrap().policy;
-    let start = Start {
+    Start {
         dir: place.dir().to_path_buf(),
-        id: fresh.id.clone(),
+        id: String::new(),
         name: None,
         profile: "shell".to_owned(),
         workdir: policy.workdir.clone(),
@@ -94,15 +107,7 @@ fn with_guest<T: Send + 'static>(
         idle: None,
         life: None,
         records: None,
-    };
-    let (id, lock) = (fresh.id, fresh.lock);
-    let thread = std::thread::spawn(move || {
-        let _lock = lock;
-        Supervisor::own(start, None, ours.into()).unwrap().run().unwrap();
-    });
-    let sessions = Sessions::new(place.dir(), "/nonexistent");
-    let stage = Stage { _dir: dir, sessions, id, place, thread };
-    (stage, std::thread::spawn(move || play(guest)))
+    }
 }
 
 struct Stage {
@@ -331,4 +336,36 @@ async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alon
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
     assert_eq!(guest.join().unwrap(), 1);
+}
+
+#[test]
+fn of_a_home_no_secret_is_kept_and_none_is_kept_of_what_does_not_stand() {
+    use super::super::homes::{Home, Homes};
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let mut start = start(dir.path(), &place);
+    start.facts.env.insert("API_TOKEN".into(), "hunter2hunter2".into());
+    start.facts.env.insert("DOCKER_HOST".into(), "unix:///elsewhere".into());
+    let homes = Homes::new(&dir.path().join("homes"));
+    homes.keep("mine", &Home::new("first".to_owned(), &start)).unwrap();
+    let bytes = std::fs::read(dir.path().join("homes/mine")).unwrap();
+    assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
+    let again = homes.find("mine").unwrap().start_now().unwrap();
+    assert_eq!(again.facts.env.get(std::ffi::OsStr::new("DOCKER_HOST")), Some(&"unix:///elsewhere".into()));
+    // Facts of today.
+    assert_eq!(again.facts.env.get(std::ffi::OsStr::new("PATH")), std::env::var_os("PATH").as_ref());
+
+    let start_in = |homes: &Homes, name: &str| {
+        let home = Home::new("second".to_owned(), &start);
+        super::super::start_in(&place, "/nonexistent".as_ref(), Some(name), start.clone(), Some((homes, &home)))
+    };
+    // What was kept before is kept again.
+    assert!(start_in(&homes, "mine").is_err());
+    assert_eq!(homes.find("mine").unwrap().hash, "first");
+    assert!(start_in(&homes, "other").is_err() && homes.find("other").is_none());
+    // What cannot be kept is not started.
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let nowhere = Homes::new(&dir.path().join("file"));
+    assert!(matches!(start_in(&nowhere, "mine"), Err(SessionError::Directory { .. })));
+    assert!(place.ids().is_empty());
 }
