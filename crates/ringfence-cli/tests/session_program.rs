@@ -62,6 +62,8 @@ fn a_day_in_the_life() {
     here.ringfence(&["session", "logs", "notes", "1"]).expect(0, "hello\n");
     here.ringfence(&["session", "extend", "notes", "--life", "2h"]).expect(0, "");
     here.ringfence(&["session", "stop", "notes"]).expect(0, "");
+    // Once more is what is wanted already.
+    here.ringfence(&["session", "stop", "notes"]).expect(0, "");
     let ended = here.exec(&["notes", "--", "true"]);
     assert_eq!(ended.code, 125);
     assert!(ended.err.contains("has ended: it was stopped"), "{}", ended.err);

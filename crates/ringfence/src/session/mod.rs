@@ -178,7 +178,7 @@ impl Sessions {
     pub async fn open(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let mut tries = 0;
         loop {
-            let ended = match self.open_live(id_or_name).await {
+            let ended = match self.live(id_or_name).await {
                 Err(error @ (SessionError::NotFound(_) | SessionError::Ended { .. })) => error,
                 result => return result,
             };
@@ -197,7 +197,8 @@ impl Sessions {
         }
     }
 
-    async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
+    /// A live session, by id or by name, and never one that must be started first.
+    pub async fn live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
         self.connect(&id).await
     }
@@ -207,7 +208,7 @@ impl Sessions {
         self.end_outdated(name, &create).await?;
         let mut tries = 0;
         loop {
-            match self.open_live(name).await {
+            match self.live(name).await {
                 Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => {}
                 result => return result,
             }
@@ -234,7 +235,7 @@ impl Sessions {
             Ok(home.hash != engines::docker::container::hash_of(&plan, &asked.facts)?)
         });
         if outdated.await?
-            && let Ok(live) = self.open_live(name).await
+            && let Ok(live) = self.live(name).await
         {
             live.stop().await?;
         }

@@ -10,7 +10,7 @@ mod show;
 use std::future::Future;
 use std::process::ExitCode;
 
-use ringfence::session::{Create, Session as Live, Sessions};
+use ringfence::session::{Create, Session as Live, SessionError, Sessions};
 
 use crate::args::{PolicyFlags, Session, SessionCreate};
 use crate::companions::let_go;
@@ -50,15 +50,20 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Show { session, json } => show::show(session, *json),
         Session::Logs(args) => show::logs(args),
         Session::Extend { session, life, idle } => within(async |sessions| {
-            sessions.open(session).await?.extend(*life, *idle).await?;
+            sessions.live(session).await?.extend(*life, *idle).await?;
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            sessions.open(session).await?.stop().await?;
+            match sessions.live(session).await {
+                Ok(live) => live.stop().await?,
+                // As it was wanted.
+                Err(SessionError::Ended { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: Some(id) } => within(async |sessions| {
-            let mut execution = sessions.open(session).await?.attach(id).await?;
+            let mut execution = sessions.live(session).await?.attach(id).await?;
             execution.stop().await?;
             while execution.next().await.is_some() {}
             Ok(ExitCode::SUCCESS)

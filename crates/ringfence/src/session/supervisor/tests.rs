@@ -369,3 +369,15 @@ fn of_a_home_no_secret_is_kept_and_none_is_kept_of_what_does_not_stand() {
     assert!(matches!(start_in(&nowhere, "mine"), Err(SessionError::Directory { .. })));
     assert!(place.ids().is_empty());
 }
+
+#[tokio::test]
+async fn only_open_starts_a_session_with_a_home_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let homes = dir.path().join("homes");
+    let home = super::super::homes::Home::new(String::new(), &start(dir.path(), &place));
+    super::super::homes::Homes::new(&homes).keep("mine", &home).unwrap();
+    let sessions = Sessions::new(place.dir(), "/nonexistent").homes(&homes);
+    assert!(matches!(sessions.live("mine").await, Err(SessionError::NotFound(_))));
+    assert!(!matches!(sessions.open("mine").await, Ok(_) | Err(SessionError::NotFound(_))));
+}
