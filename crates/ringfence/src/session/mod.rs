@@ -270,6 +270,11 @@ impl Sessions {
             if all.iter().any(|info| info.id == id) {
                 continue;
             }
+            // It has just ended, or is being made: then it is none yet, and may not be for a while.
+            if !self.place().socket(&id).exists() {
+                all.extend(self.place().kept(&id).map(|kept| kept.info));
+                continue;
+            }
             match self.info(&id).await {
                 Ok(info) => all.push(info),
                 // It ended or was removed while we looked.
@@ -305,9 +310,10 @@ impl Sessions {
         kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
     }
 
-    /// Ends a session if it lives, and forgets it.
+    /// Ends a session if it lives, and forgets it. One that is being made is waited for.
     pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
         let id = self.place().resolve(id_or_name)?;
+        let until = std::time::Instant::now() + MAKING;
         loop {
             let (place, gone) = (self.place(), id.clone());
             if blocking(move || place.remove(&gone)).await? {
@@ -315,7 +321,7 @@ impl Sessions {
             }
             match self.connect(&id).await {
                 Ok(session) => session.stop().await?,
-                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {}
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) if std::time::Instant::now() < until => {}
                 Err(error) => return Err(error),
             }
         }

@@ -381,3 +381,20 @@ async fn only_open_starts_a_session_with_a_home_again() {
     assert!(matches!(sessions.live("mine").await, Err(SessionError::NotFound(_))));
     assert!(!matches!(sessions.open("mine").await, Ok(_) | Err(SessionError::NotFound(_))));
 }
+
+#[tokio::test]
+async fn a_session_that_is_being_made_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let making = place.make(Some("slow")).unwrap();
+    let sessions = Sessions::new(place.dir(), "/nonexistent");
+    let start = Instant::now();
+    assert_eq!(sessions.list().await.unwrap(), []);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Given up after the time that making one may take.
+    let removed = tokio::time::timeout(Duration::from_secs(40), sessions.remove("slow")).await.expect("an end");
+    assert!(matches!(removed, Err(SessionError::NotFound(_))));
+    drop(making.lock);
+    sessions.remove("slow").await.unwrap();
+    assert!(place.ids().is_empty());
+}
