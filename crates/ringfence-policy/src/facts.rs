@@ -26,6 +26,7 @@ pub struct Facts {
     #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
     /// Where Ringfence lists its living boxes, which none of them may see.
+    #[serde(with = "wire::path")]
     pub registry: PathBuf,
     /// The ringfence program itself, for guards inside the box.
     #[serde(with = "wire::path")]

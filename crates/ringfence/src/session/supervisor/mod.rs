@@ -42,12 +42,12 @@ use wire::Wire;
 /// What a session is made from, as its creator planned it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
-    #[serde(with = "bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub dir: PathBuf,
     pub id: String,
     pub name: Option<String>,
     pub profile: String,
-    #[serde(with = "bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub workdir: PathBuf,
     pub engine: Engine,
     pub plan: Plan,
@@ -58,21 +58,6 @@ pub struct Start {
     pub records: Option<record::Wanted>,
 }
 
-mod bytes_of_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(path.as_os_str().as_bytes())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-        Vec::<u8>::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
-    }
-}
 
 /// What the creator hears.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

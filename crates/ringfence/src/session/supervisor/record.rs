@@ -18,7 +18,7 @@ use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen};
 /// What is to be recorded, and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Wanted {
-    #[serde(with = "super::bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub dir: PathBuf,
     pub policy: ringfence_policy::records::Records,
     /// Nothing runs without a record.

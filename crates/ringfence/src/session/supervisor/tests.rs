@@ -398,3 +398,15 @@ async fn a_session_that_is_being_made_holds_nobody_up() {
     sessions.remove("slow").await.unwrap();
     assert!(place.ids().is_empty());
 }
+
+#[test]
+fn every_path_of_a_start_may_be_any_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut start = start(dir.path(), &Place::new(&dir.path().join("sessions")));
+    let odd = || PathBuf::from(std::ffi::OsStr::from_bytes(b"/odd/\xff"));
+    (start.dir, start.workdir, start.facts.registry, start.plan.workdir) = (odd(), odd(), odd(), odd());
+    start.plan.owner = Some(ringfence_policy::plan::Owner { at: odd(), uid: 1, gid: 1 });
+    let again: Start = postcard::from_bytes(&postcard::to_allocvec(&start).unwrap()).unwrap();
+    assert_eq!((again.plan, again.facts), (start.plan, start.facts));
+}
