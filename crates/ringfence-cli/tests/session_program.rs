@@ -216,6 +216,23 @@ fn what_cannot_be_recorded_is_said() {
 }
 
 #[test]
+fn what_was_planted_where_a_copy_goes_is_not_used() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--", "sh", "-c", "echo new > file; echo kept > other; mkdir out"]).expect(0, "");
+    for plant in ["ln other out/.ringfence-$$", "mkfifo out/.ringfence-$$"] {
+        let script = format!("{plant}; exec \"$0\" session cp {id}:/workspace/file out/file");
+        let mut command = std::process::Command::new("timeout");
+        command.args(["20", "sh", "-c", &script, support::program()]).current_dir(&here.0.project);
+        here.0.environment(&mut command);
+        let done = Done::new(command.output().unwrap());
+        assert_eq!(done.code, 0, "{plant}: {}", done.err);
+        let read = |name: &str| std::fs::read_to_string(here.0.project.join(name)).unwrap();
+        assert_eq!((read("out/file").as_str(), read("other").as_str()), ("new\n", "kept\n"), "{plant}");
+    }
+}
+
+#[test]
 fn nobody_else_can_use_it() {
     if !support::is_root() {
         return;
