@@ -40,8 +40,9 @@ impl Default for WriteOptions {
     }
 }
 
-/// Most entries of one list.
+/// Most entries of one list, and bytes of their names.
 const MOST_ENTRIES: usize = 1_000_000;
+const MOST_NAMES: usize = 64 << 20;
 
 /// A stream that a request about a path opened.
 #[derive(Debug)]
@@ -74,11 +75,17 @@ impl Asked {
 
     /// Waits for the end; the entries that came before it.
     async fn done(&mut self) -> Result<(Vec<Entry>, u64), SessionError> {
-        let mut entries = Vec::new();
+        let (mut entries, mut names) = (Vec::new(), 0);
         loop {
             match self.next().await? {
                 Incoming::Answer(Answer::Guest(Reply::Done { bytes })) => return Ok((entries, bytes)),
                 Incoming::Answer(Answer::Guest(Reply::Entries(more))) if entries.len() < MOST_ENTRIES => {
+                    let name = |entry: &Entry| entry.path.len() + entry.target.as_ref().map_or(0, Vec::len);
+                    names += more.iter().map(name).sum::<usize>();
+                    if names > MOST_NAMES {
+                        let (path, limit) = (self.path.clone(), MOST_NAMES as u64);
+                        return Err(SessionError::TooLong { path, limit });
+                    }
                     entries.extend(more);
                 }
                 Incoming::Answer(_) => return Err(unexpected()),

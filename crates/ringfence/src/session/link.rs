@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::SessionError;
-use super::protocol::{Answer, Ask, Hello, VERSION};
+use super::protocol::{Answer, Ask, Hello, Refusal, VERSION};
 use super::supervisor::address;
 
 /// What comes on a stream. Its end without a last answer: the supervisor is gone.
@@ -59,9 +59,16 @@ struct Streams {
     foreign: bool,
 }
 
+/// Answers that wait for whoever asked, and take so much, end their stream: unlike data they come without a grant.
+const MOST_WAITING: usize = 16 << 20;
+/// Above this the reader of a stream gets its turn before more is read.
+const SOME_WAITING: usize = 1 << 20;
+
 #[derive(Debug)]
 struct Entry {
-    incoming: mpsc::UnboundedSender<Incoming>,
+    /// With what each takes of `MOST_WAITING`.
+    incoming: mpsc::UnboundedSender<(Incoming, usize)>,
+    waiting: Arc<AtomicUsize>,
     /// What may be sent on `In`.
     window: Arc<Semaphore>,
 }
@@ -131,6 +138,7 @@ impl Link {
     pub fn open(&self, ask: &Ask) -> Result<Stream, SessionError> {
         let (sender, incoming) = mpsc::unbounded_channel();
         let window = Arc::new(Semaphore::new(WINDOW as usize));
+        let waiting = Arc::new(AtomicUsize::new(0));
         let number = {
             let mut streams = locked(&self.shared.streams);
             if streams.closed {
@@ -139,7 +147,8 @@ impl Link {
             }
             // Under the lock, so that numbers reach the supervisor in rising order.
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            streams.open.insert(number, Entry { incoming: sender, window: Arc::clone(&window) });
+            let entry = Entry { incoming: sender, waiting: Arc::clone(&waiting), window: Arc::clone(&window) };
+            streams.open.insert(number, entry);
             let mut bytes = Vec::with_capacity(256);
             if let Err(error) = frame::put_message(&mut bytes, number, Kind::Open, ask) {
                 streams.open.remove(&number);
@@ -149,7 +158,7 @@ impl Link {
             number
         };
         let sender = Sender { link: self.clone(), number, window };
-        Ok(Stream { sender, incoming, owed: [0; 2], done: false })
+        Ok(Stream { sender, incoming, waiting, owed: [0; 2], done: false })
     }
 
     /// Asks for one answer.
@@ -243,8 +252,10 @@ impl Shared {
                 Ok(0) => return,
                 Ok(n) => {
                     decoder.feed(&buffer[..n]);
-                    if self.frames(&mut decoder).is_err() {
-                        return;
+                    match self.frames(&mut decoder) {
+                        Ok(most) if most > SOME_WAITING => tokio::task::yield_now().await,
+                        Ok(_) => {}
+                        Err(_) => return,
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -253,8 +264,10 @@ impl Shared {
         }
     }
 
-    fn frames(&self, decoder: &mut Decoder) -> Result<(), FrameError> {
+    /// Hands frames to their streams; the most that waits in one of them.
+    fn frames(&self, decoder: &mut Decoder) -> Result<usize, FrameError> {
         let mut streams = locked(&self.streams);
+        let mut most = 0;
         while let Some(frame) = decoder.next_frame()? {
             if frame.stream == 0 && frame.kind == Kind::Reply {
                 match frame.message::<Hello>() {
@@ -269,11 +282,19 @@ impl Shared {
             // Late for a stream that was closed here.
             let Some(entry) = streams.open.get(&frame.stream) else { continue };
             let last = deliver(entry, &frame)?;
-            if last {
+            let waits = entry.waiting.load(Ordering::Relaxed);
+            most = most.max(waits);
+            if !last && waits > MOST_WAITING {
+                let _ = entry.incoming.send((Incoming::Answer(Answer::Refused(Refusal::TooMany)), 0));
+                let mut close = Vec::new();
+                frame::put(&mut close, frame.stream, Kind::Close, &[]);
+                self.send(&close);
+            }
+            if last || waits > MOST_WAITING {
                 streams.open.remove(&frame.stream);
             }
         }
-        Ok(())
+        Ok(most)
     }
 }
 
@@ -283,8 +304,10 @@ fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
         Kind::Reply => {
             let answer = frame.message::<Answer>()?;
             let last = is_last(&answer);
+            let takes = frame.payload.len() + size_of::<Incoming>();
+            entry.waiting.fetch_add(takes, Ordering::Relaxed);
             // A stream that was dropped has nobody to tell.
-            let _ = entry.incoming.send(Incoming::Answer(answer));
+            let _ = entry.incoming.send((Incoming::Answer(answer), takes));
             return Ok(last);
         }
         Kind::Data(channel) => Incoming::Data(channel, Bytes::copy_from_slice(frame.payload)),
@@ -295,7 +318,7 @@ fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
         }
         _ => return Err(FrameError::Malformed { what: "kind of frame" }),
     };
-    let _ = entry.incoming.send(incoming);
+    let _ = entry.incoming.send((incoming, 0));
     Ok(false)
 }
 
@@ -362,7 +385,9 @@ impl Sender {
 #[derive(Debug)]
 pub struct Stream {
     pub sender: Sender,
-    incoming: mpsc::UnboundedReceiver<Incoming>,
+    incoming: mpsc::UnboundedReceiver<(Incoming, usize)>,
+    /// What the answers in it take.
+    waiting: Arc<AtomicUsize>,
     /// Taken and not granted again yet.
     owed: [u32; 2],
     done: bool,
@@ -379,7 +404,11 @@ impl Stream {
         self.incoming.poll_recv(context).map(|incoming| self.took(incoming))
     }
 
-    fn took(&mut self, incoming: Option<Incoming>) -> Option<Incoming> {
+    fn took(&mut self, incoming: Option<(Incoming, usize)>) -> Option<Incoming> {
+        let incoming = incoming.map(|(incoming, takes)| {
+            self.waiting.fetch_sub(takes, Ordering::Relaxed);
+            incoming
+        });
         match &incoming {
             None => self.done = true,
             Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,

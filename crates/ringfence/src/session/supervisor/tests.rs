@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{self, Channel, Decoder, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Exited, Hello, Input, Reply, Request};
+use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello, Input, Reply, Request};
 use ringfence_policy::{Inputs, Layer, resolve};
+use rustix::net::RecvFlags;
 
 use super::super::place::Place;
 use super::super::{Event, Exec, Session, SessionError, Sessions};
@@ -409,4 +410,69 @@ fn every_path_of_a_start_may_be_any_bytes() {
     start.plan.owner = Some(ringfence_policy::plan::Owner { at: odd(), uid: 1, gid: 1 });
     let again: Start = postcard::from_bytes(&postcard::to_allocvec(&start).unwrap()).unwrap();
     assert_eq!((again.plan, again.facts), (start.plan, start.facts));
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_take_bounded_memory() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stage, guest) = with_guest(move |mut guest| {
+        let (watch, ..) = guest.next().unwrap();
+        guest.reply(watch, &Reply::Started { pid: 0 });
+        let changed = Changed { path: vec![b'x'; 60_000], change: Change::Written };
+        let mut sent = 0;
+        // Until the client has had enough; not so fast that the supervisor has.
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        while sent < 1000 && rustix::net::recv(&guest.socket, &mut [0u8], look).is_err() {
+            guest.reply(watch, &Reply::Changed(changed.clone()));
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        tell.send(()).unwrap();
+        while guest.next().is_some() {}
+        sent
+    });
+    let session = stage.session().await;
+    let mut changes = in_time(session.files().watch("/", true)).await.unwrap();
+    // The connection is read all the while.
+    in_time(tokio::task::spawn_blocking(move || told.recv())).await.unwrap().unwrap();
+    let mut seen = 0;
+    let end = loop {
+        match in_time(changes.next()).await {
+            Ok(_) => seen += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(end, SessionError::TooMany { .. }), "{end}");
+    assert!((200..=(16 << 20) / 60_000 + 1).contains(&seen), "{seen}");
+    // The session goes on.
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert!(guest.join().unwrap() < 1000);
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_refused() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let (list, ..) = guest.next().unwrap();
+        let entry = Entry {
+            path: vec![b'x'; 60_000],
+            kind: EntryKind::File,
+            size: 0,
+            mode: 0,
+            modified: 0,
+            target: None,
+        };
+        for _ in 0..1300 {
+            guest.reply(list, &Reply::Entries(vec![entry.clone()]));
+            // Not so fast that the client is taken for one that does not read.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    let listed = tokio::time::timeout(Duration::from_secs(60), session.files().list("/", 9)).await.expect("an end");
+    assert!(matches!(listed, Err(SessionError::TooLong { .. })), "{:?}", listed.map(|all| all.len()));
+    session.stop().await.unwrap();
+    drop(stage);
+    guest.join().unwrap();
 }
