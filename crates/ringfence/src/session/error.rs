@@ -72,6 +72,11 @@ pub enum SessionError {
     TooLong { path: PathBuf, limit: u64 },
 }
 
+/// An answer to another question.
+pub(super) fn unexpected() -> SessionError {
+    SessionError::Malformed(FrameError::Malformed { what: "answer" })
+}
+
 impl Refusal {
     /// The error that a refusal is where nothing more is known.
     pub(super) fn into_error(self, id: &str) -> SessionError {

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::frame::{Channel, Kind};
 use ringfence_guest::message::{Size, Step};
 use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
 
 use super::SessionError;
+use super::error::unexpected;
 use super::link::{Incoming, Sender, Stream};
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
@@ -128,7 +129,7 @@ impl Execution {
                 Ok(Execution { id: id.to_string(), record, stream, skipped: [0; 2], started, ended: false })
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
-            Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
+            Some(_) => Err(unexpected()),
             None => Err(stream.sender.link.lost()),
         }
     }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::frame::{Channel, Kind};
 use ringfence_guest::message::{Changed, Entry, Reply, Request, Write, WriteHow};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::SessionError;
+use super::error::unexpected;
 use super::link::{Incoming, Link, Stream};
 use super::protocol::{Answer, Ask, Refusal};
 
@@ -95,9 +96,6 @@ impl Asked {
     }
 }
 
-fn unexpected() -> SessionError {
-    SessionError::Malformed(FrameError::Malformed { what: "answer" })
-}
 
 fn bytes_of(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()

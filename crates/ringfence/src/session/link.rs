@@ -323,9 +323,8 @@ fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
 }
 
 fn is_last(answer: &Answer) -> bool {
-    use ringfence_guest::message::Reply;
     match answer {
-        Answer::Guest(reply) => matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_)),
+        Answer::Guest(reply) => reply.is_last(),
         Answer::Begun { .. } | Answer::Skipped { .. } => false,
         _ => true,
     }

@@ -47,13 +47,13 @@ mod supervisor;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_guest::FrameError;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
 use ringfence_policy::{Guarantee, Policy};
 
 use crate::engines::{self, Choice};
 use crate::report::Report;
+use error::unexpected;
 use homes::{Home, Homes};
 use link::Link;
 use place::{Kept, Place};
@@ -579,9 +579,6 @@ impl Session {
     }
 }
 
-fn unexpected() -> SessionError {
-    SessionError::Malformed(FrameError::Malformed { what: "answer" })
-}
 
 /// The examples of the guide compile.
 #[cfg(doctest)]

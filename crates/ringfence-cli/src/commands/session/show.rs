@@ -121,7 +121,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
         }
         for one in &executions {
-            text += &format!("execution {}  {}  {}\n", one.id, how(one), printable(&one.command.join(" ")));
+            text += &format!("execution {}  {}  {}\n", one.id, how(one), output::one_line(&one.command.join(" ")));
         }
         text += &report::table(&kept);
         output::data(&text)?;
@@ -154,10 +154,6 @@ fn why(reason: Option<ringfence::Reason>) -> String {
     name.and_then(|name| name.as_str().map(|name| format!(" ({name})"))).unwrap_or_default()
 }
 
-/// Command lines come from agents: their control characters must not reach the terminal.
-fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
 
 pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
@@ -169,7 +165,7 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
         }
         for info in executions.iter().filter(|e| one.is_none_or(|id| id == e.id)) {
             if one.is_none() {
-                output::say(&format!("== {} {}: {}", info.id, how(info), printable(&info.command.join(" "))));
+                output::say(&format!("== {} {}: {}", info.id, how(info), output::one_line(&info.command.join(" "))));
             }
             // As much as was written until now, or until it ends.
             let all = info.stdout + info.stderr;

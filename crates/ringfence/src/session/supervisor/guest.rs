@@ -122,7 +122,7 @@ impl Supervisor {
     }
 
     fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) {
-        let last = matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_));
+        let last = reply.is_last();
         let answer = Answer::Guest(reply);
         if last {
             self.streams.remove(&stream);
