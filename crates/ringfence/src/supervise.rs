@@ -51,7 +51,6 @@ pub enum Reason {
     CpuTime,
     Memory,
     Processes,
-    Output,
     /// The user or the caller ended it.
     Cancelled,
     /// Its sandbox ended under it.

@@ -169,7 +169,6 @@ fn note(outcome: &ringfence::Outcome, asked: Option<std::time::Duration>) -> Opt
         Reason::Memory => "ended for too much memory (limit.memory)".to_owned(),
         Reason::Processes => "failed when it wanted too many processes (limit.processes)".to_owned(),
         Reason::CpuTime => "ended for too much processor time (limit.cpu)".to_owned(),
-        Reason::Output => "ended for too much output (limit.output)".to_owned(),
         Reason::Cancelled => "ended by force".to_owned(),
         Reason::Lost => "lost: the session ended under it".to_owned(),
     };
