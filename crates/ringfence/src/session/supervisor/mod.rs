@@ -463,8 +463,8 @@ impl Supervisor {
         {
             end = End::Memory;
         }
+        self.info.state = State::Ended(end);
         let mut kept = self.kept();
-        kept.info.state = State::Ended(end);
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
         // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.

@@ -10,6 +10,7 @@ use ringfence_policy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use super::super::exec::outcome;
+use super::super::info::State;
 use super::super::protocol::Refusal;
 use super::Supervisor;
 use super::executions::Execution;
@@ -98,7 +99,8 @@ impl Supervisor {
     fn has_a_gap(&mut self, trouble: &JournalError) {
         let before = self.report.clone();
         self.report.recorded(Some(trouble));
-        if self.report != before {
+        // What is kept of one that has ended says so, and stays.
+        if self.report != before && self.info.state == State::Live {
             // Whoever asks the session itself is told all the same.
             let _ = self.place.keep(&self.kept());
         }
