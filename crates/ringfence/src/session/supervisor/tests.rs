@@ -409,7 +409,7 @@ fn every_path_of_a_start_may_be_any_bytes() {
     (start.dir, start.workdir, start.facts.registry, start.plan.workdir) = (odd(), odd(), odd(), odd());
     start.plan.owner = Some(ringfence_policy::plan::Owner { at: odd(), uid: 1, gid: 1 });
     let again: Start = postcard::from_bytes(&postcard::to_allocvec(&start).unwrap()).unwrap();
-    assert_eq!((again.plan, again.facts), (start.plan, start.facts));
+    assert_eq!(format!("{again:?}"), format!("{start:?}"));
 }
 
 #[tokio::test]
