@@ -218,9 +218,18 @@ asyncio.run(main())
     async def test_several_roots(self):
         other = self.home / "other"
         other.mkdir()
+        for root in [self.project, other]:
+            subprocess.run(["git", "init", "-q", str(root)], check=True)
         async with self.client("--root", str(self.project), "--root", str(other)) as client:
             await client.call_tool("run_command", {"command": f"echo x > {other}/made; echo y > made"})
+            # Protected in each of them: what git, a shell or Ringfence would obey outside.
+            for name in [".git/hooks/post-checkout", ".vscode/tasks.json", ".ringfence.toml"]:
+                line = f"for d in . {other}; do mkdir -p $d/{os.path.dirname(name) or '.'}; echo x > $d/{name}; done"
+                await client.call_tool("run_command", {"command": line})
         self.assertTrue((other / "made").exists() and (self.project / "made").exists())
+        for root in [self.project, other]:
+            for name in [".git/hooks/post-checkout", ".vscode/tasks.json", ".ringfence.toml"]:
+                self.assertFalse((root / name).exists(), root / name)
 
     async def test_kept_sessions(self):
         async with self.client("--keep", "desk") as client:
@@ -233,6 +242,11 @@ asyncio.run(main())
             self.assertEqual(result.structured_content["stdout"], "kept\n")
             data = (await client.call_tool("command_output", {"id": job, "wait_seconds": 1})).structured_content
             self.assertEqual((data["state"], data["stdout"]), ("running", "begun\n"))
+            info = await client.call_tool("session_info", {})
+            self.assertNotIn("kept from before", said(info))
+        async with self.client("--keep", "desk", "--network") as client:
+            info = await client.call_tool("session_info", {})
+            self.assertIn("kept from before", said(info))
         self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
         self.assertEqual((self.live(), processes("31234")), ([], []))
 

@@ -198,6 +198,22 @@ class Tools(Place):
             result = await client.call_tool("read_file", {"path": "inner"})
             self.assertEqual(result.structured_content["text"], "fine")
 
+    async def test_links_are_not_written_over(self):
+        target, link = self.project / "target", self.project / "link"
+        target.write_text("old")
+        link.symlink_to("target")
+        async with self.client() as client:
+            edit = {"path": "link", "old_text": "old", "new_text": "new"}
+            for tool, arguments in [("edit_file", edit), ("write_file", {"path": "link", "content": "new"})]:
+                result = await client.call_tool(tool, arguments)
+                self.assertTrue(result.is_error and "link to `target`" in said(result), said(result))
+                self.assertTrue(link.is_symlink() and target.read_text() == "old", tool)
+            await client.call_tool("edit_file", {**edit, "path": "target"})
+            self.assertEqual(target.read_text(), "new")
+            for line in [0, 2**63, 2**64 - 1]:
+                result = await client.call_tool("read_file", {"path": "target", "from_line": line})
+                self.assertTrue(result.is_error and "from_line" in said(result), said(result))
+
     async def test_search(self):
         for path, text in {
             "src/a.rs": "fn main() {\n    needle();\n}\n",

@@ -236,7 +236,9 @@ impl From<TreeError> for Failure {
                 path.display()
             )),
             TreeError::Synthetic { .. } => failure.hint("leave the rule away: /proc and /dev are never the host's"),
-            TreeError::WorkdirExcluded { .. } | TreeError::WorkdirTooWide(_) => failure.hint(ANOTHER_DIRECTORY),
+            TreeError::WorkdirExcluded { .. } | TreeError::WorkdirTooWide(_) | TreeError::WorkdirPrivate(_) => {
+                failure.hint(ANOTHER_DIRECTORY)
+            }
             TreeError::WorkdirNotShown(_) => failure.hint("show it with --ro . or --rw ."),
             TreeError::LinkInWritable { .. } => {
                 failure.hint("a sandbox could have planted it: name what it leads to, or replace the link")

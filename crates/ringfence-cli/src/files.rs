@@ -1,5 +1,6 @@
 //! Where Ringfence keeps its own files on this host, and how they are read.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -32,6 +33,7 @@ pub enum FileError {
 /// Ringfence's own directories.
 #[derive(Debug, Clone)]
 pub struct Places {
+    home: PathBuf,
     pub config: PathBuf,
     pub state: PathBuf,
     /// Sockets and state of live sessions: gone at the next boot where the system has such a place.
@@ -57,7 +59,22 @@ impl Places {
         let state = base("XDG_STATE_HOME", ".local/state");
         let runtime = set("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).map(|dir| dir.join("ringfence"));
         let sessions = runtime.unwrap_or_else(|| state.clone()).join("sessions");
-        Places { config: base("XDG_CONFIG_HOME", ".config"), state, sessions }
+        Places { home: home.to_path_buf(), config: base("XDG_CONFIG_HOME", ".config"), state, sessions }
+    }
+
+    /// What no box may change: where Ringfence's files are in this environment, and where they are without its variables.
+    pub fn own_dirs(&self, other_homes: &[PathBuf]) -> Vec<PathBuf> {
+        let homes = other_homes.iter().chain([&self.home]);
+        let usual = homes.flat_map(|home| [home.join(".config/ringfence"), home.join(".local/state/ringfence")]);
+        distinct([self.config.clone(), self.state.clone()].into_iter().chain(usual))
+    }
+
+    /// Where sessions may be, whichever environment they were started in.
+    pub fn sessions_dirs(&self, uid: u32, other_homes: &[PathBuf]) -> Vec<PathBuf> {
+        let homes = other_homes.iter().chain([&self.home]);
+        let usual = homes.map(|home| home.join(".local/state/ringfence/sessions"));
+        let runtime = PathBuf::from(format!("/run/user/{uid}/ringfence/sessions"));
+        distinct([self.sessions.clone(), self.state.join("sessions"), runtime].into_iter().chain(usual))
     }
 
     pub fn global_file(&self) -> PathBuf {
@@ -72,6 +89,10 @@ impl Places {
     pub fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
     }
+}
+
+fn distinct(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    paths.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Whether a symbolic link in the place of a file is followed.

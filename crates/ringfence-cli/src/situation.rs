@@ -35,13 +35,14 @@ impl Situation {
         let places = Places::new(&facts);
         let workdir = workdir(flags.cwd.as_deref())?;
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
-        inputs.account_home = ringfence::facts::account_home(facts.uid).filter(|home| *home != facts.home);
+        inputs.other_homes = facts.other_homes(&inputs.workdir);
         read_files(&mut inputs, flags.config.as_deref(), &places)?;
         let records = places.records();
         inputs.records_dir = Some(records.clone());
-        inputs.own_dirs = vec![places.config, places.state];
-        inputs.sessions_dir = Some(places.sessions);
-        inputs.git_configs = git::outer_configs(&facts.home, &facts.env);
+        inputs.own_dirs = places.own_dirs(&inputs.other_homes);
+        inputs.sessions_dirs = places.sessions_dirs(facts.uid, &inputs.other_homes);
+        inputs.git = git::Outer::new(&facts.home, &facts.env);
+        inputs.other_homes.iter().for_each(|home| inputs.git.add_home(home));
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
         let resolved = layers::resolve_with(&lookup, inputs)?;
         Ok(Situation { facts, resolved, lookup, records })

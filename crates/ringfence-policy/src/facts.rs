@@ -1,9 +1,9 @@
 //! What a plan must know of this host, gathered by the library and plain data here.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,35 @@ pub struct Facts {
     /// Paths that host sockets are bound to (`/proc/net/unix`).
     #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
-    /// Where Ringfence lists its living boxes, which none of them may see.
-    #[serde(with = "wire::path")]
-    pub registry: PathBuf,
+    /// Every place where Ringfence may list its living boxes, which none of them may see.
+    #[serde(with = "wire::paths")]
+    pub registries: Vec<PathBuf>,
+    /// Whose home is where: the caller's account; all of them where the caller is root.
+    pub accounts: Vec<Account>,
     /// The ringfence program itself, for guards inside the box.
     #[serde(with = "wire::path")]
     pub program: PathBuf,
+}
+
+/// A user of this host, as `/etc/passwd` has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    pub uid: u32,
+    /// Absolute and canonical.
+    #[serde(with = "wire::path")]
+    pub home: PathBuf,
+}
+
+impl Account {
+    /// The accounts of the text of `/etc/passwd` with a wanted id, whose home is there and is not the root directory.
+    pub fn parse(passwd: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Account> {
+        passwd.split(|b| *b == b'\n').filter_map(move |line| {
+            let mut fields = line.split(|b| *b == b':');
+            let uid = std::str::from_utf8(fields.nth(2)?).ok()?.parse().ok().filter(|uid| wanted(*uid))?;
+            let home = std::fs::canonicalize(OsStr::from_bytes(fields.nth(2)?)).ok()?;
+            (home != Path::new("/")).then_some(Account { uid, home })
+        })
+    }
 }
 
 /// One line of `/proc/self/mountinfo`.
@@ -104,6 +127,18 @@ fn unescape(field: &[u8]) -> PathBuf {
 }
 
 impl Facts {
+    /// Homes besides `home` whose secrets, start-up files and configuration count for a box in this directory: that of the
+    /// caller's account where `HOME` says otherwise, that of who owns the directory, and any that the directory lies in.
+    pub fn other_homes(&self, workdir: &Path) -> Vec<PathBuf> {
+        let owner = std::fs::metadata(workdir).map_or(self.uid, |data| data.uid());
+        let counts = |a: &&Account| a.uid == self.uid || a.uid == owner || workdir.starts_with(&a.home);
+        let mut homes: Vec<PathBuf> = self.accounts.iter().filter(counts).map(|a| a.home.clone()).collect();
+        homes.retain(|home| *home != self.home);
+        homes.sort();
+        homes.dedup();
+        homes
+    }
+
     /// Whether the path lies on a mount that nobody here can write to.
     pub fn read_only(&self, path: &Path) -> bool {
         let nearest = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len());

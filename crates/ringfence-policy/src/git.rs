@@ -68,8 +68,27 @@ enum Look {
     Refused(PathBuf, Suspicion),
 }
 
-/// Configuration of git besides the repository's own, as this environment has it: system, user, and what says otherwise.
-pub fn outer_configs(home: &Path, env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> {
+/// Configuration of git besides the repository's own.
+#[derive(Debug, Clone, Default)]
+pub struct Outer {
+    files: Vec<PathBuf>,
+    /// What the environment itself says.
+    variables: Config,
+}
+
+impl Outer {
+    /// As this environment has it: system, user, and what says otherwise.
+    pub fn new(home: &Path, env: &BTreeMap<OsString, OsString>) -> Outer {
+        Outer { files: outer_files(home, env), variables: Config::of_environment(env) }
+    }
+
+    /// Another user's, whose environment nobody knows.
+    pub fn add_home(&mut self, home: &Path) {
+        self.files.extend(outer_files(home, &BTreeMap::new()));
+    }
+}
+
+fn outer_files(home: &Path, env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> {
     let variable = |name: &str| env.get(OsStr::new(name)).filter(|value| !value.is_empty()).map(PathBuf::from);
     let system = variable("GIT_CONFIG_SYSTEM").unwrap_or_else(|| PathBuf::from("/etc/gitconfig"));
     let xdg = variable("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("git/config");
@@ -109,7 +128,7 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<Path
 }
 
 /// The rules of `@git` for this working directory. `outer`: configuration besides the repository's.
-pub fn protect(workdir: &Path, home: &Path, outer: &[PathBuf]) -> (Vec<Found>, Vec<Suspicion>) {
+pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<Suspicion>) {
     let mut rules = Rules { workdir, outer, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let mut suspicions = Vec::new();
     if is_bare(workdir) {
@@ -140,7 +159,8 @@ pub fn protect(workdir: &Path, home: &Path, outer: &[PathBuf]) -> (Vec<Found>, V
 
 /// The rules that `@git-strict` adds: tags and branches other than the current one read-only.
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, outer: &[], out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
+    let mut rules =
+        Rules { workdir, outer: &Outer::default(), out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let found = match look(workdir) {
         Look::Nothing => repository_above(workdir, home),
         found => Some(found),
@@ -266,7 +286,7 @@ fn is_bare(dir: &Path) -> bool {
 
 struct Rules<'a> {
     workdir: &'a Path,
-    outer: &'a [PathBuf],
+    outer: &'a Outer,
     out: Vec<Found>,
     seen: BTreeSet<PathBuf>,
     /// Configuration files that were read.
@@ -389,7 +409,7 @@ impl Rules<'_> {
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
         let mut open = vec![common_dir.join("config"), git_dir.join("config.worktree")];
-        for file in self.outer {
+        for file in &self.outer.files {
             // Often a link into a project of dotfiles, which may be this one.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
             if real != *file && self.is_writable(&real, common_dir) {
@@ -398,11 +418,9 @@ impl Rules<'_> {
             open.push(real);
         }
         let mut seen = BTreeSet::new();
-        while let Some(file) = open.pop() {
-            if !seen.insert(file.clone()) || seen.len() > MOST_INCLUDES {
-                continue;
-            }
-            let config = self.config(file.clone());
+        // Git takes no relative include from a variable, so that it does not matter where that would begin.
+        let mut next = Some((top.join("environment"), Rc::new(self.outer.variables.clone())));
+        while let Some((file, config)) = next.take() {
             let resolve = |base: &Path, value: &str| {
                 normalise(&match value.strip_prefix("~/") {
                     Some(rest) => home.join(rest),
@@ -422,6 +440,8 @@ impl Rules<'_> {
                 }
                 open.push(path);
             }
+            let unseen = |file: &PathBuf| seen.len() < MOST_INCLUDES && seen.insert(file.clone());
+            next = std::iter::from_fn(|| open.pop()).find(unseen).map(|file| (file.clone(), self.config(file)));
         }
     }
 

@@ -43,22 +43,22 @@ pub struct Inputs {
     /// The effective working directory: absolute and canonical.
     pub workdir: PathBuf,
     pub home: PathBuf,
-    /// The home of the caller's account, where `HOME` says otherwise: its secrets stay hidden.
-    pub account_home: Option<PathBuf>,
+    /// Homes that count besides `home` ([`Facts::other_homes`](crate::facts::Facts::other_homes)).
+    pub other_homes: Vec<PathBuf>,
     /// Ringfence's own configuration and state on this host, which no box may change.
     pub own_dirs: Vec<PathBuf>,
-    /// Configuration of git besides the repository's ([`git::outer_configs`]).
-    pub git_configs: Vec<PathBuf>,
+    /// Configuration of git besides the repository's.
+    pub git: git::Outer,
     /// Where records are kept, which no box may see.
     pub records_dir: Option<PathBuf>,
-    /// Where the sockets of sessions are, which no box may see either.
-    pub sessions_dir: Option<PathBuf>,
+    /// Every place where sockets of sessions may be, which no box may see either.
+    pub sessions_dirs: Vec<PathBuf>,
 }
 
 impl Inputs {
     /// No files, only flags.
     pub fn new(workdir: PathBuf, home: PathBuf, flags: Layer) -> Inputs {
-        let git_configs = git::outer_configs(&home, &BTreeMap::new());
+        let git = git::Outer::new(&home, &BTreeMap::new());
         Inputs {
             global: None,
             project: None,
@@ -66,11 +66,11 @@ impl Inputs {
             flags,
             workdir,
             home,
-            account_home: None,
+            other_homes: Vec::new(),
             own_dirs: Vec::new(),
-            git_configs,
+            git,
             records_dir: None,
-            sessions_dir: None,
+            sessions_dirs: Vec::new(),
         }
     }
 }
@@ -138,11 +138,11 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
         flags,
         workdir,
         home,
-        account_home,
+        other_homes,
         own_dirs,
-        git_configs,
+        git,
         records_dir,
-        sessions_dir,
+        sessions_dirs,
     } = inputs;
     let mut loosened = Vec::new();
 
@@ -151,9 +151,9 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
     let chain = profile_chain(&chosen.value, &definitions)?;
 
     let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
-    stack.account_home = account_home;
-    stack.git_configs = git_configs;
-    stack.hidden_dirs = records_dir.into_iter().chain(sessions_dir).collect();
+    stack.other_homes = other_homes;
+    stack.git = git;
+    stack.hidden_dirs = records_dir.into_iter().chain(sessions_dirs).collect();
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;
     }
@@ -263,13 +263,23 @@ fn profile_chain<'a>(chosen: &At<String>, definitions: &Definitions<'a>) -> Resu
     }
 }
 
+/// Whether a preset also speaks of a home that is not the caller's. It hides and protects there, and grants nothing, save
+/// where that home is the working directory, which is writable anyway.
+fn counts_in(preset: Preset, home: &Path, workdir: &Path) -> bool {
+    match preset {
+        Preset::Secrets | Preset::Git => true,
+        Preset::Agents | Preset::Dotfiles => home == workdir,
+        _ => false,
+    }
+}
+
 /// A policy in the making.
 struct Stack {
     workdir: PathBuf,
     home: PathBuf,
-    account_home: Option<PathBuf>,
+    other_homes: Vec<PathBuf>,
     own_dirs: Vec<PathBuf>,
-    git_configs: Vec<PathBuf>,
+    git: git::Outer,
     /// Ringfence's own, which no box may see.
     hidden_dirs: Vec<PathBuf>,
     profile: &'static Profile,
@@ -303,9 +313,9 @@ impl Stack {
         let mut stack = Stack {
             workdir,
             home,
-            account_home: None,
+            other_homes: Vec::new(),
             own_dirs,
-            git_configs: Vec::new(),
+            git: git::Outer::default(),
             hidden_dirs: Vec::new(),
             profile,
             name,
@@ -386,11 +396,11 @@ impl Stack {
     }
 
     fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home, git_configs: &self.git_configs };
-        let account = self.account_home.as_deref().filter(|_| preset == Preset::Secrets);
+        let places = Places { workdir: &self.workdir, home: &self.home, git: &self.git };
+        let others = self.other_homes.iter().filter(|home| counts_in(preset, home, &self.workdir));
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);
-            if let Some(home) = account {
+            for home in others {
                 found.0.extend(presets::rules(preset, Places { home, ..places }, LayerKind::Profile).0);
             }
             found
@@ -436,7 +446,7 @@ impl Stack {
         };
         let own = std::iter::once(self.workdir.join(".ringfence.toml")).chain(self.own_dirs.iter().cloned());
         let own = own.map(|path| (Access::Ro, Missing::Protect(Kind::Dir), path));
-        let hidden = self.hidden_dirs.iter().map(|path| (Access::Exclude, Missing::Ignore, path.clone()));
+        let hidden = self.hidden_dirs.iter().map(|path| (Access::Exclude, Missing::Protect(Kind::Dir), path.clone()));
         let protected: Vec<FileRule> = own
             .chain(hidden)
             .filter(|(_, _, path)| seen(path))

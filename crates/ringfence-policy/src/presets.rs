@@ -196,8 +196,8 @@ pub struct Places<'a> {
     /// The working directory: absolute and canonical.
     pub workdir: &'a Path,
     pub home: &'a Path,
-    /// Configuration of git besides the repository's ([`git::outer_configs`]).
-    pub git_configs: &'a [PathBuf],
+    /// Configuration of git besides the repository's.
+    pub git: &'a git::Outer,
 }
 
 /// Something that a preset found and that the user should know.
@@ -209,7 +209,7 @@ pub enum Warning {
 
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
-    let Places { workdir, home, git_configs } = places;
+    let Places { workdir, home, git: outer } = places;
     let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
@@ -241,7 +241,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             }
         }
         Git => {
-            let (found, suspicions) = git::protect(workdir, home, git_configs);
+            let (found, suspicions) = git::protect(workdir, home, outer);
             for (access, path, missing) in found {
                 rules.add(access, path, missing);
             }
@@ -321,7 +321,8 @@ mod tests {
     use crate::rules::decide;
 
     fn all(workdir: &str, home: &str, names: &[&str]) -> Vec<FileRule> {
-        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git_configs: &[] };
+        let outer = git::Outer::default();
+        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git: &outer };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
         presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }

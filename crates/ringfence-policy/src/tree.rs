@@ -37,7 +37,9 @@ pub enum TreeError {
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
     #[error("the working directory `{}` would not be there: no rule shows it", .0.display())]
     WorkdirNotShown(PathBuf),
-    #[error("the working directory `{}` is part of the system, or holds the home directory: all of it would be writable", .0.display())]
+    #[error("the working directory `{}` is a place that every sandbox has of its own", .0.display())]
+    WorkdirPrivate(PathBuf),
+    #[error("the working directory `{}` is part of the system, or holds a home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
 
@@ -71,6 +73,9 @@ pub struct Tree {
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
 pub const PRIVATE: [&str; 5] = ["/tmp", "/var/tmp", "/run", "/dev", "/proc"];
+
+/// Those of them that are nobody's project, but may hold one.
+const NOBODYS: [&str; 2] = ["/run", "/var/run"];
 
 /// Directories that are nobody's project, with all below them.
 const SYSTEM: [&str; 13] = [
@@ -133,7 +138,7 @@ impl Tree {
         }
         let mut tree = Tree::best(policy, candidates);
         tree.add_sockets(lookup, facts);
-        tree.add_registry(facts);
+        tree.add_registries(facts);
         tree.add_aliases(facts);
         tree.drop_idle(&policy.root);
         tree.settle_unwritable();
@@ -230,19 +235,15 @@ impl Tree {
         }
     }
 
-    /// The list of living boxes is no box's, whatever the rules open: neither is it there yet for the first one.
-    fn add_registry(&mut self, facts: &Facts) {
-        let path = &facts.registry;
-        if path.as_os_str().is_empty() {
-            return;
+    /// The lists of living boxes are no box's, whatever the rules open: neither are they there yet for the first one.
+    fn add_registries(&mut self, facts: &Facts) {
+        for path in &facts.registries {
+            self.nodes.retain(|node, _| !Path::new(node).starts_with(path));
+            let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
+            let state = if path.is_dir() { State::Present } else { State::Absent("") };
+            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: false };
+            self.nodes.insert(path.into(), node);
         }
-        let below = self.nodes.keys().filter(|node| Path::new(node).starts_with(path)).cloned().collect::<Vec<_>>();
-        below.iter().for_each(|node| {
-            self.nodes.remove(node);
-        });
-        let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
-        let state = if path.is_dir() { State::Present } else { State::Absent("") };
-        self.nodes.insert(path.into(), Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: false });
     }
 
     /// What is hidden or protected under one name is so under every other mount of its file system.
@@ -301,12 +302,14 @@ impl Tree {
             .nodes()
             .filter(|(path, node)| {
                 let above = self.above(path);
-                let private = PRIVATE.iter().any(|p| path.starts_with(p)) && above.is_none();
+                let private = in_private(path, above.map(|(at, _)| at));
                 match (&node.state, above.map(|(_, n)| n.access)) {
                     (State::Absent(_), _) if node.access == Access::Rw => false,
+                    (State::Absent(_) | State::Link, _) if private => true,
+                    (State::Present, _) if private && node.access == Access::Exclude => true,
                     (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
                     (State::Absent(_) | State::Link, _) => true,
-                    (State::Present, None) => node.access == Access::Exclude && (private || *root != Root::Host),
+                    (State::Present, None) => node.access == Access::Exclude && *root != Root::Host,
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
             })
@@ -349,6 +352,11 @@ impl Tree {
     }
 
     fn check(&self, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
+        let workdir = &policy.workdir;
+        let never_shown = ["/proc", "/dev"].iter().any(|place| workdir.starts_with(place));
+        if policy.workdir_at.is_none() && (never_shown || NOBODYS.iter().any(|place| workdir == Path::new(place))) {
+            return Err(TreeError::WorkdirPrivate(workdir.clone()));
+        }
         for (path, node) in self.nodes() {
             if path.starts_with("/proc") || path.starts_with("/dev") {
                 return Err(TreeError::Synthetic {
@@ -365,7 +373,6 @@ impl Tree {
                 return Err(TreeError::HardLinked { path, origin: node.origin.clone(), links });
             }
         }
-        let workdir = &policy.workdir;
         let own =
             self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
         if let Some((excluded, node)) = own.or_else(|| self.above(workdir))
@@ -387,11 +394,19 @@ impl Tree {
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
         let system =
             SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
-        if writable && (system || (facts.home.starts_with(workdir) && facts.home != *workdir)) {
+        let homes = facts.accounts.iter().map(|account| &account.home).chain([&facts.home]);
+        if writable && (system || homes.into_iter().any(|home| home.starts_with(workdir) && home != workdir)) {
             return Err(TreeError::WorkdirTooWide(workdir.clone()));
         }
         Ok(())
     }
+}
+
+/// Whether the path lies in a place that the box has of its own, of which nothing above it (`above`: the nearest path that a
+/// rule names) shows the host's: what lies above the whole place does not.
+pub(crate) fn in_private(path: &Path, above: Option<&Path>) -> bool {
+    let place = PRIVATE.iter().find(|place| path.starts_with(place));
+    place.is_some_and(|place| !above.is_some_and(|above| above.starts_with(place)))
 }
 
 /// The directory above a normalised path.

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use ringfence_policy::facts::{Facts, MountPoint, bound_sockets};
+use ringfence_policy::facts::{Account, Facts, MountPoint, bound_sockets};
 
 /// Why a fact could not be gathered.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +20,13 @@ pub enum FactsError {
 pub fn gather() -> Result<Facts, FactsError> {
     let registry = crate::keeper::registry();
     crate::keeper::sweep(&registry);
+    let uid = rustix::process::getuid().as_raw();
+    let accounts = accounts(uid);
     let read = |path: &'static str| read(path).map_err(|source| FactsError::Read { path, source });
     let env: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
     let home = home.ok_or(FactsError::NoHome)?;
     let home = std::fs::canonicalize(&home).map_err(|source| FactsError::Home { path: home, source })?;
-    let uid = rustix::process::getuid().as_raw();
     Ok(Facts {
         uid,
         stranger: uid == 0 && crate::engines::has_roots_rights(),
@@ -33,7 +34,8 @@ pub fn gather() -> Result<Facts, FactsError> {
         home,
         env,
         mounts: MountPoint::parse(&read("/proc/self/mountinfo")?),
-        registry,
+        registries: registries(registry, uid, &accounts),
+        accounts,
         sockets: bound_sockets(&read("/proc/net/unix")?),
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
     })
@@ -46,10 +48,29 @@ fn read(path: &str) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The accounts that matter to this user: its own, and to root all of them. Without the file there are none.
+fn accounts(uid: u32) -> Vec<Account> {
+    let passwd = read("/etc/passwd").unwrap_or_default();
+    Account::parse(&passwd, |other| uid == 0 || uid == other).collect()
+}
+
 /// The home directory of an account, as `/etc/passwd` has it; `HOME` may say anything.
 pub fn account_home(uid: u32) -> Option<PathBuf> {
-    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
-    let of_uid = |line: &&str| line.split(':').nth(2).and_then(|id| id.parse().ok()) == Some(uid);
-    let home = accounts.lines().find(of_uid)?.split(':').nth(5)?;
-    std::fs::canonicalize(home).ok().filter(|home| home != std::path::Path::new("/"))
+    let passwd = read("/etc/passwd").ok()?;
+    Account::parse(&passwd, |other| uid == other).next().map(|account| account.home)
+}
+
+/// Every place where [`registry`](crate::keeper::registry) may have been when a box that still lives was started.
+fn registries(now: PathBuf, uid: u32, accounts: &[Account]) -> Vec<PathBuf> {
+    let of_account = accounts.iter().filter(|account| account.uid == uid).map(|a| a.home.join(".ringfence-boxes"));
+    let mut places = vec![
+        now,
+        PathBuf::from("/run/ringfence-keeper"),
+        PathBuf::from(format!("/run/user/{uid}/ringfence")),
+        PathBuf::from(format!("/tmp/ringfence-{uid}")),
+    ];
+    places.extend(of_account);
+    places.sort();
+    places.dedup();
+    places
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod chart;
+mod docker;
 mod idle;
 mod library;
 mod line;
@@ -33,6 +34,7 @@ pub struct Results {
     pub passes: Vec<Pass>,
     pub work: Vec<work::Work>,
     pub session: session::Figures,
+    pub docker: docker::Figures,
     pub idle: Vec<idle::Idle>,
     pub mcp: mcp::Mcp,
     pub skips: Vec<Skip>,
@@ -88,6 +90,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         passes: vec![pass::measure(args, &scene, &peers, Account::own())],
         work: Vec::new(),
         session: session::Figures::default(),
+        docker: docker::Figures::default(),
         idle: Vec::new(),
         mcp: mcp::Mcp::default(),
         skips: Vec::new(),
@@ -107,6 +110,11 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
     if args.wants(Section::Session) {
         let (figures, skips) = session::measure(&scene, args.quick, args.load);
         results.session = figures;
+        results.skips.extend(skips);
+    }
+    if args.wants(Section::Docker) {
+        let (figures, skips) = docker::measure(&scene, args.quick);
+        results.docker = figures;
         results.skips.extend(skips);
     }
     if args.wants(Section::Idle) {

@@ -13,6 +13,8 @@ use crate::measure::{Contender, Failure, Skip};
 
 /// What is run everywhere.
 pub const TRUE: &str = "/bin/true";
+/// What a container lives by that waits for commands; it needs the same libraries.
+pub const SLEEP: &str = "/bin/sleep";
 
 /// A program that takes a command. Versions differ in their flags: the first form that works is taken.
 struct Peer {
@@ -136,7 +138,7 @@ impl RootFs {
         // A static program has none, and ldd says so by failing.
         let listed = answer(&Line::new(ldd, [TRUE])).unwrap_or_default();
         let libraries = listed.split_whitespace().filter(|word| word.starts_with('/'));
-        for file in libraries.chain([TRUE]) {
+        for file in libraries.chain([TRUE, SLEEP]) {
             let target = at.join(file.trim_start_matches('/'));
             fs::create_dir_all(target.parent().unwrap_or(at)).map_err(wrong)?;
             fs::copy(file, &target).map_err(wrong)?;

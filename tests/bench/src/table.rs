@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::Results;
+use crate::docker;
 use crate::measure::Times;
 use crate::pass::{AT_ONCE, BARE, CLI, Pass};
 use crate::peers::TRUE;
@@ -19,6 +20,7 @@ pub fn render(results: &Results) -> String {
     }
     work(&mut out, results);
     session(&mut out, &results.session);
+    docker(&mut out, &results.docker);
     idle(&mut out, results);
     mcp(&mut out, results);
     skips(&mut out, results);
@@ -155,6 +157,20 @@ fn session(out: &mut String, figures: &Figures) {
             load.last_kib
         );
     }
+}
+
+fn docker(out: &mut String, figures: &docker::Figures) {
+    beside(out, &format!("{TRUE} in a live container, beside the native engine"), &figures.exec, docker::NATIVE);
+    beside(out, "A container made", &figures.create, docker::PEER_CREATE);
+    beside(out, "A container removed", &figures.remove, docker::PEER_REMOVE);
+    let Some(peer) = figures.crowd.first() else { return };
+    let mut table = Table::new(["", "a second, median", "best", "× Docker"]);
+    for rate in &figures.crowd {
+        let times = rate.median_per_second / peer.median_per_second;
+        let figures = [rate.median_per_second, rate.best_per_second, times].map(|figure| format!("{figure:.2}"));
+        table.row([rate.name.clone()].into_iter().chain(figures));
+    }
+    let _ = write!(out, "\n{AT_ONCE} containers at once\n{table}");
 }
 
 fn idle(out: &mut String, results: &Results) {

@@ -96,9 +96,10 @@ impl Sandbox<'_> {
             self.scene.for_image(&mut policy);
         }
         let mut inputs = Inputs::new(project.clone(), home.clone(), policy);
+        inputs.other_homes = self.facts().other_homes(project);
         inputs.records_dir = Some(home.join(".local/state/ringfence/records"));
         if self.how == How::Session {
-            inputs.sessions_dir = Some(self.scene.sessions());
+            inputs.sessions_dirs = vec![self.scene.sessions()];
         }
         let resolved = resolve(inputs);
         Ok(resolved.map_err(|e| Refusal::Policy(e.to_string()))?.policy)

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -230,6 +230,29 @@ impl Scene {
         self.keep(datagrams);
     }
 
+    /// Passes on what arrives at the socket of this word, which is then as good as the one at `to`.
+    pub fn pass_on(&mut self, path: &Path, to: &'static str) {
+        fs::remove_file(path).expect("the socket that nobody answers at");
+        let listener = UnixListener::bind(path).expect("a socket");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("its mode");
+        let accepting = listener.try_clone().expect("a descriptor");
+        self.keep(Hung(listener));
+        std::thread::spawn(move || {
+            while let Ok((from, _)) = accepting.accept() {
+                // Whoever asks sees the end of the connection when there is nothing at the other end.
+                let Ok(to) = UnixStream::connect(to) else { continue };
+                for (mut a, mut b) in [(from.try_clone(), to.try_clone()), (Ok(to), Ok(from))]
+                    .map(|(a, b)| (a.expect("a descriptor"), b.expect("a descriptor")))
+                {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut a, &mut b);
+                        let _ = b.shutdown(std::net::Shutdown::Write);
+                    });
+                }
+            }
+        });
+    }
+
     /// Listens on an abstract Unix socket; the word is its name.
     pub fn listen_abstract(&mut self, word: &str) {
         let name = tag();
@@ -305,6 +328,15 @@ impl Drop for Scene {
     }
 }
 
+/// Ends the thread that accepts at it.
+struct Hung(UnixListener);
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+}
+
 struct Unlinked(PathBuf);
 
 impl Drop for Unlinked {
@@ -319,9 +351,14 @@ pub const IMAGE: &str = "ringfence-test/busybox";
 const BOXED: u32 = 1000;
 
 fn give(path: &Path) {
-    // A file that is root's stays so.
+    let data = fs::symlink_metadata(path);
+    // What is a program of root's for everybody stays so.
+    if data.as_ref().is_ok_and(|data| !data.is_dir() && data.mode() & 0o6000 != 0) {
+        return;
+    }
+    // Sockets of other cases come and go.
     let _ = std::os::unix::fs::lchown(path, Some(BOXED), Some(BOXED));
-    let is_directory = fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());
+    let is_directory = data.is_ok_and(|data| data.is_dir());
     for entry in is_directory.then(|| fs::read_dir(path).ok()).flatten().into_iter().flatten().flatten() {
         give(&entry.path());
     }

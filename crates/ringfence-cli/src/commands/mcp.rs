@@ -11,13 +11,11 @@ use ringfence::code::{Code, CodeResult};
 use ringfence::engines;
 use ringfence::policy::plan;
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
-use ringfence::session::Sessions;
 use ringfence_server::mcp::{self, Allowed, Owner, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Mcp, PolicyFlags};
 use crate::failure::{Failure, Kind};
-use crate::files::Places;
 use crate::situation::{self, Situation};
 use crate::{commands, record};
 
@@ -34,8 +32,7 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     // What the owner got wrong is said now, and to the owner.
     let situation = Situation::gather(&at(&flags, &roots[0]))?;
     situation.warn(false);
-    let places = Places::new(&situation.facts);
-    let sessions = Sessions::new(places.sessions, "/proc/self/exe");
+    let sessions = commands::session::sessions()?;
     let flags = Arc::new(flags);
     let policies = flags.clone();
     let decide = Box::new(move |workdir: &Path, also: &[PathBuf]| {
@@ -73,12 +70,27 @@ fn situated(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Sit
         let message = format!("`{}` is a link by now, to `{}`", workdir.display(), policy.workdir.display());
         return Err(Failure::new(Kind::Policy, message));
     }
-    policy.rules.extend(also.iter().map(|root| FileRule {
-        access: Access::Rw,
-        pattern: Pattern::Exact(root.clone()),
-        missing: Missing::Fail,
-        origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
-    }));
+    for root in also {
+        policy.rules.push(FileRule {
+            access: Access::Rw,
+            pattern: Pattern::Exact(root.clone()),
+            missing: Missing::Fail,
+            origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
+        });
+        // What the presets and its own file protect there, as in a working directory.
+        let there = Situation::gather(&at(flags, root))?.resolved.policy.rules;
+        let below = |pattern: &Pattern| match pattern {
+            Pattern::Exact(path) => path.starts_with(root),
+            Pattern::Glob(glob) => Path::new(glob.as_str()).starts_with(root),
+        };
+        // A `ro` outside of it would show what the box does not see.
+        let protects = |rule: &FileRule| match rule.access {
+            Access::Rw => false,
+            Access::Ro => below(&rule.pattern),
+            Access::Exclude => true,
+        };
+        policy.rules.extend(there.into_iter().filter(protects));
+    }
     Ok(situation)
 }
 

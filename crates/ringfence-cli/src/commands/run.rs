@@ -68,13 +68,14 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(&format!("ringfence: profile {}, engine {engine}", situation.resolved.policy.profile));
     }
+    let started = SystemTime::now();
     if engine == Engine::Docker {
         write_report(args, &report)?;
-        return super::session::once(args, &situation, command);
+        let outcome = super::session::once(args, &situation, command, &report)?;
+        return Ok(close(&outcome, &plan, &situation, started));
     }
     let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
-    let started = SystemTime::now();
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {
         Ok(executed) => executed,
@@ -89,16 +90,21 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         let profile = &situation.resolved.policy.profile;
         output::json(&Summary::ended(outcome, captures, engine, profile, &report, id))?;
     }
-    for line in denials(outcome, &plan) {
+    Ok(close(outcome, &plan, &situation, started))
+}
+
+/// What is to be said about a command that ended, and its exit code.
+fn close(outcome: &Outcome, plan: &Plan, situation: &Situation, started: SystemTime) -> ExitCode {
+    for line in denials(outcome, plan) {
         output::say(&line);
     }
-    if let Some(note) = note(outcome, &plan) {
+    if let Some(note) = note(outcome, plan) {
         output::say(&note);
     }
-    for line in repositories(&plan, &situation, started) {
+    for line in repositories(plan, situation, started) {
         output::say(&line);
     }
-    Ok(ExitCode::from(exit_code(outcome)))
+    ExitCode::from(exit_code(outcome))
 }
 
 /// The plan, and the engine that will keep it.
@@ -402,10 +408,18 @@ impl Summary {
             stderr,
             stdout_dropped,
             stderr_dropped,
+            ..Summary::of(outcome)
+        }
+        .under(engine, profile, report)
+    }
+
+    /// Where it ran, and what held.
+    pub fn under(self, engine: Engine, profile: &str, report: &Report) -> Summary {
+        Summary {
             engine: Some(engine.name()),
             profile: Some(profile.to_owned()),
             report: Some(report.clone()),
-            ..Summary::of(outcome)
+            ..self
         }
     }
 

@@ -1,6 +1,8 @@
 //! The configuration of git, as far as Ringfence needs it: which values a file sets. Nothing is executed, and no include is
 //! followed here.
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -9,6 +11,9 @@ use rustix::fs::OFlags;
 
 /// Files that Ringfence reads of a repository are small; what is larger is not one of them.
 const LARGEST: u64 = 1 << 20;
+
+/// More pairs in the environment than anybody sets.
+const MOST_PAIRS: usize = 1024;
 
 /// The text of a small ordinary file. It lies where a box may write: neither a link is followed nor a pipe waited for.
 pub(super) fn read(path: &Path) -> Option<String> {
@@ -25,7 +30,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
 }
 
 /// What Ringfence needs of a git configuration: sections and values, in order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Config {
     /// Section (without its subsection, lower case), key (lower case), value.
     pub entries: Vec<(String, String, String)>,
@@ -58,6 +63,31 @@ impl Config {
         config
     }
 
+    /// What `GIT_CONFIG_COUNT` and its pairs, and `GIT_CONFIG_PARAMETERS` (which `git -c` sets for its children) say.
+    pub fn of_environment(env: &BTreeMap<OsString, OsString>) -> Config {
+        let variable = |name: &str| env.get(OsStr::new(name)).map(|value| value.to_string_lossy());
+        let count = variable("GIT_CONFIG_COUNT").and_then(|n| n.trim().parse().ok()).unwrap_or(0).min(MOST_PAIRS);
+        let mut config = Config::default();
+        for index in 0..count {
+            let (key, value) = (format!("GIT_CONFIG_KEY_{index}"), format!("GIT_CONFIG_VALUE_{index}"));
+            if let (Some(key), Some(value)) = (variable(&key), variable(&value)) {
+                config.set(&key, &value);
+            }
+        }
+        for word in shell_words(&variable("GIT_CONFIG_PARAMETERS").unwrap_or_default()) {
+            let (key, value) = word.split_once('=').unwrap_or((&word, "true"));
+            config.set(key, value);
+        }
+        config
+    }
+
+    /// `section.key` or `section.subsection.key`.
+    fn set(&mut self, name: &str, value: &str) {
+        if let (Some((section, _)), Some((_, key))) = (name.split_once('.'), name.rsplit_once('.')) {
+            self.entries.push((section.to_ascii_lowercase(), key.to_ascii_lowercase(), value.to_owned()));
+        }
+    }
+
     pub fn last(&self, section: &str, key: &str) -> Option<&str> {
         self.entries.iter().rev().find(|(s, k, _)| s == section && k == key).map(|(_, _, v)| v.as_str())
     }
@@ -71,6 +101,23 @@ impl Config {
         let included = |s: &str, k: &str| matches!(s, "include" | "includeif") && k == "path";
         self.entries.iter().filter(move |(s, k, _)| included(s, k)).map(|(_, _, v)| v.as_str())
     }
+}
+
+/// Words as git quotes them for a shell: parts in single quotes, and `\\'` and `\\!` between them.
+fn shell_words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\'' => quoted = !quoted,
+            '\\' if !quoted => word.extend(chars.next()),
+            c if c.is_whitespace() && !quoted => words.push(std::mem::take(&mut word)),
+            c => word.push(c),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// A section's header and what follows it on its line; a `]` in quotes does not end it.

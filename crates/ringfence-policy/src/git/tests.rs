@@ -40,7 +40,7 @@ impl Project {
     fn rules(&self, workdir: &str) -> (Vec<String>, Vec<Suspicion>) {
         let (found, suspicions) = {
             let home = self.root.join("home");
-            protect(&self.root.join(workdir), &home, &outer_configs(&home, &BTreeMap::new()))
+            protect(&self.root.join(workdir), &home, &Outer::new(&home, &BTreeMap::new()))
         };
         (self.text(&found), suspicions)
     }
@@ -228,18 +228,50 @@ fn hooks_of_the_outer_configuration() {
         ("XDG_CONFIG_HOME".into(), value("xdg")),
     ]);
     let rules = |env: &BTreeMap<OsString, OsString>| {
-        project.text(&protect(&project.root.join("w"), &home, &outer_configs(&home, env)).0)
+        project.text(&protect(&project.root.join("w"), &home, &Outer::new(&home, env)).0)
     };
     for name in ["global", "system", "xdg", "home"] {
         let expected = format!("ro w/hooks-{name}/");
         assert!(rules(&env).contains(&expected), "{expected} in {:#?}", rules(&env));
     }
-    assert!(outer_configs(&home, &BTreeMap::new()).contains(&PathBuf::from("/etc/gitconfig")));
+    assert!(outer_files(&home, &BTreeMap::new()).contains(&PathBuf::from("/etc/gitconfig")));
     // Dotfiles that are the project: the file itself, and what it says.
     fs::remove_file(home.join(".gitconfig")).unwrap();
     std::os::unix::fs::symlink("../w/mine", home.join(".gitconfig")).unwrap();
     for expected in ["ro w/mine", "ro w/hooks-link/"] {
         assert!(rules(&BTreeMap::new()).contains(&expected.to_owned()), "{expected}");
+    }
+}
+
+#[test]
+fn hooks_and_includes_of_variables() {
+    let project = Project::new(&[("w/mine", "[core]\n hooksPath = hooks-included\n")]);
+    project.git("w/.git");
+    let home = project.root.join("home");
+    let mine = project.root.join("w/mine").display().to_string();
+    let env = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.into(), v.into())).collect::<BTreeMap<_, _>>();
+    let pairs = [
+        ("GIT_CONFIG_COUNT", "2"),
+        ("GIT_CONFIG_KEY_0", "Core.hooksPath"),
+        ("GIT_CONFIG_VALUE_0", "hooks-pair"),
+        ("GIT_CONFIG_KEY_1", "includeIf.onbranch:x.y.path"),
+        ("GIT_CONFIG_VALUE_1", &mine),
+        ("GIT_CONFIG_KEY_2", "core.hooksPath"),
+        ("GIT_CONFIG_VALUE_2", "hooks-beyond"),
+    ];
+    let old = format!("'core.hooksPath=hooks it'\\''s' 'include.path={mine}'");
+    let new = "'a.b'='c' 'core.hookspath'='hooks new'";
+    let table: [(_, &[&str]); 3] = [
+        (env(&pairs), &["ro w/hooks-pair/", "ro w/mine", "ro w/hooks-included/"]),
+        (env(&[("GIT_CONFIG_PARAMETERS", &old)]), &["ro w/hooks it's/", "ro w/mine", "ro w/hooks-included/"]),
+        (env(&[("GIT_CONFIG_PARAMETERS", new)]), &["ro w/hooks new/"]),
+    ];
+    for (env, expected) in table {
+        let rules = project.text(&protect(&project.root.join("w"), &home, &Outer::new(&home, &env)).0);
+        for expected in expected {
+            assert!(rules.contains(&(*expected).to_owned()), "{expected} in {rules:#?}");
+        }
+        assert!(!rules.iter().any(|rule| rule.contains("beyond")), "{rules:#?}");
     }
 }
 

@@ -321,3 +321,35 @@ fn trust_is_by_content() {
     assert_eq!(content_hash(b""), empty);
     assert_ne!(content_hash(b"a"), content_hash(b"b"));
 }
+
+#[test]
+fn another_users_home_counts() {
+    let host = Host::new();
+    let other = host.home.join("data");
+    let decided = |workdir: &Path, name: &str| {
+        let mut inputs = Inputs::new(workdir.to_path_buf(), host.home.join("own"), Layer::flags());
+        inputs.other_homes = vec![other.clone()];
+        let rules = resolve(inputs).unwrap().policy.rules;
+        decide(&rules, &other.join(name)).map(|rule| rule.access)
+    };
+    std::fs::create_dir_all(other.join("project")).unwrap();
+    // Their home is the working directory: as their own box would have it.
+    for (name, access) in [
+        ("notes", Access::Rw),
+        (".ssh/id_rsa", Access::Exclude),
+        (".bashrc", Access::Ro),
+        (".config/autostart", Access::Ro),
+        (".claude/settings.json", Access::Ro),
+    ] {
+        assert_eq!(decided(&other, name), Some(access), "{name}");
+    }
+    // It is somewhere above: nothing of it is granted.
+    for (name, access) in [
+        ("project/x", Some(Access::Rw)),
+        (".ssh/id_rsa", Some(Access::Exclude)),
+        (".claude/projects", None),
+        (".cache", None),
+    ] {
+        assert_eq!(decided(&other.join("project"), name), access, "{name}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::facts::Facts;
 use crate::look::{End, Lookup, Walk};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
 use crate::rules::{Access, Kind};
-use crate::tree::{Node, State, Tree, above};
+use crate::tree::{Node, State, Tree, above, in_private};
 
 /// The mounts under construction, with what is known of the space they make.
 pub(super) struct View<'a> {
@@ -258,7 +258,9 @@ impl<'a> View<'a> {
             }
             let above = tree.above(path);
             let in_writable = above.is_some_and(|(_, n)| n.access == Access::Rw);
-            if let (true, Some((writable, _))) = (in_writable && node.access != Access::Rw, above) {
+            // Private space is not the host's to be pinned: nothing that is renamed in it is.
+            let pinned = in_writable && node.access != Access::Rw && !in_private(path, above.map(|(at, _)| at));
+            if let (true, Some((writable, _))) = (pinned, above) {
                 self.pin(path, writable, &mut pins);
             }
             match &node.state {

@@ -109,14 +109,14 @@ fn the_list_of_living_boxes_is_no_boxs() {
             layer.rw("boxes");
         }
         let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
-        let facts = Facts { home: home.clone(), uid: 1, registry: registry.clone(), ..Facts::default() };
+        let facts = Facts { home: home.clone(), uid: 1, registries: vec![registry.clone()], ..Facts::default() };
         let tree = Tree::new(&policy, &facts).unwrap();
         let (at, node) = tree.decide(&registry.join("lock")).unwrap();
         assert_eq!((at, node.access, &node.state), (registry.as_path(), Access::Exclude, &state));
     }
     // Where it cannot be seen nothing is done.
     let policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
-    let facts = Facts { home, uid: 1, registry: "/run/boxes".into(), ..Facts::default() };
+    let facts = Facts { home, uid: 1, registries: vec!["/run/boxes".into()], ..Facts::default() };
     assert!(Tree::new(&policy, &facts).unwrap().nodes().all(|(path, _)| path != Path::new("/run/boxes")));
 }
 
@@ -198,4 +198,51 @@ fn working_directories_that_are_refused() {
         assert!(matches!(at(&project, &base_taken_away).unwrap(), Err(TreeError::WorkdirNotShown(_))));
     }
     assert!(at(&project, &shown).unwrap().is_ok());
+}
+
+#[test]
+fn what_lies_above_private_space_does_not_open_it() {
+    let (_dir, project) = place(&[]);
+    let home = project.parent().unwrap().to_path_buf();
+    let places: Vec<PathBuf> = ["/run/boxes", "/var/tmp/boxes"].map(PathBuf::from).into();
+    let paths = |open: &str| {
+        let mut layer = Layer::flags();
+        layer.rw(open);
+        let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+        let facts = Facts { home: home.clone(), uid: 1, registries: places.clone(), ..Facts::default() };
+        let tree = Tree::new(&policy, &facts).unwrap();
+        let found: Vec<PathBuf> = tree.nodes().map(|(path, _)| path.to_path_buf()).collect();
+        places.iter().filter(|place| found.contains(place)).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(paths("/"), [""; 0].map(PathBuf::from));
+    assert_eq!(paths("/var/tmp"), [PathBuf::from("/var/tmp/boxes")]);
+}
+
+#[test]
+fn a_directory_that_holds_anybodys_home_is_too_wide() {
+    let (_dir, project) = place(&["homes/eve/", "homes/eve/work/"]);
+    let facts = Facts {
+        home: project.parent().unwrap().to_path_buf(),
+        accounts: vec![crate::facts::Account { uid: 7, home: project.join("homes/eve") }],
+        ..Facts::default()
+    };
+    let at = |name: &str| {
+        let policy = resolve(Inputs::new(project.join(name), facts.home.clone(), Layer::flags())).unwrap().policy;
+        Tree::new(&policy, &facts).map(drop)
+    };
+    assert!(matches!(at("homes"), Err(TreeError::WorkdirTooWide(_))));
+    assert!(at("homes/eve").is_ok() && at("homes/eve/work").is_ok());
+    assert_eq!(facts.other_homes(&project.join("homes/eve/work")), [project.join("homes/eve")]);
+    assert_eq!(facts.other_homes(&project), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_place_of_the_boxs_own_is_no_working_directory() {
+    let (_dir, project) = place(&[]);
+    for workdir in ["/proc", "/proc/sys", "/dev", "/dev/shm", "/run"].map(Path::new) {
+        let home = project.parent().unwrap().to_path_buf();
+        let policy = resolve(Inputs::new(workdir.to_path_buf(), home.clone(), Layer::flags())).unwrap().policy;
+        let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() });
+        assert!(matches!(tree, Err(TreeError::WorkdirPrivate(_))), "{}", workdir.display());
+    }
 }

@@ -31,6 +31,8 @@ pub struct Opened {
     pub places: Places,
     /// Where the working directory is inside.
     pub at: PathBuf,
+    /// It was kept from before, under another policy.
+    pub earlier: bool,
 }
 
 impl Live {
@@ -65,7 +67,7 @@ impl Live {
             return Ok(there.clone());
         }
         let places = self.places(&roots);
-        let allowed = self.allowed(&places)?;
+        let mut allowed = self.allowed(&places)?;
         let create = Create::new(allowed.policy.clone(), allowed.facts.clone()).choice(allowed.choice);
         let create = Create { records: allowed.records.clone(), ..create };
         let sessions = &self.owner.sessions;
@@ -77,11 +79,18 @@ impl Live {
             Trouble::new(format!("There is no sandbox: {error}."))
                 .advise("Tell the owner; `ringfence doctor` looks for causes.")
         })?;
-        let at = session.info().await?.workdir_inside;
+        let info = session.info().await?;
+        let report = session.report().await?;
+        let same = |now: &ringfence::report::Answer| {
+            report.guarantees.iter().all(|then| then.id != now.id || then.state == now.state)
+        };
+        let earlier = self.owner.keep.is_some()
+            && !(info.timeout == allowed.policy.limits.timeout && allowed.report.guarantees.iter().all(same));
+        allowed.report = report;
         if self.owner.keep.is_none() {
             session.own().await?;
         }
-        let new = Arc::new(Opened { session, allowed, places, at });
+        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, earlier });
         *opened = Some(new.clone());
         Ok(new)
     }

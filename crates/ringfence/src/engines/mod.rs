@@ -316,6 +316,14 @@ pub fn inhabit(
     let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
     rustix::io::write(&made.channel, &first_words(plan)?).map_err(EngineError::Guest)?;
+    // Whoever takes the socket over finds the guest's first word in it, or its end.
+    let mut ready = [PollFd::new(&made.channel, PollFlags::IN)];
+    let patience = Timespec { tv_sec: GUEST_ANSWERS.as_secs() as i64, tv_nsec: 0 };
+    match poll(&mut ready, Some(&patience)) {
+        Ok(0) => return Err(EngineError::Silent),
+        Ok(_) => {}
+        Err(errno) => return Err(EngineError::Guest(errno)),
+    }
     plan.env = made.env;
     Ok((Inhabited::Container(made.container, keeper), made.channel))
 }

@@ -10,8 +10,8 @@ use ringfence_policy::plan::{Mount, Plan, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
-use super::place::is_name;
 use super::supervisor::Start;
+use crate::engines::docker::names;
 
 /// A file is never longer.
 const LARGEST: u64 = 4 << 20;
@@ -64,18 +64,23 @@ impl Homes {
         Homes(dir.to_path_buf())
     }
 
-    /// The name was checked.
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+    /// `None` for what cannot be the name of a home, and so leads nowhere else.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        names::part(name).ok().map(|name| self.0.join(name))
+    }
+
+    /// Where it is kept how the home of a session that was removed is reached. No name begins with a dot.
+    fn removed(&self, name: &str) -> Option<PathBuf> {
+        names::part(name).ok().map(|name| self.0.join(format!(".{name}")))
     }
 
     pub fn keep(&self, name: &str, home: &Home) -> Result<(), SessionError> {
-        let path = self.path(name);
+        let path = self.path(name).ok_or_else(|| SessionError::NotFound(name.to_owned()))?;
         let failed = |source: io::Error| SessionError::Directory { path: path.clone(), source };
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0).map_err(failed)?;
         let bytes = postcard::to_allocvec(home).map_err(|error| failed(io::Error::other(error)))?;
         // The new one takes the name when it is complete.
-        let partial = self.0.join(format!(".{name}.{}", std::process::id()));
+        let partial = self.0.join(format!("..{name}.{}", std::process::id()));
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial).map_err(failed)?;
         io::Write::write_all(&mut file, &bytes).and_then(|()| fs::rename(&partial, &path)).map_err(failed)
@@ -87,29 +92,57 @@ impl Homes {
         self.keep(name, home).map(|()| before)
     }
 
-    /// `None` also where another version wrote it: the session is made anew then, and its home is still there.
-    pub fn find(&self, name: &str) -> Option<Home> {
-        if !is_name(name) {
-            return None;
+    /// Takes it back: what was kept before is kept again. How a removed one is reached stays as it is.
+    pub fn put_back(&self, name: &str, before: Option<Home>) -> Result<(), SessionError> {
+        match (before, self.path(name)) {
+            (Some(before), _) => self.keep(name, &before),
+            (None, Some(path)) => fs::remove_file(&path).map_err(|source| SessionError::Directory { path, source }),
+            (None, None) => Ok(()),
         }
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(self.path(name)).ok()?;
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
-        postcard::from_bytes::<Home>(&bytes).ok().filter(|home| home.version == env!("CARGO_PKG_VERSION"))
     }
 
-    /// That it is gone already is what is wanted.
-    pub fn forget(&self, name: &str) -> Result<(), SessionError> {
-        if !is_name(name) {
-            return Err(SessionError::BadName(name.to_owned()));
-        }
-        let path = self.path(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SessionError::Directory { path, source }),
-            _ => Ok(()),
+    /// How the session of this name is made again. `None` also where another version wrote it: the session is made anew
+    /// then, and its home is still there.
+    pub fn find(&self, name: &str) -> Option<Home> {
+        read(&self.path(name)?).filter(|home| home.version == env!("CARGO_PKG_VERSION"))
+    }
+
+    /// The same of one that may have been removed meanwhile.
+    pub fn find_any(&self, name: &str) -> Option<Home> {
+        self.find(name).or_else(|| read(&self.removed(name)?))
+    }
+
+    /// The session is removed, its home is not: it is not started by itself any more. Whether there was one.
+    pub fn retire(&self, name: &str) -> Result<bool, SessionError> {
+        let (Some(path), Some(removed)) = (self.path(name), self.removed(name)) else { return Ok(false) };
+        match fs::rename(&path, removed) {
+            Ok(()) => Ok(true),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(SessionError::Directory { path, source }),
         }
     }
+
+    /// The home is gone. That this is, too, already is what is wanted.
+    pub fn forget(&self, name: &str) -> Result<(), SessionError> {
+        for path in [self.path(name), self.removed(name)].into_iter().flatten() {
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(SessionError::Directory { path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is kept in a file: not by way of a link, and never more of it than can be.
+fn read(path: &Path) -> Option<Home> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
+    postcard::from_bytes(&bytes).ok()
 }
 
 #[cfg(test)]
@@ -135,7 +168,7 @@ mod tests {
         assert!(homes.find("pipe").is_none());
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("homes/link")).unwrap();
         assert!(homes.find("link").is_none());
-        assert!(matches!(homes.forget("../outside"), Err(SessionError::BadName(_))));
+        homes.forget("../outside").unwrap();
         assert!(dir.path().join("outside").exists());
         homes.forget("pipe").unwrap();
         assert!(!dir.path().join("homes/pipe").exists());

@@ -178,7 +178,7 @@ impl Sessions {
     pub async fn open(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let mut tries = 0;
         loop {
-            let ended = match self.live(id_or_name).await {
+            let ended = match self.open_live(id_or_name).await {
                 Err(error @ (SessionError::NotFound(_) | SessionError::Ended { .. })) => error,
                 result => return result,
             };
@@ -197,8 +197,8 @@ impl Sessions {
         }
     }
 
-    /// A live session, by id or by name, and never one that must be started first.
-    pub async fn live(&self, id_or_name: &str) -> Result<Session, SessionError> {
+    /// A live session, by id or by name; none is started.
+    pub async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
         self.connect(&id).await
     }
@@ -208,7 +208,7 @@ impl Sessions {
         self.end_outdated(name, &create).await?;
         let mut tries = 0;
         loop {
-            match self.live(name).await {
+            match self.open_live(name).await {
                 Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => {}
                 result => return result,
             }
@@ -235,7 +235,7 @@ impl Sessions {
             Ok(home.hash != engines::docker::container::hash_of(&plan, &asked.facts)?)
         });
         if outdated.await?
-            && let Ok(live) = self.live(name).await
+            && let Ok(live) = self.open_live(name).await
         {
             live.stop().await?;
         }
@@ -244,13 +244,13 @@ impl Sessions {
 
     /// Removes the home of a session, with all that is in it; a live session of this name is ended first.
     pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
-        match self.remove(name).await {
+        match self.end_and_forget(name).await {
             Ok(()) | Err(SessionError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
-            let Some(home) = homes.find(&name) else { return Err(SessionError::NotFound(name)) };
+            let Some(home) = homes.find_any(&name) else { return Err(SessionError::NotFound(name)) };
             engines::docker::container::remove_home(home.facts(), &dir, &name)?;
             homes.forget(&name)
         })
@@ -310,8 +310,25 @@ impl Sessions {
         kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
     }
 
-    /// Ends a session if it lives, and forgets it. One that is being made is waited for.
+    /// Ends a session if it lives, and forgets it; one that is being made is waited for. A home of its own stays, and is there
+    /// for the next one of its name.
     pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
+        let (place, asked) = (self.place(), id_or_name.to_owned());
+        let named = blocking(move || {
+            let kept = place.resolve(&asked).ok().and_then(|id| place.kept(&id));
+            Ok(kept.and_then(|kept| kept.info.name).unwrap_or(asked))
+        });
+        let (homes, name) = (Homes::new(&self.homes), named.await?);
+        // First: whoever uses it meanwhile does not start it again.
+        let had_home = blocking(move || homes.retire(&name)).await?;
+        match self.end_and_forget(id_or_name).await {
+            // Nothing but its home was left, after a restart of the machine.
+            Err(SessionError::NotFound(_)) if had_home => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn end_and_forget(&self, id_or_name: &str) -> Result<(), SessionError> {
         let id = self.place().resolve(id_or_name)?;
         let until = std::time::Instant::now() + MAKING;
         loop {
@@ -322,6 +339,10 @@ impl Sessions {
             match self.connect(&id).await {
                 Ok(session) => session.stop().await?,
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) if std::time::Instant::now() < until => {}
+                // It lives, and does not answer.
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
+                    return Err(SessionError::Connect { id, source: std::io::ErrorKind::TimedOut.into() });
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -450,10 +471,7 @@ fn start_in(
         start::start(program, &start, lock).inspect_err(|_| {
             if let Some((homes, name, before)) = kept {
                 // That it does not stand is what is said.
-                let _ = match before {
-                    Some(before) => homes.keep(name, &before),
-                    None => homes.forget(name),
-                };
+                let _ = homes.put_back(name, before);
             }
         })
     });

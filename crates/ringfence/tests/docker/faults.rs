@@ -1,19 +1,22 @@
 //! The daemon is absent, closed, slow, restarted, out of disk, or kills behind our back. A private one plays these parts.
 
-use std::os::unix::fs::PermissionsExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::EngineError;
 use ringfence::engines::docker::labels::Owner;
-use ringfence::engines::docker::{DockerError, container};
+use ringfence::engines::docker::{DockerError, Step, container};
+use ringfence::policy::Guarantee;
+use ringfence::{Choice, Engine, EngineError};
 
 use crate::support::{IMAGE, Scene, docker, skip};
 
 /// A daemon of the test's own.
-struct Private {
-    dir: PathBuf,
+pub struct Private {
+    pub dir: PathBuf,
     child: Option<Child>,
     size: Option<&'static str>,
     args: Vec<&'static str>,
@@ -21,7 +24,7 @@ struct Private {
 
 impl Private {
     /// `size`: of the disk that it works on.
-    fn start(dir: &Path, size: Option<&'static str>, args: &[&'static str]) -> Private {
+    pub fn start(dir: &Path, size: Option<&'static str>, args: &[&'static str]) -> Private {
         let mut private = Private { dir: dir.join("private"), child: None, size, args: args.to_vec() };
         std::fs::create_dir_all(private.dir.join("data")).unwrap();
         if let Some(size) = size {
@@ -58,7 +61,7 @@ impl Private {
         }
     }
 
-    fn docker(&self, args: &[&str]) -> (bool, String) {
+    pub fn docker(&self, args: &[&str]) -> (bool, String) {
         let host = format!("unix://{}", self.socket().display());
         docker(&[&["-H", &host], args].concat())
     }
@@ -72,14 +75,14 @@ impl Private {
     }
 
     /// Gives it the image of the tests.
-    fn load(&self) {
+    pub fn load(&self) {
         let file = self.dir.parent().unwrap().join("image.tar");
         assert!(docker(&["save", "-o", file.to_str().unwrap(), IMAGE]).0);
         let (loaded, text) = self.docker(&["load", "-i", file.to_str().unwrap()]);
         assert!(loaded, "{text}");
     }
 
-    fn scene(&self, profile: &str) -> Scene {
+    pub fn scene(&self, profile: &str) -> Scene {
         let mut scene = Scene::new(profile);
         scene.facts.env.insert("DOCKER_HOST".into(), format!("unix://{}", self.socket().display()).into());
         scene
@@ -105,7 +108,7 @@ fn root() -> bool {
     !skip() && rustix::process::geteuid().is_root()
 }
 
-fn short() -> tempfile::TempDir {
+pub fn short() -> tempfile::TempDir {
     // The path of a socket is at most 108 bytes.
     tempfile::Builder::new().prefix("rf").tempdir_in("/var/tmp").unwrap()
 }
@@ -160,6 +163,86 @@ fn a_socket_that_is_closed_to_us() {
     let error = answer.join().unwrap().unwrap();
     assert!(matches!(error, DockerError::Permission(_)), "{error:?}");
     assert!(error.cure().unwrap().contains("group"));
+}
+
+/// Passes on to the daemon, but for requests with this text in their first line: those are never answered.
+fn stalling(dir: &Path, text: &'static str) -> PathBuf {
+    let path = dir.join("stalling");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for from in listener.incoming() {
+            let mut from = from.unwrap();
+            std::thread::spawn(move || {
+                let mut to = UnixStream::connect("/var/run/docker.sock").unwrap();
+                let (mut back, mut answers) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+                let mut bytes = [0; 1 << 16];
+                while let Ok(count @ 1..) = from.read(&mut bytes) {
+                    let line = bytes[..count].split(|byte| *byte == b'\r').next().unwrap();
+                    if String::from_utf8_lossy(line).contains(text) {
+                        std::thread::sleep(Duration::from_secs(600));
+                    }
+                    to.write_all(&bytes[..count]).unwrap();
+                }
+            });
+        }
+    });
+    path
+}
+
+#[test]
+fn a_daemon_that_does_not_answer() {
+    if skip() {
+        return;
+    }
+    // Not at all: known in seconds, and so for everybody who asks.
+    let dir = short();
+    let mut scene = Scene::new("shell");
+    scene.facts.env.insert("DOCKER_HOST".into(), format!("unix://{}", stalling(dir.path(), " /").display()).into());
+    let begun = Instant::now();
+    let error = docker_error(scene.start().err().unwrap());
+    assert!(matches!(error, DockerError::Slow(Step::Ask)), "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    // In the middle: a minute for one call, and what was made is removed.
+    let dir = short();
+    let host = format!("unix://{}", stalling(dir.path(), "/start").display());
+    scene.facts.env.insert("DOCKER_HOST".into(), host.into());
+    let error = docker_error(scene.start().err().unwrap());
+    assert!(matches!(error, DockerError::Slow(Step::StartContainer)), "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(150), "{:?}", begun.elapsed());
+    assert_eq!(scene.containers(), [""; 0]);
+    assert_eq!(std::fs::read_dir(scene.state.join("docker/boxes")).unwrap().count(), 0);
+    // The next call works when the daemon does.
+    scene.facts.env.remove(std::ffi::OsStr::new("DOCKER_HOST"));
+    scene.start().unwrap().finish();
+}
+
+#[test]
+fn a_daemon_that_maps_ids() {
+    if !root() {
+        return;
+    }
+    let Ok(subordinate) = std::fs::read_to_string("/etc/subuid") else { return };
+    let of = |line: &str| Some(line.strip_prefix("ringfence-test:")?.split(':').next()?.parse::<u32>().unwrap());
+    let Some(first) = subordinate.lines().find_map(of) else {
+        eprintln!("SKIP a daemon that maps ids: ringfence-test has no ids to map to");
+        return;
+    };
+    let dir = short();
+    let private = Private::start(dir.path(), None, &["--userns-remap=ringfence-test"]);
+    private.load();
+    let scene = private.scene("shell");
+    // The box's 1000 is another one outside: the working directory must be that one's.
+    std::os::unix::fs::chown(&scene.project, Some(first + 1000), Some(first + 1000)).unwrap();
+    let (_, report) = ringfence::select(Choice::Only(Engine::Docker), &scene.plan(), &scene.facts).unwrap();
+    let answer = report.guarantees.iter().find(|answer| answer.id == Guarantee::ProcUnprivileged).unwrap();
+    assert!(answer.by.contains("maps ids"), "{answer:?}");
+    let mut live = scene.start().unwrap();
+    assert_eq!(live.sh("id -u; echo inside >made; cat made").stdout, "1000\ninside\n");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", live.pid())).unwrap();
+    assert!(status.contains(&format!("Uid:\t{0}\t{0}", first + 1000)), "{status}");
+    assert_eq!(std::fs::metadata(scene.project.join("made")).unwrap().uid(), first + 1000);
+    live.finish();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use ringfence::engines::docker::DockerError;
 use ringfence::{EngineError, policy::policy::Network};
 
+use crate::faults::{Private, short};
 use crate::support::{Live, Scene, docker, skip};
 
 const NAME: &str = "ringfence-bridge";
@@ -125,4 +126,25 @@ fn many_at_once_make_one() {
         }
     });
     docker(&["network", "rm", NAME]);
+}
+
+#[test]
+fn no_addresses_are_left() {
+    if skip() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = short();
+    let private = Private::start(dir.path(), None, &["--default-address-pool", "base=10.203.77.0/28,size=28"]);
+    private.load();
+    let mut scene = private.scene("shell");
+    scene.layer.network_kind(Network::Bridge);
+    assert!(private.docker(&["network", "create", "taken"]).0);
+    let refused = scene.start().err().unwrap();
+    let EngineError::Docker(error @ DockerError::NoAddresses { .. }) = &refused else { panic!("{refused:?}") };
+    assert!(error.cure().unwrap().contains("docker network prune"));
+    // And when there are some again, it works.
+    assert!(private.docker(&["network", "rm", "taken"]).0);
+    scene.start().unwrap().finish();
+    assert!(private.docker(&["network", "rm", NAME]).0);
 }

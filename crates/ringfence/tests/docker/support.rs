@@ -158,6 +158,11 @@ impl Live {
         }
     }
 
+    /// Of the guest, as the host sees it.
+    pub fn pid(&self) -> i32 {
+        self.inhabited.as_ref().unwrap().pid()
+    }
+
     pub fn sh(&mut self, script: &str) -> Ran {
         self.exec(&["/bin/sh", "-c", script])
     }

@@ -77,10 +77,12 @@ pub const CASES: &[Case] = &[
     // Another mount of the same files.
     hidden("by an alias of home", "read {elsewhere}/alias/.netrc")
         .needs(Needs::Root)
+        .or_reported()
         .alone()
         .given(|s| s.alias(&s.home.clone(), &s.elsewhere.join("alias"))),
     hidden("by an alias of the secret", "read {elsewhere}/alias/id_rsa")
         .needs(Needs::Root)
+        .or_reported()
         .alone()
         .given(|s| s.alias(&s.home.join(".ssh"), &s.elsewhere.join("alias"))),
     hidden("by an alias in the project", "read {project}/alias/.netrc")
@@ -90,6 +92,7 @@ pub const CASES: &[Case] = &[
         .given(|s| s.alias(&s.home.clone(), &s.project.join("alias"))),
     hidden("by an alias below the secret", "read {elsewhere}/alias/logins.json")
         .needs(Needs::Root)
+        .or_reported()
         .alone()
         .given(|s| s.alias(&s.home.join(".mozilla/firefox/profile"), &s.elsewhere.join("alias"))),
     // Rules of one's own, and what would expose it again.

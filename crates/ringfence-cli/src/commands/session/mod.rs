@@ -50,11 +50,11 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Show { session, json } => show::show(session, *json),
         Session::Logs(args) => show::logs(args),
         Session::Extend { session, life, idle } => within(async |sessions| {
-            sessions.live(session).await?.extend(*life, *idle).await?;
+            sessions.open_live(session).await?.extend(*life, *idle).await?;
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            match sessions.live(session).await {
+            match sessions.open_live(session).await {
                 Ok(live) => live.stop().await?,
                 // As it was wanted.
                 Err(SessionError::Ended { .. }) => {}
@@ -63,7 +63,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: Some(id) } => within(async |sessions| {
-            let mut execution = sessions.live(session).await?.attach(id).await?;
+            let mut execution = sessions.open_live(session).await?.attach(id).await?;
             execution.stop().await?;
             while execution.next().await.is_some() {}
             Ok(ExitCode::SUCCESS)
@@ -128,7 +128,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     })
 }
 
-fn sessions() -> Result<Sessions, Failure> {
+pub fn sessions() -> Result<Sessions, Failure> {
     let places = Places::here()?;
     Ok(Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes")))
 }

@@ -2,34 +2,42 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::sync::Mutex;
 
 use ringfence::engines::docker::{self, images::Progress};
 use ringfence::policy::policy::Root;
 use ringfence::session::{Create, Exec};
+use ringfence::{Engine, Outcome, Report};
 
-use super::super::run::{self, Summary};
+use super::super::run::Summary;
 use super::{exec, shell};
 use crate::args::Run;
 use crate::companions::terminal;
 use crate::failure::Failure;
 use crate::output;
+use crate::record;
 use crate::situation::Situation;
 
-/// Runs a command in a session of its own, which ends with it.
-pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>) -> Result<ExitCode, Failure> {
-    fetch_image(situation)?;
-    let choice = situation.choice()?;
-    let create = Create::new(situation.resolved.policy.clone(), situation.facts.clone()).choice(choice);
-    let create = create.idle(None).life(None).records(situation.records.clone());
+/// Runs a command in a session of its own, which ends with it and which writes its record.
+pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &Report) -> Result<Outcome, Failure> {
+    let policy = &situation.resolved.policy;
+    let create = fetch_image(situation).and_then(|()| situation.choice()).map(|choice| {
+        let create = Create::new(policy.clone(), situation.facts.clone()).choice(choice);
+        create.idle(None).life(None).records(situation.records.clone())
+    });
     let carried = !args.json && terminal::at_both_ends();
     // Taken over before the command runs, so that none is lost.
     let signals = if carried { shell::take_signals()? } else { exec::take_signals()? };
     super::within(async |sessions| {
-        let session = sessions.create(create).await?;
+        let made = match create {
+            Ok(create) => sessions.create(create).await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        let session = made.inspect_err(|failure| record::failed(situation, &command, failure))?;
         let run = async {
             let exec = Exec::new(command);
+            // Said by name: a session's own limit leaves terminals out.
+            let exec = policy.limits.timeout.map_or(exec.clone(), |limit| exec.timeout(limit));
             if carried {
                 return shell::carry(session.exec(exec.terminal(shell::size())).await?, signals).await;
             }
@@ -42,17 +50,15 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>) -> Result
             let (id, record) = (execution.id().to_owned(), execution.record().map(str::to_owned));
             let output = execution.output().await;
             let outcome = output.outcome.clone();
-            output::json(&Summary::of_session(output, session.id(), &id, record))?;
+            let summary = Summary::of_session(output, session.id(), &id, record);
+            output::json(&summary.under(Engine::Docker, &policy.profile, report))?;
             Ok(outcome)
         };
         let ended = run.await;
         let removed = sessions.remove(session.id()).await;
         let outcome = ended?;
         removed?;
-        if let Some(note) = super::note(&outcome, None) {
-            output::say(&note);
-        }
-        Ok(ExitCode::from(run::exit_code(&outcome)))
+        Ok(outcome)
     })
 }
 

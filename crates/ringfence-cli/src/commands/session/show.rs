@@ -93,7 +93,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let info = sessions.info(session).await?;
         let kept = sessions.report(session).await?;
-        let executions = match sessions.live(&info.id).await {
+        let executions = match sessions.open_live(&info.id).await {
             Ok(session) => session.executions().await?,
             // What it ran is forgotten with it, but for the records.
             Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
@@ -157,7 +157,7 @@ fn why(reason: Option<ringfence::Reason>) -> String {
 
 pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
-        let session = sessions.live(&args.session).await?;
+        let session = sessions.open_live(&args.session).await?;
         let executions = session.executions().await?;
         let one = args.execution.as_deref();
         if let Some(id) = one.filter(|id| executions.iter().all(|e| e.id != *id)) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ringfence::session::{EntryKind, Files, SessionError, WriteOptions};
+use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,8 +156,8 @@ impl Act for ReadFile {
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
         let (first, lines) = (self.from_line.unwrap_or(1), self.lines.unwrap_or(LINES));
-        if first == 0 || lines == 0 || lines > LINES {
-            return Err(Trouble::new(format!("`from_line` begins at 1, and `lines` is 1 to {LINES}.")));
+        if first == 0 || first > FARTHEST || lines == 0 || lines > LINES {
+            return Err(Trouble::new(format!("`from_line` is 1 to {FARTHEST}, and `lines` is 1 to {LINES}.")));
         }
         let size = match desk.files().stat(&self.path).await {
             Ok(entry) => entry.size,
@@ -272,8 +272,8 @@ impl Act for WriteFile {
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
         let before = desk.files().stat(&self.path).await.ok();
-        let mode =
-            before.as_ref().filter(|entry| entry.kind == EntryKind::File).map_or(0o644, |entry| entry.mode & 0o777);
+        before.as_ref().map_or(Ok(()), no_link)?;
+        let mode = before.as_ref().map_or(0o644, |entry| entry.mode & 0o777);
         let options = WriteOptions { mode, parents: true, ..WriteOptions::default() };
         let content = self.content.as_bytes();
         if let Err(error) = desk.files().write(&self.path, content, options).await {
@@ -302,6 +302,7 @@ impl Act for EditFile {
             Ok(entry) => entry,
             Err(error) => return Err(desk.file_trouble(error, &self.path).await),
         };
+        no_link(&entry)?;
         if entry.size > LARGEST_EDIT {
             return Err(Trouble::new("The file is larger than 8 MiB: edit it with run_command, for one with sed."));
         }
@@ -311,9 +312,7 @@ impl Act for EditFile {
         };
         let text = String::from_utf8(bytes).map_err(|_| Trouble::new("It is not UTF-8 text. Nothing was changed."))?;
         let (new, replacements, line) = replaced(&text, &self)?;
-        // Through a link, the file that it leads to is written: its mode is not known here, and stays.
-        let mode = if entry.kind == EntryKind::File { entry.mode & 0o777 } else { 0o644 };
-        let options = WriteOptions { mode, ..WriteOptions::default() };
+        let options = WriteOptions { mode: entry.mode & 0o777, ..WriteOptions::default() };
         if let Err(error) = desk.files().write(&self.path, new.as_bytes(), options).await {
             return Err(desk.file_trouble(error, &self.path).await);
         }
@@ -323,6 +322,13 @@ impl Act for EditFile {
         };
         done(&Edited { path: self.path, replacements, line }, text)
     }
+}
+
+/// Files are written beside the old one and then take its name: a link would be replaced, and what it leads to stay.
+fn no_link(entry: &Entry) -> Result<(), Trouble> {
+    let Some(target) = &entry.target else { return Ok(()) };
+    let message = format!("It is a link to `{}`. Nothing was changed.", String::from_utf8_lossy(target));
+    Err(Trouble::new(message).advise("Name the file that it leads to."))
 }
 
 /// The new text, how often something was replaced, and the line of the first time.

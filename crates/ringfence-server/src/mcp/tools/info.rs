@@ -32,10 +32,12 @@ pub struct SessionWords {
     seconds_left: Option<u64>,
     /// Directories that the client works in and the owner did not allow.
     directories_left_out: Vec<String>,
-    note: &'static str,
+    note: String,
 }
 
 const NOTE: &str = "No tool can change this. To get more, ask the owner.";
+const EARLIER: &str = "This sandbox was kept from before, and the policy was another one then: what is said here is the \
+    policy of now, and the resource ringfence://report is what holds. ";
 
 impl Act for SessionInfo {
     type Output = SessionWords;
@@ -63,7 +65,7 @@ impl Act for SessionInfo {
             running: info.running,
             seconds_left: left,
             directories_left_out: opened.places.left_out.clone(),
-            note: NOTE,
+            note: if opened.earlier { format!("{EARLIER}{NOTE}") } else { NOTE.to_owned() },
         };
         let mut text = format!(
             "sandbox {} (profile {}, engine {})\nworking directory: {} ({} outside)\n{}",
@@ -77,7 +79,7 @@ impl Act for SessionInfo {
         if !words.directories_left_out.is_empty() {
             text.push_str(&format!("not allowed by the owner: {}\n", words.directories_left_out.join(", ")));
         }
-        text.push_str(NOTE);
+        text.push_str(&words.note);
         done(&words, text)
     }
 }

@@ -141,25 +141,27 @@ pub fn hash(plan: &Plan, image: &Image) -> String {
     ringfence_policy::layers::content_hash(text.as_bytes()).trim_start_matches("sha256:").chars().take(16).collect()
 }
 
-/// A directory that the policy calls writable must be so for the user of the container. Docker maps no ids.
+/// The working directory must be writable for the user of the container, where the policy says so: Docker maps no ids.
+///
+/// Other places that are writable by the policy (caches in the caller's home, say) stay what their owners made them: that
+/// a box of root's cannot fill root's caches takes nothing from anybody.
 fn check_writable(plan: &Plan) -> Result<(), DockerError> {
-    for mount in &plan.mounts {
-        let Mount::Bind { source, writable: true, .. } = mount else { continue };
-        let data = std::fs::metadata(source).map_err(|error| DockerError::Files {
-            what: "look at",
-            path: source.clone(),
-            source: error,
-        })?;
-        let bits = match () {
-            () if data.uid() == plan.uid => 0o200,
-            () if data.gid() == plan.gid => 0o020,
-            () => 0o002,
-        };
-        // An access list says more than the bits; then the kernel decides.
-        if data.mode() & bits == 0 && !has_access_list(source) {
-            let (path, owner) = (source.clone(), (data.uid(), data.gid()));
-            return Err(DockerError::NotWritable { path, uid: plan.uid, gid: plan.gid, owner });
-        }
+    let workdir = plan.mounts.iter().find_map(|mount| match mount {
+        Mount::Bind { source, target, writable: true, .. } if *target == plan.workdir => Some(source),
+        _ => None,
+    });
+    let Some(path) = workdir else { return Ok(()) };
+    let looked = std::fs::metadata(path);
+    let data = looked.map_err(|source| DockerError::Files { what: "look at", path: path.clone(), source })?;
+    let bits = match () {
+        () if data.uid() == plan.uid => 0o200,
+        () if data.gid() == plan.gid => 0o020,
+        () => 0o002,
+    };
+    // An access list says more than the bits; then the kernel decides.
+    if data.mode() & bits == 0 && !has_access_list(path) {
+        let (path, owner) = (path.clone(), (data.uid(), data.gid()));
+        return Err(DockerError::NotWritable { path, uid: plan.uid, gid: plan.gid, owner });
     }
     Ok(())
 }

@@ -15,6 +15,8 @@ use super::error::{DockerError, Step};
 const SOCKET: &str = "/var/run/docker.sock";
 /// Seconds that one call may take. Making a container on a busy host takes some.
 const PATIENCE: u64 = 60;
+/// How long it may take to say what it is: one that hangs is told from a busy one by this, before anything is asked of it.
+const GREETING: Duration = Duration::from_secs(10);
 /// How long an answer about the daemon itself is good for.
 const REMEMBERED: Duration = Duration::from_secs(5);
 
@@ -147,7 +149,8 @@ impl Daemon {
         {
             return Ok(abilities.clone());
         }
-        let abilities = Arc::new(self.ask().await?);
+        let answer = tokio::time::timeout(GREETING, self.ask()).await;
+        let abilities = Arc::new(answer.unwrap_or(Err(DockerError::Slow(Step::Ask)))?);
         if let Ok(mut asked) = self.asked.lock() {
             *asked = Some((Instant::now(), abilities.clone()));
         }

@@ -1,11 +1,16 @@
 //! Images: found here, else pulled. `name@sha256:…` is that very one.
 
+use std::time::Duration;
+
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
 
 use super::daemon::Daemon;
 use super::error::{DockerError, Step};
 use super::request::Image;
+
+/// How long a pull may go on without a word.
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// How far a pull has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +70,9 @@ async fn pull(daemon: &Daemon, name: &str, progress: OnProgress<'_>) -> Result<(
     let full = if last.contains([':', '@']) { name.to_owned() } else { format!("{name}:latest") };
     let options = CreateImageOptionsBuilder::new().from_image(&full).build();
     let mut events = std::pin::pin!(daemon.docker().create_image(Some(options), None, None));
-    while let Some(event) = events.next().await {
+    // The client bounds the time until an answer begins, and not how long it is silent afterwards.
+    let silent = |_| DockerError::Slow(Step::PullImage);
+    while let Some(event) = tokio::time::timeout(SILENCE, events.next()).await.map_err(silent)? {
         let event = event.map_err(|source| daemon.error(Step::PullImage, source))?;
         let bytes = event.progress_detail.and_then(|detail| {
             let number = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());

@@ -1,0 +1,265 @@
+//! Sessions with a home that survives them, on a real Docker daemon, through the program: stopped when idle, started by the
+//! next use, one at a time, rebuilt without losing anything, found again after restarts of everything.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/dockerd.rs"]
+mod dockerd;
+#[path = "support/sessions.rs"]
+mod sessions;
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use dockerd::{IMAGE, Private, containers, docker, volumes};
+use support::{Done, Place};
+
+/// A place whose sessions, containers and homes go with the test.
+struct Here {
+    place: Place,
+    /// Where the daemon listens, when it is not the host's.
+    host: Option<String>,
+    slug: String,
+}
+
+impl Here {
+    fn new(host: Option<String>) -> Option<Here> {
+        if !docker(None, &["version"]).0 {
+            support::skip("homes on Docker", "no daemon answers");
+            return None;
+        }
+        let place = Place::new();
+        let slug = format!(
+            "t{}",
+            place.home.ancestors().nth(1)?.file_name()?.to_str()?.trim_start_matches('.').to_lowercase()
+        );
+        Some(Here { place, host, slug })
+    }
+
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = self.place.command(args);
+        if let Some(host) = &self.host {
+            command.env("DOCKER_HOST", host);
+        }
+        command
+    }
+
+    fn ringfence(&self, args: &[&str]) -> Done {
+        Done::new(self.command(args).output().unwrap())
+    }
+
+    /// `session create SLUG` with the profile, the image and without a network: that takes root once.
+    fn create(&self, args: &[&str]) -> String {
+        let common = ["session", "create", &self.slug, "--profile", "home", "--image", IMAGE, "--network=false"];
+        let done = self.ringfence(&[&common, args].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out.trim().to_owned()
+    }
+
+    fn sh(&self, text: &str) -> Done {
+        self.ringfence(&["session", "exec", &self.slug, "--", "/bin/sh", "-c", text])
+    }
+
+    /// At a terminal, at which this is typed. Its exit code.
+    fn at_terminal(&self, args: &[&str], typed: &str) -> i32 {
+        let mut script = std::process::Command::new("script");
+        self.place.environment(&mut script);
+        let line = [&[support::program()], args].concat().join(" ");
+        script.args(["-qec", &line, "/dev/null"]).current_dir(&self.place.project);
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("script, of bsdutils");
+        // The end of what is typed would be taken for the end of the terminal.
+        let mut keyboard = child.stdin.take().unwrap();
+        keyboard.write_all(typed.as_bytes()).unwrap();
+        let status = child.wait().unwrap();
+        drop(keyboard);
+        status.code().unwrap_or(-1)
+    }
+
+    fn containers(&self) -> Vec<String> {
+        containers(self.host.as_deref(), &self.place.home)
+    }
+
+    fn volumes(&self) -> Vec<String> {
+        volumes(self.host.as_deref(), &self.slug)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        for pid in sessions::supervisors(&self.place.home) {
+            sessions::kill(pid, libc::SIGKILL);
+        }
+        for id in self.containers() {
+            docker(self.host.as_deref(), &["rm", "-f", &id]);
+        }
+        for name in self.volumes() {
+            docker(self.host.as_deref(), &["volume", "rm", "-f", &name]);
+        }
+    }
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(40), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn stopped_when_idle_and_started_by_the_next_use() {
+    let Some(here) = Here::new(None) else { return };
+    let first = here.create(&["--idle", "2s"]);
+    here.sh("echo kept >~/notes; touch /tmp/gone; pwd").expect(0, "/home/sandbox\n");
+    assert_eq!(here.containers().len(), 1);
+    until("it ends when it is idle", || here.containers().is_empty());
+    assert_eq!(here.volumes().len(), 1);
+    here.sh("cat ~/notes; ls /tmp").expect(0, "kept\n");
+    let listed = here.ringfence(&["session", "list", "--json"]).json();
+    let live: Vec<&str> = listed["sessions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|s| s["state"] == "live")
+        .map(|s| s["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(live.len(), 1);
+    assert_ne!(live, [first.as_str()]);
+}
+
+#[test]
+fn many_uses_at_once_make_one_container() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    here.ringfence(&["session", "stop", &here.slug]).expect(0, "");
+    assert_eq!(here.containers().len(), 0);
+    std::thread::scope(|scope| {
+        let uses: Vec<_> = (0..6).map(|n| {
+            let here = &here;
+            scope.spawn(move || here.sh(&format!("echo {n} >>~/all; hostname >/dev/null; cat /proc/sys/kernel/random/boot_id >/dev/null; echo {n}")).expect(0, &format!("{n}\n")))
+        }).collect();
+        for one in uses {
+            one.join().unwrap();
+        }
+    });
+    assert_eq!(here.containers().len(), 1);
+    here.sh("sort ~/all | tr -d '\\n'").expect(0, "012345");
+}
+
+#[test]
+fn another_configuration_keeps_the_home() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    here.sh("echo kept >~/notes").expect(0, "");
+    let container = here.containers();
+    // The same again changes nothing.
+    here.create(&["--reuse"]);
+    assert_eq!(here.containers(), container);
+    here.create(&["--reuse", "--memory", "300m"]);
+    let rebuilt = here.containers();
+    assert_eq!(rebuilt.len(), 1);
+    assert_ne!(rebuilt, container);
+    assert_eq!(docker(None, &["inspect", "-f", "{{.HostConfig.Memory}}", &rebuilt[0]]).1, (300 << 20).to_string());
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    // It stays so when it is started by itself.
+    here.ringfence(&["session", "stop", &here.slug]).expect(0, "");
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    assert_eq!(
+        docker(None, &["inspect", "-f", "{{.HostConfig.Memory}}", &here.containers()[0]]).1,
+        (300 << 20).to_string()
+    );
+}
+
+#[test]
+fn removed_with_or_without_its_home() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    here.sh("echo kept >~/notes").expect(0, "");
+    here.ringfence(&["session", "rm", &here.slug]).expect(0, "");
+    assert_eq!((here.containers().len(), here.volumes().len()), (0, 1));
+    // Forgotten: it is not started by itself any more.
+    let gone = here.sh("true");
+    assert_eq!(gone.code, 125);
+    assert!(gone.err.contains("no session"), "{}", gone.err);
+    // The next one of its name has the home.
+    here.create(&[]);
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    // Asked first: nobody can be asked at a pipe, and at a terminal only a yes will do.
+    let asked = here.ringfence(&["session", "rm", "--home", &here.slug]);
+    assert_ne!(asked.code, 0, "{asked:?}");
+    assert_eq!((here.containers().len(), here.volumes().len()), (1, 1));
+    assert_ne!(here.at_terminal(&["session", "rm", "--home", &here.slug], "n\n"), 0);
+    assert_eq!((here.containers().len(), here.volumes().len()), (1, 1));
+    assert_eq!(here.at_terminal(&["session", "rm", "--home", &here.slug], "y\n"), 0);
+    assert_eq!((here.containers().len(), here.volumes().len()), (0, 0));
+    // And of one that was removed before.
+    here.create(&[]);
+    here.ringfence(&["session", "rm", &here.slug]).expect(0, "");
+    here.ringfence(&["session", "rm", "--home", "--yes", &here.slug]).expect(0, "");
+    assert_eq!(here.volumes().len(), 0);
+}
+
+#[test]
+fn found_again_when_everything_was_killed() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    here.sh("echo kept >~/notes").expect(0, "");
+    // Ringfence: the next use starts it, and there are never two.
+    for pid in sessions::supervisors(&here.place.home) {
+        sessions::kill(pid, libc::SIGKILL);
+    }
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    until("one container is left", || here.containers().len() == 1);
+    // The container, behind our back: the session ends, and the next use starts it.
+    let killed = here.containers();
+    assert!(docker(None, &["kill", &killed[0]]).0);
+    until("the session has ended", || sessions::supervisors(&here.place.home).is_empty());
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    assert_ne!(here.containers(), killed);
+    // The machine: what lies in /run is gone, with all processes and containers.
+    for pid in sessions::supervisors(&here.place.home) {
+        sessions::kill(pid, libc::SIGKILL);
+    }
+    until("the containers are gone", || here.containers().is_empty());
+    let run = here.ringfence(&["session", "list", "--json"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    here.ringfence(&["gc"]);
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    assert_eq!(here.containers().len(), 1);
+}
+
+#[test]
+fn a_daemon_restarted_in_the_middle_of_an_exec() {
+    if !support::is_root() {
+        return;
+    }
+    let Some(mut private) = Private::start() else { return };
+    let Some(here) = Here::new(Some(private.host())) else { return };
+    here.create(&[]);
+    here.sh("echo kept >~/notes").expect(0, "");
+    let long = ["session", "exec", &here.slug, "--", "/bin/sh", "-c", "echo begun; sleep 1000"];
+    let exec = here.command(&long).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let begun = Instant::now();
+    private.stop();
+    let done = Done::new(exec.wait_with_output().unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_ne!(done.code, 0);
+    assert_eq!(done.out, "begun\n", "nothing that was written is lost");
+    // While it is down, an error that says so, at once.
+    let begun = Instant::now();
+    let down = here.sh("true");
+    assert_eq!(down.code, 125, "{down:?}");
+    assert!(down.err.contains("no container daemon listens"), "{}", down.err);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    private.run();
+    here.sh("cat ~/notes").expect(0, "kept\n");
+    assert_eq!(here.containers().len(), 1);
+    here.ringfence(&["session", "rm", "--home", "--yes", &here.slug]).expect(0, "");
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}
