@@ -96,7 +96,6 @@ impl Asked {
     }
 }
 
-
 fn bytes_of(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }

@@ -597,7 +597,6 @@ impl Session {
     }
 }
 
-
 /// The examples of the guide compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/sessions.md")]

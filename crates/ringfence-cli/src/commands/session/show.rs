@@ -154,7 +154,6 @@ fn why(reason: Option<ringfence::Reason>) -> String {
     name.and_then(|name| name.as_str().map(|name| format!(" ({name})"))).unwrap_or_default()
 }
 
-
 pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let session = sessions.open_live(&args.session).await?;

@@ -341,12 +341,10 @@ impl Supervisor {
             }
             Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
             Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
-            Ask::Guest(request) => {
-                match self.open(To::Client(place), &self.below_workdir(request)) {
-                    Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
-                    Err(refusal) => Answer::Refused(refusal),
-                }
-            }
+            Ask::Guest(request) => match self.open(To::Client(place), &self.below_workdir(request)) {
+                Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
+                Err(refusal) => Answer::Refused(refusal),
+            },
             Ask::Info => Answer::Info(Box::new(self.snapshot())),
             Ask::Report => Answer::Report(self.report.clone()),
             Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),

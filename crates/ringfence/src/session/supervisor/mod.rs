@@ -58,7 +58,6 @@ pub struct Start {
     pub records: Option<record::Wanted>,
 }
 
-
 /// What the creator hears.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {

@@ -455,14 +455,8 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
 async fn a_list_without_end_is_refused() {
     let (stage, guest) = with_guest(|mut guest| {
         let (list, ..) = guest.next().unwrap();
-        let entry = Entry {
-            path: vec![b'x'; 60_000],
-            kind: EntryKind::File,
-            size: 0,
-            mode: 0,
-            modified: 0,
-            target: None,
-        };
+        let entry =
+            Entry { path: vec![b'x'; 60_000], kind: EntryKind::File, size: 0, mode: 0, modified: 0, target: None };
         for _ in 0..1300 {
             guest.reply(list, &Reply::Entries(vec![entry.clone()]));
             // Not so fast that the client is taken for one that does not read.
