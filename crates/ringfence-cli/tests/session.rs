@@ -393,6 +393,8 @@ async fn too_many_processes_are_told_where_they_are_counted() {
     if kept.state == ringfence::State::Enforced {
         assert_eq!(output.outcome.reason, Some(Reason::Processes), "{output:?}");
     }
+    // When they are gone.
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
 }
 
