@@ -73,8 +73,9 @@ impl Places {
     pub fn sessions_dirs(&self, uid: u32, other_homes: &[PathBuf]) -> Vec<PathBuf> {
         let homes = other_homes.iter().chain([&self.home]);
         let usual = homes.map(|home| home.join(".local/state/ringfence/sessions"));
-        let runtime = PathBuf::from(format!("/run/user/{uid}/ringfence/sessions"));
-        distinct([self.sessions.clone(), self.state.join("sessions"), runtime].into_iter().chain(usual))
+        let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
+        let runtime = runtime.map(|dir| dir.join("ringfence/sessions"));
+        distinct([self.sessions.clone(), self.state.join("sessions")].into_iter().chain(runtime).chain(usual))
     }
 
     pub fn global_file(&self) -> PathBuf {

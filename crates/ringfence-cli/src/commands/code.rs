@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -34,10 +34,12 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
         }
     })?;
     match execute(&args, &code) {
-        Ok(result) => show(&args, &result),
+        Ok(result) => show(&args, result),
         Err(failure) => {
             if args.json {
-                output::json(&CodeResult::failed(&code, &failure.message))?;
+                let mut result = CodeResult::failed(&code, &failure.message);
+                result.id = failure.record.clone().unwrap_or_default();
+                output::json(&result)?;
             }
             Err(failure)
         }
@@ -46,7 +48,7 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
 
 fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
-    let situation = Situation::gather(&args.policy).inspect_err(|failure| record::refused(&command, failure))?;
+    let situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
     let wanted: Vec<i32> =
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
@@ -63,9 +65,8 @@ pub fn recorded<C: AsFd>(
 ) -> Result<CodeResult, Failure> {
     record::prepare(situation);
     let policy = &situation.resolved.policy;
-    let choice = situation.choice();
-    let prepared = choice.and_then(|choice| Ok(code::prepare(code, policy, &situation.facts, choice)?));
-    let prepared = prepared.inspect_err(|failure| record::failed(situation, command, failure))?;
+    let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine);
+    let prepared = prepared.map_err(|error| record::failed(situation, command, error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, prepared.engine, &prepared.plan, &mut report)?;
     let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
@@ -81,10 +82,7 @@ pub fn recorded<C: AsFd>(
             }
             Ok(ran.result)
         }
-        Err(failure) => {
-            entry.failed(&failure);
-            Err(failure)
-        }
+        Err(failure) => Err(entry.failed(failure)),
     }
 }
 
@@ -98,6 +96,9 @@ fn read(args: &args::Code) -> Result<Code, Failure> {
             .hint(format!("there are {}", known.join(", ")))
     })?;
     let is_stdin = args.source == Path::new("-");
+    if is_stdin && std::io::stdin().is_terminal() {
+        output::say("ringfence: type or paste the code, then end it with Ctrl-D");
+    }
     let bytes = if is_stdin { read_all(std::io::stdin(), &args.source)? } else { read_file(&args.source)? };
     let source = String::from_utf8(bytes)
         .map_err(|_| Failure::new(Kind::Usage, format!("`{}` is not UTF-8 text", args.source.display())))?;
@@ -148,17 +149,23 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn show(args: &args::Code, result: &CodeResult) -> Result<ExitCode, Failure> {
-    if let (Some(directory), false) = (&args.out_dir, result.files.is_empty()) {
+/// Writes the files that came out.
+fn write_files(args: &args::Code, files: &[File]) -> Result<(), Failure> {
+    if let (Some(directory), false) = (&args.out_dir, files.is_empty()) {
         std::fs::create_dir_all(directory).map_err(|error| Failure::output(&error))?;
     }
-    for file in &result.files {
-        write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file)?;
-    }
+    files.iter().try_for_each(|file| write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file))
+}
+
+fn show(args: &args::Code, mut result: CodeResult) -> Result<ExitCode, Failure> {
+    let written = write_files(args, &result.files);
     if args.json {
-        output::json(result)?;
-        return Ok(ExitCode::from(exit_code(result.status)));
+        // The result is told, whatever became of the files: they are in it.
+        result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
+        output::json(&result)?;
+        return written.map(|()| ExitCode::from(exit_code(result.status)));
     }
+    written?;
     let mut text = result.stdout.clone();
     if let Some(value) = &result.value {
         text.push_str(&format!("{value}\n"));

@@ -75,7 +75,7 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         status: args.status.map(Into::into),
         profile: args.profile.clone(),
         command: args.command.clone(),
-        sandbox: args.session.clone(),
+        sandbox: args.session.as_deref().map(super::session::id_of).transpose()?,
     };
     let records = archive.open()?.list(&filter)?;
     if args.json {

@@ -7,6 +7,7 @@ pub mod docker;
 mod identity;
 pub mod native;
 
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
+use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -45,15 +47,6 @@ pub enum Engine {
     Docker,
 }
 
-/// What the caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Choice {
-    /// The first engine that can honour the policy.
-    #[default]
-    Auto,
-    Only(Engine),
-}
-
 impl Engine {
     pub const ALL: [Engine; 3] = [Engine::Native, Engine::Bubblewrap, Engine::Docker];
 
@@ -62,6 +55,17 @@ impl Engine {
             Engine::Native => "native",
             Engine::Bubblewrap => "bubblewrap",
             Engine::Docker => "docker",
+        }
+    }
+}
+
+/// This one and no other.
+impl From<Engine> for EngineChoice {
+    fn from(engine: Engine) -> EngineChoice {
+        match engine {
+            Engine::Native => EngineChoice::Native,
+            Engine::Bubblewrap => EngineChoice::Bubblewrap,
+            Engine::Docker => EngineChoice::Docker,
         }
     }
 }
@@ -79,6 +83,8 @@ pub enum EngineError {
     Cannot { engine: Engine, what: &'static str, cure: &'static str },
     #[error("engine {engine} cannot promise {guarantee}: {reason}")]
     Unmet { engine: Engine, guarantee: Guarantee, reason: String, cure: String },
+    #[error("engine {0} is not there yet")]
+    NotThere(EngineChoice),
     #[error("no engine can honour this policy: {}", list(.0))]
     NoEngine(Vec<EngineError>),
     #[error("`{}` has a NUL byte in it", .0.display())]
@@ -128,23 +134,39 @@ pub enum StdioSpec {
     Terminal { rows: u16, columns: u16, stderr: Option<OwnedFd> },
 }
 
+impl StdioSpec {
+    fn try_clone(&self) -> Result<StdioSpec, Errno> {
+        let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+        Ok(match self {
+            StdioSpec::Files([stdin, stdout, stderr]) => StdioSpec::Files([copy(stdin)?, copy(stdout)?, copy(stderr)?]),
+            StdioSpec::Terminal { rows, columns, stderr } => {
+                StdioSpec::Terminal { rows: *rows, columns: *columns, stderr: stderr.as_ref().map(copy).transpose()? }
+            }
+        })
+    }
+}
+
 /// Takes the engine that will enforce the plan: the one asked for, or the first that can honour it.
-pub fn select(choice: Choice, plan: &Plan, facts: &Facts) -> Result<(Engine, Report), EngineError> {
+pub fn select(choice: EngineChoice, plan: &Plan, facts: &Facts) -> Result<(Engine, Report), EngineError> {
     choose(choice, |engine| promise(engine, plan, facts))
 }
 
 /// The engine asked for, or the first whose answer is not a refusal. None is ever asked for less than another.
 fn choose(
-    choice: Choice,
+    choice: EngineChoice,
     ask: impl Fn(Engine) -> Result<Report, EngineError>,
 ) -> Result<(Engine, Report), EngineError> {
+    let only = |engine: Engine| ask(engine).map(|report| (engine, report));
     match choice {
-        Choice::Only(engine) => ask(engine).map(|report| (engine, report)),
-        Choice::Auto => {
+        EngineChoice::Native => only(Engine::Native),
+        EngineChoice::Bubblewrap => only(Engine::Bubblewrap),
+        EngineChoice::Docker => only(Engine::Docker),
+        EngineChoice::Kubernetes => Err(EngineError::NotThere(choice)),
+        EngineChoice::Auto => {
             let mut refusals = Vec::new();
             for engine in Engine::ALL {
-                match ask(engine) {
-                    Ok(report) => return Ok((engine, report)),
+                match only(engine) {
+                    Ok(chosen) => return Ok(chosen),
                     Err(refusal) => refusals.push(refusal),
                 }
             }
@@ -218,8 +240,36 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     }
 }
 
-/// Starts a box.
-pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
+/// Starts a box. A name of the host's that was to be hidden and went since the plan was made, such as a neighbour's socket,
+/// stops a builder that mounts by name: the box is then made without it.
+pub fn start(engine: Engine, plan: &Plan, facts: &Facts, mut stdio: StdioSpec) -> Result<Running, EngineError> {
+    let mut plan = Cow::Borrowed(plan);
+    for _ in 0..MOST_TRIES {
+        if engine != Engine::Bubblewrap || !plan.is_fleeting() {
+            break;
+        }
+        let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
+        let running = start_once(engine, &plan, facts, stdio)?;
+        if running.is_built() {
+            return Ok(running);
+        }
+        match plan.without_gone() {
+            None => return Ok(running),
+            Some(rest) => {
+                running.finish()?;
+                (plan, stdio) = (Cow::Owned(rest), copy);
+            }
+        }
+    }
+    start_once(engine, &plan, facts, stdio)
+}
+
+/// So often a box is made anew because names went.
+const MOST_TRIES: usize = 10;
+/// So long a builder may take until it is left to itself.
+const BUILDING: Duration = Duration::from_secs(10);
+
+fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
     let limits = match plan.guest {
         // The guest's own processes do not count against the caller; process 1 is allowed for already.
         true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
@@ -522,6 +572,11 @@ impl Running {
         self.launched.events()
     }
 
+    /// Waits until a builder has made the box; false when it has not, and the next event will say so.
+    fn is_built(&self) -> bool {
+        self.messages.as_ref().is_none_or(|messages| self.launched.is_built(messages, BUILDING))
+    }
+
     /// Waits for the next event; a failed set-up or execution is an error.
     pub fn next_event(&self) -> Result<Event, EngineError> {
         match self.launched.next_event().map_err(|e| EngineError::Lost(e.to_string()))? {
@@ -632,7 +687,7 @@ mod tests {
     }
 
     /// Chooses where these engines can honour the policy.
-    fn chosen(choice: Choice, able: &[Engine]) -> Result<Engine, EngineError> {
+    fn chosen(choice: EngineChoice, able: &[Engine]) -> Result<Engine, EngineError> {
         let ask = |engine: Engine| if able.contains(&engine) { Ok(report(engine)) } else { Err(refusal(engine)) };
         let (engine, report) = choose(choice, ask)?;
         assert_eq!(report.engine, engine.name());
@@ -642,17 +697,17 @@ mod tests {
     #[test]
     fn the_first_engine_that_can_honour_the_policy() {
         use Engine::{Bubblewrap, Native};
-        assert_eq!(chosen(Choice::Auto, &[Native, Bubblewrap]).unwrap(), Native);
-        assert_eq!(chosen(Choice::Auto, &[Bubblewrap]).unwrap(), Bubblewrap);
-        assert_eq!(chosen(Choice::Only(Bubblewrap), &[Native, Bubblewrap]).unwrap(), Bubblewrap);
+        assert_eq!(chosen(EngineChoice::Auto, &[Native, Bubblewrap]).unwrap(), Native);
+        assert_eq!(chosen(EngineChoice::Auto, &[Bubblewrap]).unwrap(), Bubblewrap);
+        assert_eq!(chosen(Bubblewrap.into(), &[Native, Bubblewrap]).unwrap(), Bubblewrap);
     }
 
     #[test]
     fn never_another_than_the_one_asked_for_and_never_a_weaker_one() {
         use Engine::{Bubblewrap, Native};
-        let only = chosen(Choice::Only(Native), &[Bubblewrap]).unwrap_err();
+        let only = chosen(Native.into(), &[Bubblewrap]).unwrap_err();
         assert!(matches!(only, EngineError::Unmet { engine: Native, .. }), "{only}");
-        match chosen(Choice::Auto, &[]).unwrap_err() {
+        match chosen(EngineChoice::Auto, &[]).unwrap_err() {
             EngineError::NoEngine(refusals) => {
                 let engines: Vec<String> = refusals.iter().map(ToString::to_string).collect();
                 assert_eq!(engines.len(), Engine::ALL.len());

@@ -49,9 +49,10 @@ use std::time::Duration;
 
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
+use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::{Guarantee, Policy};
 
-use crate::engines::{self, Choice};
+use crate::engines;
 use crate::report::Report;
 use error::unexpected;
 use homes::{Home, Homes};
@@ -81,7 +82,7 @@ pub struct Create {
     pub name: Option<String>,
     pub policy: Policy,
     pub facts: Facts,
-    pub choice: Choice,
+    pub choice: EngineChoice,
     /// Ends when nothing was asked of it for so long; `None`: never.
     pub idle: Option<Duration>,
     /// Ends after so long, whatever happens; `None`: never.
@@ -97,7 +98,7 @@ impl Create {
             name: None,
             policy,
             facts,
-            choice: Choice::Auto,
+            choice: EngineChoice::Auto,
             idle: Some(Duration::from_secs(1800)),
             life: Some(Duration::from_secs(86_400)),
             records: None,
@@ -109,7 +110,7 @@ impl Create {
         self
     }
 
-    pub fn choice(mut self, choice: Choice) -> Create {
+    pub fn choice(mut self, choice: EngineChoice) -> Create {
         self.choice = choice;
         self
     }
@@ -549,7 +550,8 @@ impl Session {
         Port::open(&self.link, port).await
     }
 
-    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is.
+    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is, and [`Duration::MAX`]
+    /// is without end.
     pub async fn extend(&self, life: Option<Duration>, idle: Option<Duration>) -> Result<(), SessionError> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         match self.ask(&Ask::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {

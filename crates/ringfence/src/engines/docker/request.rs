@@ -185,6 +185,16 @@ fn space(user: Unprivileged, mode: u32, size: u64, inodes: u64, exec: bool) -> S
 }
 
 impl Request {
+    /// The filter, as Docker takes it.
+    pub fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    /// Names a file that has the filter in it, in its place: what Podman takes.
+    pub fn filter_at(&mut self, file: &Path) {
+        self.filter = file.display().to_string();
+    }
+
     pub fn reach(&self) -> &Reach {
         &self.reach
     }

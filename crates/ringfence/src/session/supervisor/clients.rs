@@ -350,10 +350,11 @@ impl Supervisor {
             Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
             Ask::Extend { life_ms, idle_ms } => {
                 if let Some(life) = life_ms {
-                    self.expires = Instant::now().checked_add(Duration::from_millis(life));
+                    let ends = (life < u64::MAX).then(|| Instant::now().checked_add(Duration::from_millis(life)));
+                    self.expires = ends.flatten();
                 }
                 if let Some(idle) = idle_ms {
-                    self.info.idle = Some(Duration::from_millis(idle));
+                    self.info.idle = (idle < u64::MAX).then(|| Duration::from_millis(idle));
                 }
                 Answer::Done
             }
