@@ -36,6 +36,11 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// The same, on one line.
+pub fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}
+
 /// Asks a person. Without one, that is a failure with this hint.
 pub fn confirm(question: &str, otherwise: &str) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {

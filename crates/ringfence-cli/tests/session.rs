@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ringfence::policy::Guarantee;
 use ringfence::session::{End, Event, Exec, ExecutionState, SessionError, Size, State};
 use ringfence::{Ended, Reason};
-use sessions::{Home, guest_of, kill, seconds, sh, sleeping, supervisors, text, until};
+use sessions::{Home, guest_of, kill, running, seconds, sh, sleeping, supervisors, text, until};
 
 #[tokio::test]
 async fn made_used_by_both_names_and_ended() {
@@ -367,7 +367,10 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     let create = home.create_with(|layer| layer.memory("64m").unwrap());
     let session = home.sessions.create(create).await.unwrap();
     let hog = "tail /dev/zero";
+    let bystander = session.exec(Exec::new(["sh", "-c", "read line; exit 1"]).stdin(true)).await.unwrap();
     let output = sh(&session, hog).await;
+    bystander.close_stdin().await.unwrap();
+    assert_eq!(bystander.output().await.outcome.reason, None);
     assert_ne!(output.exit_code(), Some(0));
     let report = session.report().await.unwrap();
     let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitMemory).unwrap();
@@ -377,6 +380,62 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
     // Somebody else's failure is not taken for it.
     assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
+}
+
+#[tokio::test]
+async fn looking_at_it_does_not_keep_it() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create().idle(Some(Duration::from_secs(1)))).await.unwrap();
+    let start = Instant::now();
+    while session.info().await.is_ok() && session.executions().await.is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(15), "it lives on");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(home.sessions.info(session.id()).await.unwrap().state, State::Ended(End::Idle));
+}
+
+#[tokio::test]
+async fn processor_time_of_a_command_and_all_that_descends_from_it() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.cpu_time("1s").unwrap())).await.unwrap();
+    // No process of these comes near the limit by itself.
+    let spin = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done";
+    let output = sh(&session, &format!("while :; do sh -c '{spin}'; done")).await;
+    assert_eq!(output.outcome.reason, Some(Reason::CpuTime), "{output:?}");
+    // The next one has its own.
+    let output = sh(&session, &format!("{spin}; echo usable")).await;
+    assert_eq!((text(&output.stdout), output.outcome.reason), ("usable\n", None));
+}
+
+#[tokio::test]
+async fn too_many_processes_are_told_where_they_are_counted() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.pids("12").unwrap())).await.unwrap();
+    let report = session.report().await.unwrap();
+    let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitProcesses).unwrap();
+    let output = sh(&session, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do sleep 2 & done; wait").await;
+    assert_ne!(output.exit_code(), Some(0), "{output:?}");
+    if kept.state == ringfence::State::Enforced {
+        assert_eq!(output.outcome.reason, Some(Reason::Processes), "{output:?}");
+    }
+    // When they are gone.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(sh(&session, "exit 1").await.outcome.reason, None);
+}
+
+#[tokio::test]
+async fn what_a_command_left_in_the_background_is_counted_too() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.memory("64m").unwrap())).await.unwrap();
+    // Each is below the limit of a process; all together are not.
+    let mark = format!("hog-{}", seconds(31));
+    let hog = "sleep 1; x=$(head -c 20000000 /dev/zero | tr '\\0' x); while :; do sleep 1; done";
+    let script = format!("for i in 1 2 3 4 5 6; do setsid sh -c \"{hog}\" {mark} </dev/null >/dev/null 2>&1 & done");
+    let script = script.replace("$(", "\\$(");
+    assert_eq!(sh(&session, &script).await.exit_code(), Some(0));
+    until("all run", || running(&mark).len() == 6).await;
+    until("some are killed", || running(&mark).len() < 6).await;
+    assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
 }
 
 #[tokio::test]

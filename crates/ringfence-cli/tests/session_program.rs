@@ -62,6 +62,8 @@ fn a_day_in_the_life() {
     here.ringfence(&["session", "logs", "notes", "1"]).expect(0, "hello\n");
     here.ringfence(&["session", "extend", "notes", "--life", "2h"]).expect(0, "");
     here.ringfence(&["session", "stop", "notes"]).expect(0, "");
+    // Once more is what is wanted already.
+    here.ringfence(&["session", "stop", "notes"]).expect(0, "");
     let ended = here.exec(&["notes", "--", "true"]);
     assert_eq!(ended.code, 125);
     assert!(ended.err.contains("has ended: it was stopped"), "{}", ended.err);
@@ -167,6 +169,22 @@ fn background_executions() {
 }
 
 #[test]
+fn logs_are_whole_but_for_the_gap() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--background", "--", "sh", "-c", "yes 0123456 | head -c 5242880; echo end"]).expect(0, "1\n");
+    wait("it has ended", || {
+        here.ringfence(&["session", "show", &id, "--json"]).json()["recent"][0]["status"] == "exited"
+    });
+    let logs = here.ringfence(&["session", "logs", &id, "1"]);
+    assert_eq!(logs.code, 0, "{}", logs.err);
+    assert!(logs.out.starts_with("0123456\n") && logs.out.ends_with("0123456\nend\n"));
+    let skipped: u64 = logs.err.split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(skipped > 0);
+    assert_eq!(logs.out.len() as u64 + skipped, 5_242_880 + 4);
+}
+
+#[test]
 fn executions_are_recorded_and_secrets_are_not() {
     let here = Here::new();
     let id = here.create(&[]);
@@ -176,6 +194,42 @@ fn executions_are_recorded_and_secrets_are_not() {
     assert!(!records.out.contains("hunter2"), "{}", records.out);
     let text = &records.out;
     assert!(text.contains("\"exit_code\":6") && text.contains("no-such-program"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let answer = || {
+        let shown = here.ringfence(&["session", "show", &id, "--json"]).json();
+        let all = shown["report"]["guarantees"].as_array().unwrap().clone();
+        all.into_iter().find(|answer| answer["id"] == "record.complete").unwrap()["state"].clone()
+    };
+    assert_eq!(here.exec(&[&id, "--", "true"]).expect(0, "").err, "");
+    assert_eq!(answer(), "enforced");
+    let journal = here.0.home.join(".local/state/ringfence/records/journal");
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    let done = here.exec(&[&id, "--", "echo", "on"]).expect(0, "on\n");
+    assert!(done.err.contains("not recorded"), "{}", done.err);
+    assert_eq!(answer(), "weakened");
+}
+
+#[test]
+fn what_was_planted_where_a_copy_goes_is_not_used() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--", "sh", "-c", "echo new > file; echo kept > other; mkdir out"]).expect(0, "");
+    for plant in ["ln other out/.ringfence-$$", "mkfifo out/.ringfence-$$"] {
+        let script = format!("{plant}; exec \"$0\" session cp {id}:/workspace/file out/file");
+        let mut command = std::process::Command::new("timeout");
+        command.args(["20", "sh", "-c", &script, support::program()]).current_dir(&here.0.project);
+        here.0.environment(&mut command);
+        let done = Done::new(command.output().unwrap());
+        assert_eq!(done.code, 0, "{plant}: {}", done.err);
+        let read = |name: &str| std::fs::read_to_string(here.0.project.join(name)).unwrap();
+        assert_eq!((read("out/file").as_str(), read("other").as_str()), ("new\n", "kept\n"), "{plant}");
+    }
 }
 
 #[test]

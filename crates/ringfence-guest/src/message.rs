@@ -160,6 +160,13 @@ pub enum Reply {
     },
 }
 
+impl Reply {
+    /// Whether nothing follows on its stream.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_))
+    }
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exited {

@@ -26,7 +26,7 @@ pub mod records;
 pub mod rules;
 pub mod suggest;
 pub mod tree;
-mod wire;
+pub mod wire;
 
 pub use guarantee::Guarantee;
 pub use layer::Layer;

@@ -73,7 +73,7 @@ pub enum LimitError {
     DurationRange(String),
     #[error("`{0}` is not a number of CPUs above 0 (such as `0.5` or `2`)")]
     Cpus(String),
-    #[error("`{0}` is not a whole number above 0")]
+    #[error("`{0}` is not a whole number from 1 to 1073741824")]
     Count(String),
 }
 
@@ -172,9 +172,12 @@ pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
     if cpus.is_finite() && cpus > 0.0 { Ok(cpus) } else { Err(LimitError::Cpus(cpus.to_string())) }
 }
 
-/// Reads a count of processes or files: a whole number above 0.
+/// More than any kernel counts.
+const MOST: u64 = 1 << 30;
+
+/// Reads a count of processes or files: a whole number from 1 to 1073741824.
 pub fn parse_count(text: &str) -> Result<u64, LimitError> {
-    text.trim().parse().ok().filter(|n| *n > 0).ok_or_else(|| LimitError::Count(text.to_owned()))
+    text.trim().parse().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(|| LimitError::Count(text.to_owned()))
 }
 
 /// A size as [`parse_size`] reads it: the largest unit that says it exactly.
@@ -263,7 +266,8 @@ mod tests {
             assert!(parse_cpus(text).is_err(), "{text}");
         }
         assert_eq!(parse_count("64"), Ok(64));
-        for text in ["0", "-1", "1.5", "", "64k"] {
+        assert_eq!(parse_count("1073741824"), Ok(1 << 30));
+        for text in ["0", "-1", "1.5", "", "64k", "1073741825", "18446744073709551615"] {
             assert!(parse_count(text).is_err(), "{text}");
         }
     }

@@ -112,6 +112,7 @@ impl Plan {
 /// Who owns a tree of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
+    #[serde(with = "wire::path")]
     pub at: PathBuf,
     pub uid: u32,
     pub gid: u32,

@@ -80,7 +80,6 @@ pub enum Reason {
     CpuTime,
     Memory,
     Processes,
-    Output,
     /// The user or the caller ended it.
     Cancelled,
     /// Its sandbox ended under it.
@@ -115,8 +114,15 @@ pub fn supervise(
     companion: &mut dyn Companion,
 ) -> Result<Outcome, EngineError> {
     let started = Instant::now();
-    let mut watch =
-        Watch { limits: &policy.limits, started, reason: None, kill_at: None, peak: Census::default(), tracer: None };
+    let mut watch = Watch {
+        limits: &policy.limits,
+        started,
+        reason: None,
+        kill_at: None,
+        peak: Census::default(),
+        looked: started,
+        tracer: None,
+    };
     let ended = loop {
         if let Some(ended) = wait(&running, &mut watch, companion, (policy, facts))? {
             break ended;
@@ -213,6 +219,8 @@ struct Watch<'a> {
     reason: Option<Reason>,
     kill_at: Option<Instant>,
     peak: Census,
+    /// When the tree was last counted.
+    looked: Instant,
     tracer: Option<Tracer>,
 }
 
@@ -226,7 +234,7 @@ impl Watch<'_> {
     fn next(&self, running: &Running, give_up_at: Option<Instant>) -> Option<Duration> {
         let deadline = self.limits.timeout.filter(|_| self.reason.is_none()).map(|t| self.started + t);
         let now = Instant::now();
-        let look = self.watches_tree(running).then(|| now + LOOK);
+        let look = self.watches_tree(running).then(|| self.looked + LOOK);
         let next = [deadline, self.kill_at, give_up_at, look].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
@@ -247,7 +255,9 @@ impl Watch<'_> {
             let _ = running.signal(libc::SIGCONT);
             self.kill_at = Some(now + GRACE);
         }
-        if self.watches_tree(running) {
+        // Not at each wake-up: a command that writes much would be counted all the time.
+        if self.watches_tree(running) && now >= self.looked + LOOK {
+            self.looked = now;
             self.count(running);
         }
     }

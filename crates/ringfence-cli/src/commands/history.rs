@@ -12,7 +12,7 @@ use ringfence::records::{Filter, Journal, Place, Record, Status, Store, Stream};
 use crate::args::{History, HistoryCommand, HistoryList, HistoryPrune};
 use crate::failure::{Failure, Kind};
 use crate::files::{self, Links, Places};
-use crate::output::{self, printable};
+use crate::output::{self, one_line, printable};
 
 pub fn history(args: &History) -> Result<ExitCode, Failure> {
     let archive = Archive::find()?;
@@ -109,7 +109,7 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
     let mut text = String::new();
     let mut add = |key: &str, value: Option<String>| {
         if let Some(value) = value {
-            text.push_str(&format!("{key:<9} {}\n", printable(&value).replace('\n', "\\n")));
+            text.push_str(&format!("{key:<9} {}\n", one_line(&value)));
         }
     };
     add("id", Some(record.id.clone()));
@@ -142,7 +142,7 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
     for answer in answers.into_iter().flatten() {
         let part = |key: &str| answer[key].as_str().unwrap_or_default();
         let line = format!("{:<10} {:<24} {}", part("state"), part("id"), part("by"));
-        text.push_str(printable(line.trim_end()).replace('\n', "\\n").as_str());
+        text.push_str(&one_line(line.trim_end()));
         text.push('\n');
     }
     output::data(&text)?;

@@ -286,7 +286,6 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
             let count = limits.pids.map_or_else(String::new, |limit| format!(" more than {limit}"));
             format!("failed when it wanted{count} processes (limit.processes); --pids allows more")
         }
-        Reason::Output => "ended for too much output (limit.output); --output-limit allows more".to_owned(),
         Reason::Cancelled => "ended by force".to_owned(),
         Reason::Lost => "lost: its sandbox ended under it".to_owned(),
     };

@@ -115,19 +115,28 @@ impl Reapers {
 
     /// Hands an order to a reaper, and says which.
     pub fn order(&mut self, owner: u64, order: &[u8], fds: &[BorrowedFd<'_>], epoll: &OwnedFd) -> Result<i32, Errno> {
-        let pid = match self.idle.pop() {
-            Some(pid) => pid,
-            None => self.make(epoll)?,
-        };
-        let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
-        reaper.owner = Some(owner);
         let mut bytes = Vec::with_capacity(4 + order.len());
         bytes.extend_from_slice(&(order.len() as u32).to_le_bytes());
         bytes.extend_from_slice(order);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        let sent = rustix::net::sendmsg(&reaper.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        let (pid, sent) = loop {
+            let idle = self.idle.pop();
+            let pid = match idle {
+                Some(pid) => pid,
+                None => self.make(epoll)?,
+            };
+            let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(SendAncillaryMessage::ScmRights(fds));
+            match rustix::net::sendmsg(&reaper.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(sent) => break (pid, sent),
+                // Killed while it waited; it had nothing to look after, and is forgotten when it is reaped.
+                Err(Errno::PIPE | Errno::CONNRESET) if idle.is_some() => {}
+                Err(errno) => return Err(errno),
+            }
+        };
+        let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
+        reaper.owner = Some(owner);
         // Somebody may have stopped it.
         let _ = sys::kill(pid, libc::SIGCONT);
         if sent < bytes.len() {
@@ -343,4 +352,35 @@ fn receive(guest: &OwnedFd, bytes: &mut Vec<u8>) -> Result<Vec<OwnedFd>, Errno> 
         }
     }
     Ok(fds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reaper_that_was_killed_while_it_waited_gets_no_order() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let mut reapers = Reapers::default();
+        reapers.make_spare(&epoll);
+        reapers.make_spare(&epoll);
+        let waiting = reapers.idle.clone();
+        for pid in &waiting {
+            sys::kill(*pid, libc::SIGKILL).unwrap();
+            // Dead, and not yet reaped by a guest that has not looked.
+            let pid = rustix::process::Pid::from_raw(*pid).unwrap();
+            use rustix::process::{WaitId, WaitIdOptions, waitid};
+            waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        }
+        let fresh = reapers.order(7, b"", &[], &epoll).unwrap();
+        assert!(!waiting.contains(&fresh));
+        // Nobody was left alone by those.
+        for pid in waiting {
+            sys::wait(pid, true, false).unwrap();
+            assert!(matches!(reapers.reaped(pid), Some(None)));
+        }
+        sys::kill(fresh, libc::SIGKILL).unwrap();
+        sys::wait(fresh, true, false).unwrap();
+        assert!(matches!(reapers.reaped(fresh), Some(Some((7, _)))));
+    }
 }

@@ -146,26 +146,35 @@ fn is_below(path: &str) -> bool {
 
 /// Whether a path matches a pattern: `*` and `?` within a name, `**` across directories.
 fn matches(pattern: &str, path: &str) -> bool {
-    fn name(pattern: &[char], text: &[char]) -> bool {
-        match pattern.split_first() {
-            None => text.is_empty(),
-            Some(('*', rest)) => (0..=text.len()).any(|skip| name(rest, &text[skip..])),
-            Some((c, rest)) => text.split_first().is_some_and(|(t, after)| (*c == '?' || c == t) && name(rest, after)),
-        }
-    }
-    fn parts(pattern: &[&str], path: &[&str]) -> bool {
-        match pattern.split_first() {
-            None => path.is_empty(),
-            Some((&"**", rest)) => (0..=path.len()).any(|skip| parts(rest, &path[skip..])),
-            Some((first, rest)) => path.split_first().is_some_and(|(part, after)| {
-                let chars = |text: &str| text.chars().collect::<Vec<char>>();
-                name(&chars(first), &chars(part)) && parts(rest, after)
-            }),
-        }
-    }
+    let name = |pattern: &&str, text: &&str| {
+        let chars = |text: &str| text.chars().collect::<Vec<char>>();
+        wild(&chars(pattern), &chars(text), &'*', |c, t| *c == '?' || c == t)
+    };
     let split = |text| str::split(text, '/').collect::<Vec<&str>>();
     // `**` at the end means every file below.
-    parts(&split(pattern), &split(path))
+    wild(&split(pattern), &split(path), &"**", name)
+}
+
+/// Whether a pattern matches all of a text, `any` standing for any part of it. Only the last `any` is ever tried again: the
+/// time is the product of both lengths at most, whatever names a box thinks of.
+fn wild<T: PartialEq>(pattern: &[T], text: &[T], any: &T, fits: impl Fn(&T, &T) -> bool) -> bool {
+    let (mut p, mut t) = (0, 0);
+    // Behind the last `any`, and how far it reaches.
+    let mut again: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p).is_some_and(|part| part == any) {
+            p += 1;
+            again = Some((p, t));
+        } else if pattern.get(p).is_some_and(|part| fits(part, &text[t])) {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((behind, reached)) = again {
+            (p, t) = (behind, reached + 1);
+            again = Some((behind, t));
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|part| part == any)
 }
 
 /// Runs code in a box of its own, and waits for its end. It is cancelled when `cancel` becomes readable.
@@ -287,6 +296,11 @@ mod tests {
         {
             assert!(!matches(pattern, path), "{pattern} {path}");
         }
+        // Names that the box chooses cost no more than their length.
+        let start = std::time::Instant::now();
+        assert!(!matches(&"*a".repeat(20), &"a".repeat(200).replace("aaaaaaaaaa", "aaaaaaaaab")));
+        assert!(!matches(&format!("{}x", "**/a/".repeat(20)), &format!("{}y", "a/".repeat(100))));
+        assert!(start.elapsed() < std::time::Duration::from_secs(10));
     }
 
     #[test]

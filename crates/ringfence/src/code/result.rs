@@ -167,7 +167,7 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
         Some(Reason::Lost) => {
             return Err(EngineError::Lost("it was killed from outside while the code ran".to_owned()).into());
         }
-        Some(Reason::Processes | Reason::Output) | None => None,
+        Some(Reason::Processes) | None => None,
     };
     if !started && limit.is_none() {
         let tail: String = result.stderr.trim().chars().rev().take(TAIL).collect();

@@ -299,18 +299,19 @@ impl Store {
         rows.into_iter().map(|row| record(row).map_err(StoreError::from)).collect()
     }
 
-    /// Removes what is older, then the oldest until the rest takes no more than `max_size`.
+    /// Removes what is older, then the oldest until the rest takes no more than `max_size`. What still runs stays.
     pub fn prune(&mut self, older_than: Option<Duration>, max_size: Option<u64>) -> Result<Pruned, StoreError> {
         let pruned = self.database.transaction(|database| {
             let mut removed = 0;
             if let Some(age) = older_than {
                 let before = now().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
-                removed += database.execute("DELETE FROM executions WHERE began < $1", &[before.into()])?;
+                let older = "DELETE FROM executions WHERE began < $1 AND status <> 'running'";
+                removed += database.execute(older, &[before.into()])?;
             }
             if let Some(max) = max_size {
                 let max = i64::try_from(max).unwrap_or(i64::MAX);
                 removed += database.execute(
-                    "DELETE FROM executions WHERE id IN (
+                    "DELETE FROM executions WHERE status <> 'running' AND id IN (
                          SELECT id FROM (
                              SELECT id, SUM(size) OVER (ORDER BY began DESC, id DESC) AS total FROM executions
                          ) AS sums WHERE total > CAST($1 AS BIGINT))",

@@ -11,7 +11,8 @@ use rustix::pipe::{SpliceFlags, splice};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::SessionError;
-use super::files::{Asked, unexpected};
+use super::error::unexpected;
+use super::files::Asked;
 use super::link::Incoming;
 use super::protocol::Answer;
 

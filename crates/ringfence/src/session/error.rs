@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::info::End;
 use super::protocol::Refusal;
 use crate::engines::EngineError;
+use crate::facts::FactsError;
 
 /// Why a session did not do what it was asked to. A command that exits with a code other than 0 is no error.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,8 @@ pub enum SessionError {
     Ended { id: String, end: End },
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    Facts(#[from] FactsError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("cannot use `{}`: {source}", path.display())]
@@ -71,6 +74,11 @@ pub enum SessionError {
     ShuttingDown,
     #[error("`{}` is longer than {limit} bytes", path.display())]
     TooLong { path: PathBuf, limit: u64 },
+}
+
+/// An answer to another question.
+pub(super) fn unexpected() -> SessionError {
+    SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
 
 impl Refusal {

@@ -7,12 +7,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::frame::{Channel, Kind};
 use ringfence_guest::message::{Size, Step};
 use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
 
 use super::SessionError;
+use super::error::unexpected;
 use super::link::{Incoming, Link, Sender, Stream};
 use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
@@ -149,7 +150,7 @@ impl Execution {
                 Ok(Execution { id, record, trouble, stream, skipped, started, outputs, ending, ended: false })
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
-            Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
+            Some(_) => Err(unexpected()),
             None => Err(stream.sender.link.lost()),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, FrameError, Kind};
+use ringfence_guest::frame::{Channel, Kind};
 use ringfence_guest::message::{Changed, Entry, Reply, Request, Write, WriteHow};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,9 +17,10 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::SessionError;
 use super::contents::{FileReader, FileWriter};
+use super::error::unexpected;
 use super::link::{Incoming, Link, Stream};
 use super::pipes;
-use super::protocol::{Answer, Ask};
+use super::protocol::{Answer, Ask, Refusal};
 
 /// Files of a session. Relative paths are below its working directory.
 #[derive(Debug, Clone)]
@@ -43,8 +44,9 @@ impl Default for WriteOptions {
     }
 }
 
-/// Most entries of one list.
+/// Most entries of one list, and bytes of their names.
 const MOST_ENTRIES: usize = 1_000_000;
+const MOST_NAMES: usize = 64 << 20;
 
 /// A stream that a request about a path opened.
 #[derive(Debug)]
@@ -63,7 +65,9 @@ impl Asked {
     pub fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
         match incoming {
             None => Err(self.stream.sender.link.lost()),
-            Some(Incoming::Answer(Answer::Guest(Reply::Failed { step, errno }))) => Err(SessionError::File {
+            Some(Incoming::Answer(
+                Answer::Guest(Reply::Failed { step, errno }) | Answer::Refused(Refusal::Failed { step, errno }),
+            )) => Err(SessionError::File {
                 step,
                 path: self.path.clone(),
                 errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),
@@ -75,11 +79,17 @@ impl Asked {
 
     /// Waits for the end; the entries that came before it.
     pub async fn done(&mut self) -> Result<(Vec<Entry>, u64), SessionError> {
-        let mut entries = Vec::new();
+        let (mut entries, mut names) = (Vec::new(), 0);
         loop {
             match self.next().await? {
                 Incoming::Answer(Answer::Guest(Reply::Done { bytes })) => return Ok((entries, bytes)),
                 Incoming::Answer(Answer::Guest(Reply::Entries(more))) if entries.len() < MOST_ENTRIES => {
+                    let name = |entry: &Entry| entry.path.len() + entry.target.as_ref().map_or(0, Vec::len);
+                    names += more.iter().map(name).sum::<usize>();
+                    if names > MOST_NAMES {
+                        let (path, limit) = (self.path.clone(), MOST_NAMES as u64);
+                        return Err(SessionError::TooLong { path, limit });
+                    }
                     entries.extend(more);
                 }
                 Incoming::Answer(_) => return Err(unexpected()),
@@ -87,10 +97,6 @@ impl Asked {
             }
         }
     }
-}
-
-pub(super) fn unexpected() -> SessionError {
-    SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {

@@ -5,12 +5,16 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Mount, Plan, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
 use super::supervisor::Start;
 use crate::engines::docker::names;
+
+/// A file is never longer.
+const LARGEST: u64 = 4 << 20;
 
 /// Where they are kept.
 #[derive(Debug, Clone)]
@@ -23,8 +27,11 @@ pub(super) struct Home {
     version: String,
     /// Hash of all that its box is made from.
     pub hash: String,
-    pub start: Start,
+    start: Start,
 }
+
+/// Variables that say where the home is. The rest of the environment may hold secrets, and is not written down.
+const KEPT: [&str; 2] = ["DOCKER_HOST", "CONTAINER_HOST"];
 
 /// Whether the home of a box outlives it.
 pub(super) fn has_home(plan: &Plan) -> bool {
@@ -32,8 +39,23 @@ pub(super) fn has_home(plan: &Plan) -> bool {
 }
 
 impl Home {
-    pub fn new(hash: String, start: Start) -> Home {
+    pub fn new(hash: String, start: &Start) -> Home {
+        let mut start = start.clone();
+        start.facts.env.retain(|name, _| KEPT.iter().any(|kept| name == kept));
         Home { version: env!("CARGO_PKG_VERSION").to_owned(), hash, start }
+    }
+
+    /// Facts as they were, as far as they were kept.
+    pub fn facts(&self) -> &Facts {
+        &self.start.facts
+    }
+
+    /// What its session is made from now: facts of today, and the daemon that has its home.
+    pub fn start_now(self) -> Result<Start, SessionError> {
+        let mut facts = crate::facts::gather()?;
+        facts.env.retain(|name, _| KEPT.iter().all(|kept| name != kept));
+        facts.env.extend(self.start.facts.env);
+        Ok(Start { facts, ..self.start })
     }
 }
 
@@ -64,16 +86,30 @@ impl Homes {
         io::Write::write_all(&mut file, &bytes).and_then(|()| fs::rename(&partial, &path)).map_err(failed)
     }
 
+    /// Keeps it; what was kept before.
+    pub fn replace(&self, name: &str, home: &Home) -> Result<Option<Home>, SessionError> {
+        let before = self.find(name);
+        self.keep(name, home).map(|()| before)
+    }
+
+    /// Takes it back: what was kept before is kept again. How a removed one is reached stays as it is.
+    pub fn put_back(&self, name: &str, before: Option<Home>) -> Result<(), SessionError> {
+        match (before, self.path(name)) {
+            (Some(before), _) => self.keep(name, &before),
+            (None, Some(path)) => fs::remove_file(&path).map_err(|source| SessionError::Directory { path, source }),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// How the session of this name is made again. `None` also where another version wrote it: the session is made anew
     /// then, and its home is still there.
     pub fn find(&self, name: &str) -> Option<Home> {
-        let bytes = fs::read(self.path(name)?).ok()?;
-        postcard::from_bytes::<Home>(&bytes).ok().filter(|home| home.version == env!("CARGO_PKG_VERSION"))
+        read(&self.path(name)?).filter(|home| home.version == env!("CARGO_PKG_VERSION"))
     }
 
     /// The same of one that may have been removed meanwhile.
     pub fn find_any(&self, name: &str) -> Option<Home> {
-        self.find(name).or_else(|| postcard::from_bytes(&fs::read(self.removed(name)?).ok()?).ok())
+        self.find(name).or_else(|| read(&self.removed(name)?))
     }
 
     /// The session is removed, its home is not: it is not started by itself any more. Whether there was one.
@@ -97,5 +133,44 @@ impl Homes {
             }
         }
         Ok(())
+    }
+}
+
+/// What is kept in a file: not by way of a link, and never more of it than can be.
+fn read(path: &Path) -> Option<Home> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
+    postcard::from_bytes(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_are_looked_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let homes = Homes::new(&dir.path().join("homes"));
+        fs::create_dir(dir.path().join("homes")).unwrap();
+        fs::write(dir.path().join("outside"), "").unwrap();
+        // Without an end, and without a beginning: neither is read.
+        assert!(homes.find("/dev/zero").is_none());
+        let pipe = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("homes/pipe"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        );
+        pipe.unwrap();
+        assert!(homes.find("pipe").is_none());
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("homes/link")).unwrap();
+        assert!(homes.find("link").is_none());
+        homes.forget("../outside").unwrap();
+        assert!(dir.path().join("outside").exists());
+        homes.forget("pipe").unwrap();
+        assert!(!dir.path().join("homes/pipe").exists());
     }
 }

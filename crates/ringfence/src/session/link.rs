@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::SessionError;
 use super::pipes::Outbox;
-use super::protocol::{Answer, Ask, Hello, VERSION};
+use super::protocol::{Answer, Ask, Hello, Refusal, VERSION};
 use super::supervisor::address;
 
 /// What comes on a stream. Its end without a last answer: the supervisor is gone.
@@ -61,9 +61,16 @@ struct Streams {
     foreign: bool,
 }
 
+/// Answers that wait for whoever asked, and take so much, end their stream: unlike data they come without a grant.
+const MOST_WAITING: usize = 16 << 20;
+/// Above this the reader of a stream gets its turn before more is read.
+const SOME_WAITING: usize = 1 << 20;
+
 #[derive(Debug)]
 struct Entry {
-    incoming: mpsc::UnboundedSender<Incoming>,
+    /// With what each takes of `MOST_WAITING`.
+    incoming: mpsc::UnboundedSender<(Incoming, usize)>,
+    waiting: Arc<AtomicUsize>,
     /// What may be sent on `In`.
     window: Arc<Semaphore>,
 }
@@ -133,6 +140,7 @@ impl Link {
     pub fn open(&self, ask: &Ask, pipes: Vec<OwnedFd>) -> Result<Stream, SessionError> {
         let (sender, incoming) = mpsc::unbounded_channel();
         let window = Arc::new(Semaphore::new(WINDOW as usize));
+        let waiting = Arc::new(AtomicUsize::new(0));
         let number = {
             let mut streams = locked(&self.shared.streams);
             if streams.closed {
@@ -141,7 +149,8 @@ impl Link {
             }
             // Under the lock, so that numbers reach the supervisor in rising order.
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            streams.open.insert(number, Entry { incoming: sender, window: Arc::clone(&window) });
+            let entry = Entry { incoming: sender, waiting: Arc::clone(&waiting), window: Arc::clone(&window) };
+            streams.open.insert(number, entry);
             if let Err(error) = self.shared.send(|out| out.message(number, Kind::Open, ask, pipes)) {
                 streams.open.remove(&number);
                 return Err(error.into());
@@ -149,7 +158,7 @@ impl Link {
             number
         };
         let sender = Sender { link: self.clone(), number, window };
-        Ok(Stream { sender, incoming, owed: [0; 2], done: false })
+        Ok(Stream { sender, incoming, waiting, owed: [0; 2], done: false })
     }
 
     /// Asks for one answer.
@@ -240,8 +249,10 @@ impl Shared {
                 Ok(0) => return,
                 Ok(n) => {
                     decoder.feed(&buffer[..n]);
-                    if self.frames(&mut decoder).is_err() {
-                        return;
+                    match self.frames(&mut decoder) {
+                        Ok(most) if most > SOME_WAITING => tokio::task::yield_now().await,
+                        Ok(_) => {}
+                        Err(_) => return,
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -250,8 +261,10 @@ impl Shared {
         }
     }
 
-    fn frames(&self, decoder: &mut Decoder) -> Result<(), FrameError> {
+    /// Hands frames to their streams; the most that waits in one of them.
+    fn frames(&self, decoder: &mut Decoder) -> Result<usize, FrameError> {
         let mut streams = locked(&self.streams);
+        let mut most = 0;
         while let Some(frame) = decoder.next_frame()? {
             if frame.stream == 0 && frame.kind == Kind::Reply {
                 match frame.message::<Hello>() {
@@ -266,11 +279,17 @@ impl Shared {
             // Late for a stream that was closed here.
             let Some(entry) = streams.open.get(&frame.stream) else { continue };
             let last = deliver(entry, &frame)?;
-            if last {
+            let waits = entry.waiting.load(Ordering::Relaxed);
+            most = most.max(waits);
+            if !last && waits > MOST_WAITING {
+                let _ = entry.incoming.send((Incoming::Answer(Answer::Refused(Refusal::TooMany)), 0));
+                self.send(|out| out.put(frame.stream, Kind::Close, &[]));
+            }
+            if last || waits > MOST_WAITING {
                 streams.open.remove(&frame.stream);
             }
         }
-        Ok(())
+        Ok(most)
     }
 }
 
@@ -280,8 +299,10 @@ fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
         Kind::Reply => {
             let answer = frame.message::<Answer>()?;
             let last = is_last(&answer);
+            let takes = frame.payload.len() + size_of::<Incoming>();
+            entry.waiting.fetch_add(takes, Ordering::Relaxed);
             // A stream that was dropped has nobody to tell.
-            let _ = entry.incoming.send(Incoming::Answer(answer));
+            let _ = entry.incoming.send((Incoming::Answer(answer), takes));
             return Ok(last);
         }
         Kind::Data(channel) => Incoming::Data(channel, Bytes::copy_from_slice(frame.payload)),
@@ -292,14 +313,13 @@ fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
         }
         _ => return Err(FrameError::Malformed { what: "kind of frame" }),
     };
-    let _ = entry.incoming.send(incoming);
+    let _ = entry.incoming.send((incoming, 0));
     Ok(false)
 }
 
 fn is_last(answer: &Answer) -> bool {
-    use ringfence_guest::message::Reply;
     match answer {
-        Answer::Guest(reply) => matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_)),
+        Answer::Guest(reply) => reply.is_last(),
         Answer::Begun { .. } | Answer::Skipped { .. } => false,
         _ => true,
     }
@@ -359,7 +379,9 @@ impl Sender {
 #[derive(Debug)]
 pub struct Stream {
     pub sender: Sender,
-    incoming: mpsc::UnboundedReceiver<Incoming>,
+    incoming: mpsc::UnboundedReceiver<(Incoming, usize)>,
+    /// What the answers in it take.
+    waiting: Arc<AtomicUsize>,
     /// Taken and not granted again yet.
     owed: [u32; 2],
     done: bool,
@@ -376,7 +398,11 @@ impl Stream {
         self.incoming.poll_recv(context).map(|incoming| self.took(incoming))
     }
 
-    fn took(&mut self, incoming: Option<Incoming>) -> Option<Incoming> {
+    fn took(&mut self, incoming: Option<(Incoming, usize)>) -> Option<Incoming> {
+        let incoming = incoming.map(|(incoming, takes)| {
+            self.waiting.fetch_sub(takes, Ordering::Relaxed);
+            incoming
+        });
         match &incoming {
             None => self.done = true,
             Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,

@@ -50,7 +50,6 @@ mod supervisor;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_guest::FrameError;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
 use ringfence_policy::profiles::EngineChoice;
@@ -58,6 +57,7 @@ use ringfence_policy::{Guarantee, Policy};
 
 use crate::engines;
 use crate::report::Report;
+use error::unexpected;
 use homes::{Home, Homes};
 use link::Link;
 use place::{Kept, Place};
@@ -190,7 +190,7 @@ impl Sessions {
             let (homes, name) = (Homes::new(&self.homes), id_or_name.to_owned());
             let Some(home) = blocking(move || Ok(homes.find(&name))).await? else { return Err(ended) };
             let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
-            match blocking(move || start_in(&place, &program, Some(&name), home.start)).await {
+            match blocking(move || start_in(&place, &program, Some(&name), home.start_now()?, None)).await {
                 Ok(id) => return self.connect(&id).await,
                 // Somebody else starts it in this moment.
                 Err(SessionError::NameTaken(_)) if tries < 100 => {
@@ -256,7 +256,7 @@ impl Sessions {
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
             let Some(home) = homes.find_any(&name) else { return Err(SessionError::NotFound(name)) };
-            engines::docker::container::remove_home(&home.start.facts, &dir, &name)?;
+            engines::docker::container::remove_home(home.facts(), &dir, &name)?;
             homes.forget(&name)
         })
         .await
@@ -273,6 +273,11 @@ impl Sessions {
         let mut all: Vec<Info> = ended.into_iter().map(|kept| kept.info).collect();
         for id in self.place().ids() {
             if all.iter().any(|info| info.id == id) {
+                continue;
+            }
+            // It has just ended, or is being made: then it is none yet, and may not be for a while.
+            if !self.place().socket(&id).exists() {
+                all.extend(self.place().kept(&id).map(|kept| kept.info));
                 continue;
             }
             match self.info(&id).await {
@@ -310,7 +315,8 @@ impl Sessions {
         kept.map(|kept| kept.report).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
     }
 
-    /// Ends a session if it lives, and forgets it. A home of its own stays, and is there for the next one of its name.
+    /// Ends a session if it lives, and forgets it; one that is being made is waited for. A home of its own stays, and is there
+    /// for the next one of its name.
     pub async fn remove(&self, id_or_name: &str) -> Result<(), SessionError> {
         let (place, asked) = (self.place(), id_or_name.to_owned());
         let named = blocking(move || {
@@ -329,6 +335,7 @@ impl Sessions {
 
     async fn end_and_forget(&self, id_or_name: &str) -> Result<(), SessionError> {
         let id = self.place().resolve(id_or_name)?;
+        let until = std::time::Instant::now() + MAKING;
         loop {
             let (place, gone) = (self.place(), id.clone());
             if blocking(move || place.remove(&gone)).await? {
@@ -336,7 +343,11 @@ impl Sessions {
             }
             match self.connect(&id).await {
                 Ok(session) => session.stop().await?,
-                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {}
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) if std::time::Instant::now() < until => {}
+                // It lives, and does not answer.
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
+                    return Err(SessionError::Connect { id, source: std::io::ErrorKind::TimedOut.into() });
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -439,32 +450,38 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();
-        return start_in(place, program, name.as_deref(), start);
+        return start_in(place, program, name.as_deref(), start, None);
     };
-    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, start);
-    let id = start_in(place, program, Some(&name), home.start.clone())?;
-    // Kept once it stands: what cannot be made is not tried again by itself.
-    homes.keep(&name, &home)?;
-    Ok(id)
+    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, &start);
+    start_in(place, program, Some(&name), start, Some((homes, &home)))
 }
 
-/// Takes a place for a session, and starts its supervisor. Its id.
+/// Takes a place for a session, and starts its supervisor. Its id. How one with a home is made is kept before it stands, so
+/// that no home is without it, and put back when it does not: what cannot be made is not tried again by itself.
 fn start_in(
     place: &Place,
     program: &Path,
     name: Option<&str>,
     mut start: supervisor::Start,
+    home: Option<(&Homes, &Home)>,
 ) -> Result<String, SessionError> {
     let place::Fresh { id, lock } = place.make(name)?;
     start.id = id.clone();
     start.dir = place.dir().to_path_buf();
-    match start::start(program, &start, lock) {
-        Ok(()) => Ok(id),
-        Err(error) => {
-            place.unmake(&id);
-            Err(error)
-        }
-    }
+    let kept = match (home, name) {
+        (Some((homes, home)), Some(name)) => homes.replace(name, home).map(|before| Some((homes, name, before))),
+        _ => Ok(None),
+    };
+    let started = kept.and_then(|kept| {
+        start::start(program, &start, lock).inspect_err(|_| {
+            if let Some((homes, name, before)) = kept {
+                // That it does not stand is what is said.
+                let _ = homes.put_back(name, before);
+            }
+        })
+    });
+    started.inspect_err(|_| place.unmake(&id))?;
+    Ok(id)
 }
 
 /// A live session. Cheap to clone; all clones share one connection.
@@ -584,10 +601,6 @@ impl Session {
             answer => Ok(answer),
         }
     }
-}
-
-fn unexpected() -> SessionError {
-    SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
 
 /// The examples of the guide compile.

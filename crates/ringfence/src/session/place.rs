@@ -161,16 +161,17 @@ impl Place {
         ids
     }
 
-    /// Whether its supervisor lives, or is about to.
+    /// Whether its supervisor lives, or is about to. Where that cannot be looked up (no descriptor is left), it does: a live
+    /// session must not be taken for a lost one.
     pub fn lives(&self, id: &str) -> bool {
-        let Ok(lock) = fs::OpenOptions::new()
+        let lock = fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(self.session(id).join("lock"))
-        else {
-            return false;
-        };
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+            .open(self.session(id).join("lock"));
+        match lock {
+            Ok(lock) => rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     /// What is written about a session.
@@ -367,6 +368,23 @@ mod tests {
         place.unmake(&two.id);
         assert!(place.ids().is_empty());
         assert!(matches!(place.resolve("notes"), Err(SessionError::NotFound(_))));
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_gone_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("sessions"));
+        let one = place.make(None).unwrap();
+        drop(one.lock);
+        assert!(!place.lives(&one.id));
+        // A lock that cannot be opened says nothing.
+        let lock = place.session(&one.id).join("lock");
+        fs::remove_file(&lock).unwrap();
+        assert!(!place.lives(&one.id));
+        std::os::unix::fs::symlink("lock", &lock).unwrap();
+        assert!(place.lives(&one.id));
+        assert!(place.clear(true).unwrap().is_empty());
+        assert_eq!(place.ids(), [one.id]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use ringfence::session::{Entry, EntryKind, Files, WriteOptions};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, Kind};
 use crate::output;
@@ -108,7 +109,7 @@ async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Res
             let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
             let name = path.file_name().unwrap_or_default();
             match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+                Ok(()) | Err(Errno::EXIST) => Ok(()),
                 Err(error) => Err(failed("make", path, error)),
             }
         }
@@ -125,11 +126,9 @@ async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Res
 
 /// Fetches a file to a new one of this name, which takes the place of what was there when it is complete.
 async fn fetch(files: &Files, from: &Path, parent: &OwnedFd, name: &Path, mode: u32) -> Result<(), Failure> {
-    let temporary = format!(".ringfence-{}", std::process::id());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(mode & 0o777);
-    let file = rustix::fs::openat(parent, &temporary, flags, mode).map_err(|e| failed("write", name, e))?;
+    let (temporary, file) = new_file(parent, mode).map_err(|e| failed("write", name, e))?;
     let result = async {
         files.reader(from, 0).await?.copy_to(&file).await?;
         rustix::fs::renameat(parent, &temporary, parent, name).map_err(|e| failed("write", name, e))
@@ -139,6 +138,22 @@ async fn fetch(files: &Files, from: &Path, parent: &OwnedFd, name: &Path, mode: 
         let _ = rustix::fs::unlinkat(parent, &temporary, rustix::fs::AtFlags::empty());
     }
     result
+}
+
+/// A new file under a name of its own. A box may be able to write there, too: nothing that is there already is used.
+fn new_file(parent: &OwnedFd, mode: Mode) -> Result<(String, OwnedFd), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut tries = 0;
+    loop {
+        let mut random = [0u8; 8];
+        // Without randomness the name is taken at worst, and another one is tried.
+        let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+        let name = format!(".ringfence-{:016x}", u64::from_le_bytes(random));
+        match rustix::fs::openat(parent, &name, flags, mode) {
+            Err(Errno::EXIST) if tries < 100 => tries += 1,
+            opened => return opened.map(|file| (name, file)),
+        }
+    }
 }
 
 fn make_dir(path: &Path) -> Result<(), Failure> {

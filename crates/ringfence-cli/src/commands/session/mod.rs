@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::policy::limits::format_duration;
-use ringfence::session::{Create, Session as Live, Sessions};
+use ringfence::session::{Create, Session as Live, SessionError, Sessions};
 
 use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::companions::let_go;
@@ -52,7 +52,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Show { session, json } => show::show(session, *json),
         Session::Logs(args) => show::logs(args),
         Session::Extend { session, life, idle } => within(async |sessions| {
-            let session = sessions.open(session).await?;
+            let session = sessions.open_live(session).await?;
             let info = session.info().await?;
             let left = info.expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
             no_less("life", *life, left)?;
@@ -62,11 +62,16 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            sessions.open_live(session).await?.stop().await?;
+            match sessions.open_live(session).await {
+                Ok(live) => live.stop().await?,
+                // As it was wanted.
+                Err(SessionError::Ended { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: Some(id) } => within(async |sessions| {
-            let mut execution = sessions.open(session).await?.attach(id).await?;
+            let mut execution = sessions.open_live(session).await?.attach(id).await?;
             execution.stop().await?;
             while execution.next().await.is_some() {}
             Ok(ExitCode::SUCCESS)
@@ -201,7 +206,6 @@ fn note(outcome: &ringfence::Outcome, asked: Option<std::time::Duration>) -> Opt
         Reason::Memory => "ended for too much memory (limit.memory)".to_owned(),
         Reason::Processes => "failed when it wanted too many processes (limit.processes)".to_owned(),
         Reason::CpuTime => "ended for too much processor time (limit.cpu)".to_owned(),
-        Reason::Output => "ended for too much output (limit.output)".to_owned(),
         Reason::Cancelled => "ended by force".to_owned(),
         Reason::Lost => "lost: the session ended under it".to_owned(),
     };

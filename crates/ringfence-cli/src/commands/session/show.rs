@@ -93,7 +93,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let info = sessions.info(session).await?;
         let kept = sessions.report(session).await?;
-        let executions = match sessions.open(&info.id).await {
+        let executions = match sessions.open_live(&info.id).await {
             Ok(session) => session.executions().await?,
             // What it ran is forgotten with it, but for the records.
             Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
@@ -121,7 +121,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
         }
         for one in &executions {
-            text += &format!("execution {}  {}  {}\n", one.id, how(one), printable(&one.command.join(" ")));
+            text += &format!("execution {}  {}  {}\n", one.id, how(one), output::one_line(&one.command.join(" ")));
         }
         text += &report::table(&kept);
         output::data(&text)?;
@@ -154,14 +154,9 @@ fn why(reason: Option<ringfence::Reason>) -> String {
     name.and_then(|name| name.as_str().map(|name| format!(" ({name})"))).unwrap_or_default()
 }
 
-/// Command lines come from agents: their control characters must not reach the terminal.
-fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
-
 pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
-        let session = super::open(&sessions, &args.session).await?;
+        let session = sessions.open_live(&args.session).await?;
         let executions = session.executions().await?;
         let one = args.execution.as_deref();
         if let Some(id) = one.filter(|id| executions.iter().all(|e| e.id != *id)) {
@@ -169,30 +164,30 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
         }
         for info in executions.iter().filter(|e| one.is_none_or(|id| id == e.id)) {
             if one.is_none() {
-                output::say(&format!("== {} {}: {}", info.id, how(info), printable(&info.command.join(" "))));
+                output::say(&format!("== {} {}: {}", info.id, how(info), output::one_line(&info.command.join(" "))));
             }
             // As much as was written until now, or until it ends.
-            let mut left = info.stdout + info.stderr;
+            let all = info.stdout + info.stderr;
+            let (mut seen, mut skipped) = (0, 0);
             let mut execution = session.attach(&info.id).await?;
             loop {
-                left = left.saturating_sub(execution.skipped().iter().sum());
-                if left == 0 && !args.follow {
+                if seen + skipped >= all && !args.follow {
                     break;
                 }
                 match execution.next().await {
                     Some(Event::Stdout(bytes)) => {
                         write(false, &bytes)?;
-                        left = left.saturating_sub(bytes.len() as u64);
+                        seen += bytes.len() as u64;
                     }
                     Some(Event::Stderr(bytes)) => {
                         write(true, &bytes)?;
-                        left = left.saturating_sub(bytes.len() as u64);
+                        seen += bytes.len() as u64;
                     }
                     Some(Event::Ended(_)) => break,
                     None => return Err(Failure::new(Kind::Session, "the execution ended without a word")),
                 }
+                skipped = execution.skipped().iter().sum();
             }
-            let skipped: u64 = execution.skipped().iter().sum();
             if skipped > 0 {
                 output::say(&format!("ringfence: {skipped} bytes are not kept any more"));
             }

@@ -82,7 +82,7 @@ pub struct CommandResult {
     exit_code: Option<i32>,
     /// The signal that ended it.
     signal: Option<i32>,
-    /// The limit that ended it: time, cpu-time, memory, processes, output, cancelled, lost.
+    /// The limit that ended it: time, cpu-time, memory, processes, cancelled, lost.
     reason: Option<&'static str>,
     stdout: String,
     stderr: String,
@@ -360,7 +360,6 @@ fn reason_name(reason: Reason) -> &'static str {
         Reason::CpuTime => "cpu-time",
         Reason::Memory => "memory",
         Reason::Processes => "processes",
-        Reason::Output => "output",
         Reason::Cancelled => "cancelled",
         Reason::Lost => "lost",
     }
@@ -383,7 +382,6 @@ fn note(outcome: &Outcome, job: &Job, desk: &Desk<'_>) -> Option<String> {
             Reason::CpuTime => "It was ended by the limit on processor time. Only the owner can raise it.".to_owned(),
             Reason::Memory => "It was ended by the memory limit. Use less, or ask the owner for more.".to_owned(),
             Reason::Processes => "It was refused more processes by the limit. Use fewer, or ask the owner.".to_owned(),
-            Reason::Output => "It was ended because it wrote too much. Write to a file instead.".to_owned(),
             Reason::Cancelled => "It was stopped.".to_owned(),
             Reason::Lost => "The sandbox ended under it. The next call starts a new one.".to_owned(),
         });

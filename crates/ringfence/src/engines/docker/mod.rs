@@ -165,7 +165,9 @@ fn verdict(guarantee: Guarantee, plan: &Plan, can: &Abilities) -> Verdict {
         Guarantee::LimitCpu if plan.limits.cpus.is_some() && !can.cpus => {
             missing("this daemon cannot limit processors", update)
         }
-        Guarantee::LimitCpu if plan.limits.cpus.is_none() => weakened("RLIMIT_CPU of each process"),
+        Guarantee::LimitCpu if plan.limits.cpus.is_none() => {
+            weakened("RLIMIT_CPU of each process and a watch over the container, every 50 ms")
+        }
         Guarantee::LimitCpu => enforced("Docker: control group"),
         Guarantee::LimitProcesses if !can.pids => missing("this daemon cannot limit processes", update),
         Guarantee::LimitProcesses => enforced("Docker: control group"),

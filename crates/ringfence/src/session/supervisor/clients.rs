@@ -135,7 +135,8 @@ impl Supervisor {
             let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
             let (Ok(()), Ok(mut wire)) = (added, Wire::new(socket, MAX_REQUEST)) else { continue };
             self.next_client += 1;
-            wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
+            // Two numbers.
+            let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
             self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller });
             self.dirty.push(token);
         }
@@ -154,7 +155,6 @@ impl Supervisor {
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
                 let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
-                self.used = Instant::now();
                 let handled = self.client_frames(token, &mut decoder);
                 match self.clients.get_mut(&token) {
                     Some(client) if handled.is_ok() => client.wire.decoder = decoder,
@@ -205,12 +205,19 @@ impl Supervisor {
             client.highest = frame.stream;
             let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
             let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
+            // Looking at a session, again and again, does not keep it.
+            if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::Stop) {
+                self.used = Instant::now();
+            }
             self.ask(place, ask, pipes);
             return Ok(());
         }
         let Some(stream) = client.streams.get_mut(&frame.stream) else {
             return if frame.stream <= client.highest { Ok(()) } else { Err(Unruly) };
         };
+        if matches!(frame.kind, Kind::Data(_) | Kind::Input) {
+            self.used = Instant::now();
+        }
         match (frame.kind, &mut *stream) {
             (Kind::Close, _) => {
                 if let Some(stream) = client.streams.remove(&frame.stream) {
@@ -324,7 +331,8 @@ impl Supervisor {
             }
             Say::Resize(size) => {
                 if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
-                    self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
+                    // Two numbers.
+                    let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
                 }
             }
             Say::Stop => {
@@ -356,10 +364,10 @@ impl Supervisor {
             }
             Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
             Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
-            Ask::Guest(request) => {
-                let stream = self.open(To::Client(place), &self.below_workdir(request), pipes);
-                return self.remember(place, ClientStream::Guest(stream));
-            }
+            Ask::Guest(request) => match self.open(To::Client(place), &self.below_workdir(request), pipes) {
+                Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
+                Err(refusal) => Answer::Refused(refusal),
+            },
             Ask::Info => Answer::Info(Box::new(self.snapshot())),
             Ask::Report => Answer::Report(self.report.clone()),
             Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
@@ -439,9 +447,19 @@ impl Supervisor {
         execution.terminal = request.terminal.is_some();
         execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
-        execution.kills_before = self.kills;
+        (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
+        if limits.cpu_time.is_some() {
+            execution.time_before = self.time_used();
+        }
+        for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
+            (other.alone, execution.alone) = (false, false);
+        }
         self.record(&mut execution, &request, &ask.env, place.0)?;
-        execution.stream = self.open(To::Execution(id), &Request::Exec(request), pipes);
+        execution.stream = self.open(To::Execution(id), &Request::Exec(request), pipes).inspect_err(|refusal| {
+            if let Refusal::Failed { step, errno } = *refusal {
+                self.unstarted.extend(execution.ticket.take().map(|ticket| (ticket, step, errno)));
+            }
+        })?;
         self.make_room();
         if ask.background {
             execution.attached.push(place);

@@ -54,6 +54,11 @@ pub struct Execution {
     pub reason: Option<Reason>,
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
+    /// Forks refused in the box before it began, and processor time that was used, where that is limited.
+    pub refused_before: u64,
+    pub time_before: Duration,
+    /// No other execution ran at any time while it did.
+    pub alone: bool,
     pub finished: Option<Finished>,
     /// Its record until it has ended, and the id of it.
     pub ticket: Option<Ticket>,
@@ -124,6 +129,9 @@ impl Execution {
             clock: Clock::Runs(None),
             reason: None,
             kills_before: 0,
+            refused_before: 0,
+            time_before: Duration::ZERO,
+            alone: true,
             finished: None,
             ticket: None,
             record: None,
@@ -142,6 +150,16 @@ impl Execution {
         }
         self.reason.get_or_insert(reason);
         self.clock = Clock::Asked(now + GRACE);
+        true
+    }
+
+    /// It is being killed, for this reason; whether that is new.
+    pub fn end_at_once(&mut self, reason: Reason, now: Instant) -> bool {
+        if self.finished.is_some() || matches!(self.clock, Clock::Killed(_)) {
+            return false;
+        }
+        self.reason.get_or_insert(reason);
+        self.clock = Clock::Killed(now + PATIENCE);
         true
     }
 
@@ -232,9 +250,11 @@ impl Executions {
         self.all.values().filter(|e| e.finished.is_none())
     }
 
-    /// Forgets the oldest that ended, but for those that somebody still reads.
+    /// Forgets the oldest that ended, but for those that somebody still reads or whose end is not recorded yet.
     pub fn trim(&mut self) {
-        let ended = |e: &Execution| e.finished.is_some() && e.attached.is_empty() && e.owner.is_none();
+        let ended = |e: &Execution| {
+            e.finished.is_some() && e.attached.is_empty() && e.owner.is_none() && e.ticket.is_none()
+        };
         let mut count = self.all.values().filter(|e| ended(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
         while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {

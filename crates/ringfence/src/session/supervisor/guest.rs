@@ -101,7 +101,12 @@ impl Supervisor {
                 let reply = frame.message::<Reply>().map_err(|_| Unruly)?;
                 match to {
                     To::Execution(id) => self.execution_reply(id, reply)?,
-                    To::Client(place) => self.reply(frame.stream, place, reply),
+                    To::Client(place) => {
+                        if matches!(reply, Reply::Started { .. }) {
+                            stream.takes = stream.takes_started.take().or(stream.takes);
+                        }
+                        self.reply(frame.stream, place, reply);
+                    }
                 }
             }
             _ => return Err(Unruly),
@@ -117,7 +122,7 @@ impl Supervisor {
     }
 
     fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) {
-        let last = matches!(reply, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_));
+        let last = reply.is_last();
         let answer = Answer::Guest(reply);
         if last {
             self.streams.remove(&stream);
@@ -143,15 +148,20 @@ impl Supervisor {
             Reply::Exited(exited) if execution.begun => {
                 let duration = execution.started.elapsed();
                 // The kernel's count, off the way of a command that did well.
-                let kills_before = execution.kills_before;
-                let killed = exited.status != 0 && self.kills_now() > kills_before;
-                self.look_at_kills = true;
+                let (kills_before, refused_before) = (execution.kills_before, execution.refused_before);
+                let alone = execution.alone;
+                let reason = may_be_killed(exited.status, alone).then(|| self.counts_now()).and_then(|counts| {
+                    let (kills, refused) = counts;
+                    let too_many = (refused > refused_before && alone).then_some(Reason::Processes);
+                    if kills > kills_before { Some(Reason::Memory) } else { too_many }
+                });
+                self.look_at_counts = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(
                     id,
                     Finished {
                         status: exited.status,
-                        reason: killed.then_some(Reason::Memory),
+                        reason,
                         duration_us: micros(duration),
                         cpu_us,
                         peak_memory: exited.peak_memory,
@@ -175,6 +185,39 @@ impl Supervisor {
     }
 }
 
+/// Whether a kill in the box since a command began can be why it ended like this. Others that ran meanwhile may have been
+/// meant, unless its own end says that it was one (137: a shell's child was).
+fn may_be_killed(status: i32, alone: bool) -> bool {
+    let killed = if libc::WIFSIGNALED(status) {
+        libc::WTERMSIG(status) == libc::SIGKILL
+    } else {
+        libc::WEXITSTATUS(status) == 128 + libc::SIGKILL
+    };
+    killed || (alone && status != 0)
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_killed;
+
+    #[test]
+    fn a_kill_is_not_anybodys() {
+        let exited = |code: i32| code << 8;
+        for (status, alone, expected) in [
+            (0, true, false),
+            (0, false, false),
+            (exited(1), true, true),
+            (exited(1), false, false),
+            (exited(137), false, true),
+            (libc::SIGKILL, false, true),
+            (libc::SIGTERM, false, false),
+            (libc::SIGTERM, true, true),
+        ] {
+            assert_eq!(may_be_killed(status, alone), expected, "{status:#x} {alone}");
+        }
+    }
 }

@@ -32,6 +32,7 @@ use super::place::{Kept, Place};
 use crate::engines::{self, About, Engine, EngineError, Inhabited};
 use crate::records::Ticket;
 use crate::report::Report;
+use crate::supervise::Reason;
 use clients::Client;
 pub(super) use clients::address;
 use executions::{Due, Executions};
@@ -41,12 +42,12 @@ use wire::Wire;
 /// What a session is made from, as its creator planned it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
-    #[serde(with = "bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub dir: PathBuf,
     pub id: String,
     pub name: Option<String>,
     pub profile: String,
-    #[serde(with = "bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub workdir: PathBuf,
     pub engine: Engine,
     pub plan: Plan,
@@ -55,22 +56,6 @@ pub struct Start {
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
     pub records: Option<record::Wanted>,
-}
-
-mod bytes_of_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(path.as_os_str().as_bytes())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-        Vec::<u8>::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
-    }
 }
 
 /// What the creator hears.
@@ -141,8 +126,10 @@ const CLIENTS: u64 = 16;
 const STALLED: Duration = Duration::from_secs(30);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
-/// How often a tree without a control group is counted, while something runs.
+/// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
+/// command may have left in the background.
 const LOOK: Duration = Duration::from_millis(50);
+const LOOK_IDLE: Duration = Duration::from_millis(250);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
@@ -181,12 +168,15 @@ pub(super) struct Supervisor {
     room: u64,
     /// Clients are not read, since the guest does not take what they sent.
     paused: bool,
-    /// Kills for memory so far; looked up when an execution has ended.
+    /// Kills for memory and refused forks so far; looked up when an execution has ended.
     kills: u64,
-    look_at_kills: bool,
+    refused: u64,
+    look_at_counts: bool,
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
+    /// When the tree was last counted.
+    looked: Instant,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -261,9 +251,11 @@ impl Supervisor {
             room: engines::GUEST_PROCESSES,
             paused: false,
             kills: 0,
-            look_at_kills: false,
+            refused: 0,
+            look_at_counts: false,
             killed: 0,
             over: 0,
+            looked: now,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -311,7 +303,7 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
-        let look = (self.watches() && self.executions.running().next().is_some()).then(|| now + LOOK);
+        let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
         let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
@@ -325,6 +317,22 @@ impl Supervisor {
     /// Whether the tree is counted from here, since no control group does.
     fn watches(&self) -> bool {
         self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
+    }
+
+    /// Whether the processor time of commands is counted: each process has its own limit, the tree has none.
+    fn counts_time(&self) -> bool {
+        self.plan.limits.cpu_time.is_some() && self.executions.running().next().is_some()
+    }
+
+    /// Processor time of the box so far. Without a control group, what ended unseen is missing.
+    pub(super) fn time_used(&self) -> Duration {
+        let Some(running) = &self.running else { return Duration::ZERO };
+        running.usage().cpu.unwrap_or_else(|| limits::census(running.pid()).cpu)
+    }
+
+    /// How long it is from one count of the tree to the next.
+    fn pace(&self) -> Duration {
+        if self.executions.running().next().is_some() { LOOK } else { LOOK_IDLE }
     }
 
     /// Looks at every clock.
@@ -349,7 +357,13 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
+        // Not at each wake-up: how long too much may last would hang on how busy the session is.
+        if now < self.looked + self.pace() {
+            return;
+        }
+        self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
+            self.looked = now;
             let over =
                 limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
             self.over = if over { self.over + 1 } else { 0 };
@@ -363,15 +377,29 @@ impl Supervisor {
         }
     }
 
-    /// Kills for memory so far.
-    fn kills_now(&self) -> u64 {
-        self.killed + self.running.as_ref().map_or(0, |running| running.usage().killed_for_memory)
+    /// Ends commands that used up their processor time. What runs at the same time is counted together.
+    fn look_at_time(&mut self, now: Instant) {
+        let Some(limit) = self.plan.limits.cpu_time.filter(|_| self.counts_time()) else { return };
+        self.looked = now;
+        let used = self.time_used();
+        let spent = |e: &&mut executions::Execution| used.saturating_sub(e.time_before) >= limit;
+        let all = self.executions.all.values_mut().filter(spent);
+        let ended: Vec<u64> = all.filter_map(|e| e.end_at_once(Reason::CpuTime, now).then_some(e.id)).collect();
+        for id in ended {
+            self.signal(id, libc::SIGKILL, true);
+        }
+    }
+
+    /// Kills for memory and refused forks so far.
+    fn counts_now(&self) -> (u64, u64) {
+        let usage = self.running.as_ref().map(Inhabited::usage).unwrap_or_default();
+        (self.killed + usage.killed_for_memory, usage.refused_processes)
     }
 
     /// What nobody waits for.
     fn after_flush(&mut self) {
-        if std::mem::take(&mut self.look_at_kills) {
-            self.kills = self.kills_now();
+        if std::mem::take(&mut self.look_at_counts) {
+            (self.kills, self.refused) = self.counts_now();
         }
         self.make_room();
         self.record_ends();
@@ -447,8 +475,8 @@ impl Supervisor {
         {
             end = End::Memory;
         }
+        self.info.state = State::Ended(end);
         let mut kept = self.kept();
-        kept.info.state = State::Ended(end);
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
         // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.

@@ -10,15 +10,16 @@ use ringfence_policy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use super::super::exec::outcome;
+use super::super::info::State;
 use super::super::protocol::Refusal;
 use super::Supervisor;
 use super::executions::Execution;
-use crate::records::{Begin, End, Recorder, Redactor, Seen};
+use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen};
 
 /// What is to be recorded, and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Wanted {
-    #[serde(with = "super::bytes_of_path")]
+    #[serde(with = "ringfence_policy::wire::path")]
     pub dir: PathBuf,
     pub policy: ringfence_policy::records::Records,
     /// Nothing runs without a record.
@@ -89,11 +90,7 @@ impl Supervisor {
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
-            Some(trouble) if !records.said => {
-                records.said = true;
-                execution.trouble = Some(trouble.to_string());
-            }
-            Some(_) => {}
+            Some(trouble) => self.has_a_gap(trouble),
             None => execution.record = Some(ticket.id().to_owned()),
         }
         execution.ticket = Some(ticket);
@@ -103,6 +100,17 @@ impl Supervisor {
     /// Whether what commands write is recorded.
     pub(super) fn records_output(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
+    }
+
+    /// Not all of this session is recorded: the report says so from now on.
+    fn has_a_gap(&mut self, trouble: &JournalError) {
+        let before = self.report.clone();
+        self.report.recorded(Some(trouble));
+        // What is kept of one that has ended says so, and stays.
+        if self.report != before && self.info.state == State::Live {
+            // Whoever asks the session itself is told all the same.
+            let _ = self.place.keep(&self.kept());
+        }
     }
 
     /// Writes how executions ended.
@@ -117,8 +125,10 @@ impl Supervisor {
                 true => Seen::Output(log),
                 false => Seen::Bytes(log.total()),
             });
-            // Said by the next look at the records: this one is found without an end.
-            let _ = ticket.end(&End::of(&outcome(finished), seen));
+            // This one is found without an end by the next look at the records.
+            if let Err(trouble) = ticket.end(&End::of(&outcome(finished), seen)) {
+                self.has_a_gap(&trouble);
+            }
         }
         for (ticket, step, errno) in std::mem::take(&mut self.unstarted) {
             let error = std::io::Error::from_raw_os_error(errno.clamp(1, 4095));

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use ringfence_guest::frame::{Channel, Kind, WINDOW};
-use ringfence_guest::message::{Input as GuestInput, Request};
+use ringfence_guest::message::{Input as GuestInput, Request, Step};
 
 use super::super::info::End;
 use super::super::protocol::{Answer, Finished, Refusal};
@@ -24,6 +24,8 @@ pub struct Stream {
     pub granted: [u32; 2],
     /// What it takes on `In`, where a client's bytes are passed on as they come; `None` when it takes none, or no more.
     pub takes: Option<u32>,
+    /// What it takes on `In` once it has started: a connection has nowhere to put what comes before.
+    pub takes_started: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +36,9 @@ pub enum To {
 
 impl Stream {
     pub fn new(to: To, request: &Request) -> Stream {
-        let takes = matches!(request, Request::Write(_) | Request::Connect { .. }).then_some(WINDOW);
-        Stream { to, granted: [WINDOW; 2], takes }
+        let takes = matches!(request, Request::Write(_)).then_some(WINDOW);
+        let takes_started = matches!(request, Request::Connect { .. }).then_some(WINDOW);
+        Stream { to, granted: [WINDOW; 2], takes, takes_started }
     }
 }
 
@@ -45,14 +48,17 @@ pub fn add(grant: u32, more: u32) -> Option<u32> {
 }
 
 impl Supervisor {
-    /// Opens a stream of the guest.
-    pub(super) fn open(&mut self, to: To, request: &Request, pipes: Vec<OwnedFd>) -> u32 {
+    /// Opens a stream of the guest. A request that a client just could send may be too long with the session's own added.
+    pub(super) fn open(&mut self, to: To, request: &Request, pipes: Vec<OwnedFd>) -> Result<u32, Refusal> {
         let stream = self.next_stream;
         // Four thousand million of them: a session does not live that long.
         self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        if self.guest.message_with(stream, Kind::Open, request, pipes).is_err() {
+            let step = if matches!(request, Request::Exec(_)) { Step::Execute } else { Step::Refuse };
+            return Err(Refusal::Failed { step, errno: libc::E2BIG });
+        }
         self.streams.insert(stream, Stream::new(to, request));
-        self.guest.message_with(stream, Kind::Open, request, pipes);
-        stream
+        Ok(stream)
     }
 
     /// The guest has a process of its own for each command, which must not count against the caller.
@@ -76,7 +82,8 @@ impl Supervisor {
 
     pub(super) fn answer(&mut self, (client, stream): Place, answer: &Answer) {
         if let Some(client) = self.clients.get_mut(&client) {
-            client.wire.message(stream, Kind::Reply, answer);
+            // Far below the bound: a reply of the guest's, or what this process keeps, which is bounded itself.
+            let _ = client.wire.message(stream, Kind::Reply, answer);
         }
         self.dirty.push(client);
     }
@@ -91,7 +98,8 @@ impl Supervisor {
 
     pub(super) fn signal(&mut self, id: u64, signal: i32, tree: bool) {
         if let Some(execution) = self.executions.all.get(&id).filter(|e| e.finished.is_none()) {
-            self.guest.message(execution.stream, Kind::Input, &GuestInput::Signal { signal, tree });
+            // Two numbers.
+            let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Signal { signal, tree });
         }
     }
 
@@ -182,7 +190,8 @@ impl Supervisor {
                 let (skipped, bytes) = log.at(follower.position[index]);
                 if skipped > 0 {
                     let answer = Answer::Skipped { stderr: channel == Channel::Err, bytes: skipped };
-                    client.wire.message(place.1, Kind::Reply, &answer);
+                    // Two numbers.
+                    let _ = client.wire.message(place.1, Kind::Reply, &answer);
                     follower.position[index] += skipped;
                 }
                 let bytes = &bytes[..bytes.len().min(follower.credit[index] as usize).min(32 * 1024)];

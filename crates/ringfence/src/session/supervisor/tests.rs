@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{self, Channel, Decoder, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Exited, Hello, Input, Reply, Request};
+use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello, Input, Reply, Request};
 use ringfence_policy::{Inputs, Layer, resolve};
+use rustix::net::RecvFlags;
 
 use super::super::pipes::Outbox;
 use super::super::place::Place;
@@ -77,15 +78,28 @@ fn with_guest<T: Send + 'static>(
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let fresh = place.make(None).unwrap();
+    let start = Start { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let (id, lock) = (fresh.id, fresh.lock);
+    let thread = std::thread::spawn(move || {
+        let _lock = lock;
+        Supervisor::own(start, None, ours.into()).unwrap().run().unwrap();
+    });
+    let sessions = Sessions::new(place.dir(), "/nonexistent");
+    let stage = Stage { _dir: dir, sessions, id, place, thread };
+    (stage, std::thread::spawn(move || play(guest)))
+}
+
+/// What a session in this directory is made from.
+fn start(dir: &std::path::Path, place: &Place) -> Start {
     let facts = crate::facts::gather().unwrap();
     let mut layer = Layer::flags();
     layer.profile("shell");
-    let project = dir.path().join("project");
+    let project = dir.join("project");
     std::fs::create_dir(&project).unwrap();
     let policy = resolve(Inputs::new(project.canonicalize().unwrap(), facts.home.clone(), layer)).unwrap().policy;
-    let start = Start {
+    Start {
         dir: place.dir().to_path_buf(),
-        id: fresh.id.clone(),
+        id: String::new(),
         name: None,
         profile: "shell".to_owned(),
         workdir: policy.workdir.clone(),
@@ -96,15 +110,7 @@ fn with_guest<T: Send + 'static>(
         idle: None,
         life: None,
         records: None,
-    };
-    let (id, lock) = (fresh.id, fresh.lock);
-    let thread = std::thread::spawn(move || {
-        let _lock = lock;
-        Supervisor::own(start, None, ours.into()).unwrap().run().unwrap();
-    });
-    let sessions = Sessions::new(place.dir(), "/nonexistent");
-    let stage = Stage { _dir: dir, sessions, id, place, thread };
-    (stage, std::thread::spawn(move || play(guest)))
+    }
 }
 
 struct Stage {
@@ -266,5 +272,227 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
     session.stop().await.unwrap();
     assert!(matches!(session.exec(Exec::new(["true"])).await, Err(SessionError::Lost { .. })));
     assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_too_long_with_the_sessions_own_is_refused_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let stream = guest.take_exec();
+        guest.exit(stream);
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    // Just what fits from a client; the working directory and the environment come on top.
+    let name = "x".repeat(MAX_REQUEST - 32);
+    let refused = in_time(session.exec(Exec::new(["true", &name]))).await.unwrap_err();
+    assert!(matches!(refused, SessionError::Execute { errno: Errno::TOOBIG, .. }), "{refused}");
+    let refused = in_time(session.files().stat("x".repeat(MAX_REQUEST - 8))).await.unwrap_err();
+    assert!(matches!(refused, SessionError::File { errno: Errno::TOOBIG, .. }));
+    assert_eq!(in_time(session.exec(Exec::new(["true"]))).await.unwrap().output().await.exit_code(), Some(0));
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
+}
+
+/// What a mistake would make wait forever.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("an answer in time")
+}
+
+#[test]
+fn an_execution_is_not_forgotten_before_its_end_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = crate::records::Recorder::new(dir.path(), crate::records::Redactor::default(), None);
+    let begin = || {
+        recorder.begin(&crate::records::Begin {
+            profile: None,
+            engine: None,
+            sandbox: None,
+            command: &["true".into()],
+            workdir: None,
+            report: None,
+            caller: None,
+        })
+    };
+    let finished =
+        super::super::protocol::Finished { status: 0, reason: None, duration_us: 1, cpu_us: 1, peak_memory: 1 };
+    let mut executions = Executions::default();
+    for id in 0..200 {
+        let mut execution = executions::Execution::new(id, 0, &[b"true".to_vec()], false, 0);
+        execution.finished = Some(finished);
+        execution.ticket = (id == 0).then(begin);
+        executions.all.insert(id, execution);
+    }
+    executions.trim();
+    assert_eq!(executions.all.len(), 65);
+    executions.all.get_mut(&0).unwrap().ticket = None;
+    executions.trim();
+    assert_eq!((executions.all.len(), executions.all.contains_key(&0)), (64, false));
+}
+
+#[tokio::test]
+async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let mut data = 0;
+        while let Some((stream, kind, _)) = guest.next() {
+            match kind {
+                // The second one stands.
+                Kind::Open if stream == 2 => guest.reply(stream, &Reply::Started { pid: 0 }),
+                Kind::Data(Channel::In) => data += 1,
+                _ => {}
+            }
+        }
+        data
+    });
+    let connect = super::super::protocol::Ask::Guest(Request::Connect { port: 80 });
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 1, Kind::Open, &connect).unwrap();
+    frame::put(&mut bytes, 1, Kind::Data(Channel::In), b"x");
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.write_all(&bytes).unwrap();
+    client.read_to_end(&mut Vec::new()).expect("the end of the connection");
+
+    let session = stage.session().await;
+    let mut port = in_time(session.connect(80)).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut port, b"hello").await.unwrap();
+    // Answered behind it.
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    assert_eq!(guest.join().unwrap(), 1);
+}
+
+#[test]
+fn of_a_home_no_secret_is_kept_and_none_is_kept_of_what_does_not_stand() {
+    use super::super::homes::{Home, Homes};
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let mut start = start(dir.path(), &place);
+    start.facts.env.insert("API_TOKEN".into(), "hunter2hunter2".into());
+    start.facts.env.insert("DOCKER_HOST".into(), "unix:///elsewhere".into());
+    let homes = Homes::new(&dir.path().join("homes"));
+    homes.keep("mine", &Home::new("first".to_owned(), &start)).unwrap();
+    let bytes = std::fs::read(dir.path().join("homes/mine")).unwrap();
+    assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
+    let again = homes.find("mine").unwrap().start_now().unwrap();
+    assert_eq!(again.facts.env.get(std::ffi::OsStr::new("DOCKER_HOST")), Some(&"unix:///elsewhere".into()));
+    // Facts of today.
+    assert_eq!(again.facts.env.get(std::ffi::OsStr::new("PATH")), std::env::var_os("PATH").as_ref());
+
+    let start_in = |homes: &Homes, name: &str| {
+        let home = Home::new("second".to_owned(), &start);
+        super::super::start_in(&place, "/nonexistent".as_ref(), Some(name), start.clone(), Some((homes, &home)))
+    };
+    // What was kept before is kept again.
+    assert!(start_in(&homes, "mine").is_err());
+    assert_eq!(homes.find("mine").unwrap().hash, "first");
+    assert!(start_in(&homes, "other").is_err() && homes.find("other").is_none());
+    // What cannot be kept is not started.
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let nowhere = Homes::new(&dir.path().join("file"));
+    assert!(matches!(start_in(&nowhere, "mine"), Err(SessionError::Directory { .. })));
+    assert!(place.ids().is_empty());
+}
+
+#[tokio::test]
+async fn only_open_starts_a_session_with_a_home_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let homes = dir.path().join("homes");
+    let home = super::super::homes::Home::new(String::new(), &start(dir.path(), &place));
+    super::super::homes::Homes::new(&homes).keep("mine", &home).unwrap();
+    let sessions = Sessions::new(place.dir(), "/nonexistent").homes(&homes);
+    assert!(matches!(sessions.open_live("mine").await, Err(SessionError::NotFound(_))));
+    assert!(!matches!(sessions.open("mine").await, Ok(_) | Err(SessionError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn a_session_that_is_being_made_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let making = place.make(Some("slow")).unwrap();
+    let sessions = Sessions::new(place.dir(), "/nonexistent");
+    let start = Instant::now();
+    assert!(sessions.list().await.unwrap().is_empty());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Given up after the time that making one may take.
+    let removed = tokio::time::timeout(Duration::from_secs(40), sessions.remove("slow")).await.expect("an end");
+    assert!(matches!(removed, Err(SessionError::Connect { .. })));
+    drop(making.lock);
+    sessions.remove("slow").await.unwrap();
+    assert!(place.ids().is_empty());
+}
+
+#[test]
+fn every_path_of_a_start_may_be_any_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut start = start(dir.path(), &Place::new(&dir.path().join("sessions")));
+    let odd = || PathBuf::from(std::ffi::OsStr::from_bytes(b"/odd/\xff"));
+    (start.dir, start.workdir, start.plan.workdir) = (odd(), odd(), odd());
+    start.facts.registries = vec![odd()];
+    start.plan.owner = Some(ringfence_policy::plan::Owner { at: odd(), uid: 1, gid: 1 });
+    let again: Start = postcard::from_bytes(&postcard::to_allocvec(&start).unwrap()).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{start:?}"));
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_take_bounded_memory() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stage, guest) = with_guest(move |mut guest| {
+        let (watch, ..) = guest.next().unwrap();
+        guest.reply(watch, &Reply::Started { pid: 0 });
+        let changed = Changed { path: vec![b'x'; 60_000], change: Change::Written };
+        let mut sent = 0;
+        // Until the client has had enough; not so fast that the supervisor has.
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        while sent < 1000 && rustix::net::recv(&guest.socket, &mut [0u8], look).is_err() {
+            guest.reply(watch, &Reply::Changed(changed.clone()));
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        tell.send(()).unwrap();
+        while guest.next().is_some() {}
+        sent
+    });
+    let session = stage.session().await;
+    let mut changes = in_time(session.files().watch("/", true)).await.unwrap();
+    // The connection is read all the while.
+    in_time(tokio::task::spawn_blocking(move || told.recv())).await.unwrap().unwrap();
+    let mut seen = 0;
+    let end = loop {
+        match in_time(changes.next()).await {
+            Ok(_) => seen += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(end, SessionError::TooMany { .. }), "{end}");
+    assert!((200..=(16 << 20) / 60_000 + 1).contains(&seen), "{seen}");
+    // The session goes on.
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert!(guest.join().unwrap() < 1000);
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_refused() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let (list, ..) = guest.next().unwrap();
+        let entry =
+            Entry { path: vec![b'x'; 60_000], kind: EntryKind::File, size: 0, mode: 0, modified: 0, target: None };
+        for _ in 0..1300 {
+            guest.reply(list, &Reply::Entries(vec![entry.clone()]));
+            // Not so fast that the client is taken for one that does not read.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    let listed = tokio::time::timeout(Duration::from_secs(60), session.files().list("/", 9)).await.expect("an end");
+    assert!(matches!(listed, Err(SessionError::TooLong { .. })), "{:?}", listed.map(|all| all.len()));
+    session.stop().await.unwrap();
+    drop(stage);
     guest.join().unwrap();
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_guest::frame::{Decoder, Kind};
+use ringfence_guest::frame::{Decoder, FrameError, Kind};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -95,14 +95,20 @@ impl Wire {
         self.out.put(stream, kind, payload);
     }
 
-    pub fn message<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T) {
-        self.message_with(stream, kind, message, Vec::new());
+    /// Nothing is sent of a message that is too long.
+    pub fn message<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T) -> Result<(), FrameError> {
+        self.message_with(stream, kind, message, Vec::new())
     }
 
     /// A message, and pipes that go with it.
-    pub fn message_with<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T, pipes: Vec<OwnedFd>) {
-        // What is said here is bounded by what was read; a message that is not fails the stream, whose end is told too.
-        let _ = self.out.message(stream, kind, message, pipes);
+    pub fn message_with<T: Serialize>(
+        &mut self,
+        stream: u32,
+        kind: Kind,
+        message: &T,
+        pipes: Vec<OwnedFd>,
+    ) -> Result<(), FrameError> {
+        self.out.message(stream, kind, message, pipes)
     }
 
     /// Writes what the socket takes. An error: nobody is there any more.
