@@ -38,7 +38,7 @@ impl Situation {
         let records = places.records();
         inputs.records_dir = Some(records.clone());
         inputs.own_dirs = places.own_dirs(&inputs.other_homes);
-        inputs.sessions_dirs = places.sessions_dirs(facts.uid, &inputs.other_homes);
+        inputs.sessions_dirs = places.closed_dirs(facts.uid, &inputs.other_homes);
         inputs.git = git::Outer::new(&facts.home, &facts.env);
         inputs.other_homes.iter().for_each(|home| inputs.git.add_home(home));
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);

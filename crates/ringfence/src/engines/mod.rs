@@ -30,7 +30,7 @@ use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::keeper::{self, Keeper, KeeperError};
 use crate::report::{Report, Verdict, enforced, weakened};
@@ -293,10 +293,15 @@ fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> R
             return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
         }
     };
+    let mut held = None;
     match &group {
         Some(group) => spec.groups = group.doors()?,
         None => {
-            let stand_ins = stand_ins(&limits, &spec.identity);
+            let mut stand_ins = stand_ins(&limits, &spec.identity);
+            for (_, value) in stand_ins.iter_mut().filter(|limit| plan.guest && limit.0 == PROCESSES) {
+                held = Some(*value);
+                *value += MOST_REAPERS;
+            }
             spec.rlimits.extend(stand_ins);
             spec.lingers = plan.limits.pids.is_some();
             spec.processors = plan
@@ -308,11 +313,18 @@ fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> R
     spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = std::mem::take(&mut spec.steps);
-    Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
+    let (program, pids) = (plan.command.program.clone(), plan.limits.pids);
+    Ok(Running { launched, steps, program, messages, group, pids, held, _keeper: keeper })
 }
 
 /// Reapers that wait for a command, and the like.
 pub(crate) const GUEST_PROCESSES: u64 = 4;
+
+/// More commands at once than a guest takes.
+const MOST_REAPERS: u64 = 1024;
+
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const PROCESSES: u32 = libc::RLIMIT_NPROC as u32;
 
 /// How long a guest may take until its first word.
 const GUEST_ANSWERS: Duration = Duration::from_secs(30);
@@ -323,11 +335,11 @@ const GUEST_ANSWERS: Duration = Duration::from_secs(30);
 pub fn start_guest(engine: Engine, plan: &Plan, facts: &Facts) -> Result<(Running, OwnedFd), EngineError> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(EngineError::Guest)?;
-    // A few bytes into an empty socket: never partly.
-    rustix::io::write(&ours, &first_words(plan)?).map_err(EngineError::Guest)?;
     let null = |flags| rustix::fs::open(c"/dev/null", flags | OFlags::CLOEXEC, Mode::empty());
     let nothing = || null(OFlags::RDWR).map_err(EngineError::Stdio);
     let running = start(engine, plan, facts, StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
+    // A few bytes into an empty socket: never partly. That the guest is gone is told by whoever waits for it.
+    let _ = rustix::net::send(&ours, &first_words(plan, running.held)?, SendFlags::NOSIGNAL);
     await_guest(&running, &ours)?;
     Ok((running, ours))
 }
@@ -365,7 +377,7 @@ pub fn inhabit(
     }
     let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
-    rustix::io::write(&made.channel, &first_words(plan)?).map_err(EngineError::Guest)?;
+    rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
     // Whoever takes the socket over finds the guest's first word in it, or its end.
     let mut ready = [PollFd::new(&made.channel, PollFlags::IN)];
     let patience = Timespec { tv_sec: GUEST_ANSWERS.as_secs() as i64, tv_nsec: 0 };
@@ -395,6 +407,15 @@ impl Inhabited {
         }
     }
 
+    /// Makes room for the guest's own processes, one for each command, so that they do not count against the caller. A
+    /// container has the room that it was made with.
+    pub fn make_room(&self, commands: u64) -> Result<(), EngineError> {
+        match self {
+            Inhabited::Process(running) => running.make_room(commands),
+            Inhabited::Container(..) => Ok(()),
+        }
+    }
+
     /// What the box used so far, as its control group counts; nothing where there is none.
     pub fn usage(&self) -> Usage {
         match self {
@@ -417,10 +438,10 @@ impl Inhabited {
 }
 
 /// What a guest is told before anything else.
-fn first_words(plan: &Plan) -> Result<Vec<u8>, EngineError> {
+fn first_words(plan: &Plan, processes: Option<u64>) -> Result<Vec<u8>, EngineError> {
     let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
     let mut first = Vec::new();
-    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
+    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits, processes })
         .map_err(|_| EngineError::Guest(Errno::INVAL))?;
     Ok(first)
 }
@@ -540,7 +561,7 @@ fn stand_ins(limits: &Limits, identity: &Identity) -> Vec<(u32, u64)> {
     let mut rlimits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
     if !matches!(identity, Identity::Kept) {
-        rlimits.extend(limits.pids.map(|n| (libc::RLIMIT_NPROC as _, n + 1)));
+        rlimits.extend(limits.pids.map(|n| (PROCESSES, n + 1)));
     }
     rlimits.extend(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
     rlimits
@@ -562,6 +583,10 @@ pub struct Running {
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
     group: Option<Group>,
+    /// How many processes the policy allows.
+    pids: Option<u64>,
+    /// How many its guest holds its commands to, itself included, where no group does.
+    held: Option<u64>,
     /// Held until everything in the box is gone.
     _keeper: Option<Keeper>,
 }
@@ -609,6 +634,14 @@ impl Running {
     /// Whether the kernel limits the tree as a whole.
     pub fn has_group(&self) -> bool {
         self.group.is_some()
+    }
+
+    /// Makes room for a process of the guest's own for each command. Where there is no group, the guest does it.
+    fn make_room(&self, commands: u64) -> Result<(), EngineError> {
+        if let (Some(group), Some(pids)) = (&self.group, self.pids) {
+            group.set_processes(pids + commands.max(GUEST_PROCESSES))?;
+        }
+        Ok(())
     }
 
     /// What the box used so far, as its control group counts; nothing where there is none.

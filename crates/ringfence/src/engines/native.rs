@@ -25,7 +25,7 @@ use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// Whether this is a run inside a box that may not make namespaces.
 fn stacks(facts: &Facts) -> bool {
-    stacked::inside() && available(facts).is_err()
+    stacked::inside() && (available(facts).is_err() || stacked::filtered())
 }
 
 /// Compiles the mounts of a plan. Pure.

@@ -33,12 +33,15 @@
 //! # }
 //! ```
 
+mod contents;
 mod error;
 mod exec;
 mod files;
 mod homes;
 mod info;
 mod link;
+mod outputs;
+mod pipes;
 mod place;
 mod protocol;
 mod start;
@@ -60,9 +63,10 @@ use link::Link;
 use place::{Kept, Place};
 use protocol::{Answer, Ask};
 
+pub use contents::{FileReader, FileWriter};
 pub use error::SessionError;
 pub use exec::{Controls, Event, Exec, Execution, Output};
-pub use files::{Changes, FileReader, FileWriter, Files, Port, WriteOptions};
+pub use files::{Changes, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{SuperviseError, supervise};
@@ -519,7 +523,7 @@ impl Session {
 
     /// Starts a command; returns when it runs.
     pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
-        Execution::begin(self.link.open(&exec.ask())?, Some(&exec)).await
+        exec.start(&self.link).await
     }
 
     /// Executions that run, and the last ones that ended.
@@ -535,7 +539,7 @@ impl Session {
     pub async fn attach(&self, execution: &str) -> Result<Execution, SessionError> {
         let missing = || SessionError::NoExecution(execution.to_owned());
         let id = execution.parse().map_err(|_| missing())?;
-        match Execution::begin(self.link.open(&Ask::Attach { id })?, None).await {
+        match Execution::begin(self.link.open(&Ask::Attach { id }, Vec::new())?, None).await {
             Err(SessionError::NoExecution(_)) => Err(missing()),
             result => result,
         }

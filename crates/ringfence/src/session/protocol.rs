@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -53,6 +53,23 @@ pub struct ExecAsk {
     pub stdin: bool,
     pub timeout_ms: Option<u64>,
     pub background: bool,
+    /// Two pipes came with it, for its outputs. They stay empty where these must come through the supervisor.
+    pub piped: bool,
+}
+
+/// What a client tells of each output that it reads from a pipe: so much of its beginning as it comes, and so much of its
+/// end, with what was skipped between, when the command has ended.
+pub const TOLD: usize = 32 * 1024;
+
+impl Ask {
+    /// How many pipes come with it.
+    pub fn pipes(&self) -> usize {
+        match self {
+            Ask::Exec(exec) if exec.piped => 2,
+            Ask::Guest(request) => request.pipes(),
+            _ => 0,
+        }
+    }
 }
 
 /// More for an execution.
@@ -65,6 +82,13 @@ pub enum Say {
     Resize(Size),
     /// TERM, and KILL after the grace, for everything that descends from it.
     Stop,
+    /// Bytes of a pipe that are not told of, before the data that follows.
+    Skipped {
+        stderr: bool,
+        bytes: u64,
+    },
+    /// Everything that came of its pipes was told.
+    Told,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,6 +100,8 @@ pub enum Answer {
         id: u64,
         /// The id of its record.
         record: Option<String>,
+        /// Why it has none, said once.
+        trouble: Option<String>,
     },
     /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
     Skipped {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::policy::Guarantee;
 use ringfence::EngineChoice;
+use ringfence::policy::Guarantee;
 
 use crate::faults::short;
 use crate::support::{IMAGE, Scene, docker, skip};
@@ -47,7 +47,10 @@ impl Podman {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("podman");
         command.arg("--root").arg(self.path("root")).arg("--runroot").arg(self.path("run"));
-        command.args(["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"]).args(args);
+        // The runtime that Docker has: crun refuses hosts with both versions of control groups.
+        command
+            .args(["--runtime=runc", "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"])
+            .args(args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }

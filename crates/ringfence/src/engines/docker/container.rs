@@ -104,7 +104,7 @@ pub fn start(
     let parts = Parts { name: name.clone(), image: &image, labels, files: &files.places, volumes: &volumes.ready };
     let mut request = request::request(plan, &compiled, &abilities, parts)?;
     if abilities.podman {
-        request.filter_at(&store.keep_filter(request.filter())?);
+        request.for_podman(&store.keep_filter(request.filter())?, most_processes());
     }
     let (id, pid, channel) = super::block_on(async {
         match bring_up(&daemon, &request, &store, &owner, &listener).await {
@@ -124,6 +124,13 @@ pub fn start(
         files.hang_up()?;
     }
     Ok(Made { container, channel, env: super::environment(plan, &image), without: volumes.failed })
+}
+
+/// As many processes as anybody may start here: Podman has no more itself.
+fn most_processes() -> Option<u64> {
+    let ours = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;
+    let all = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse().ok());
+    ours.into_iter().chain(all).min()
 }
 
 /// Twelve random digits: what a container and its files are called by.

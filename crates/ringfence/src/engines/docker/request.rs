@@ -70,6 +70,8 @@ pub struct Request {
     filter: String,
     labels: HashMap<String, String>,
     recursive_read_only: bool,
+    /// Processes of its user on the whole host, where the daemon would set a limit of its own.
+    user_processes: Option<u64>,
 }
 
 /// What is known once everything that a container needs is there.
@@ -144,7 +146,9 @@ pub fn request(
         filter: seccomp::profile(plan)?,
         labels: parts.labels,
         recursive_read_only: abilities.recursive_read_only(),
+        user_processes: None,
     };
+    let most = |inodes: u64| (!abilities.podman).then_some(inodes);
     for (target, source) in &compiled.mounts {
         let mut bind = |path: &Path, writable| {
             request.binds.insert(target.clone(), (path.to_path_buf(), writable));
@@ -157,7 +161,7 @@ pub fn request(
             Source::EmptyDir => bind(&files.empty_dir, false),
             Source::Skeleton(index) => bind(files.skeletons.get(*index).unwrap_or(&files.hidden_dir), false),
             Source::Space { mode, size, inodes, exec } => {
-                request.space.insert(target.clone(), space(user, *mode, *size, *inodes, *exec));
+                request.space.insert(target.clone(), space(user, *mode, *size, most(*inodes), *exec));
             }
             Source::Volume { volume, writable } => {
                 if let Some((_, name)) = parts.volumes.iter().find(|(ready, _)| ready == volume) {
@@ -170,18 +174,24 @@ pub fn request(
     for asked in &parts.image.volumes {
         if !request.binds.contains_key(asked) && !request.volumes.contains_key(asked) {
             let limits = &plan.limits;
-            let options = space(user, 0o755, limits.tmp_size, limits.tmp_inodes, plan.tmp_exec);
+            let options = space(user, 0o755, limits.tmp_size, most(limits.tmp_inodes), plan.tmp_exec);
             request.space.entry(asked.clone()).or_insert(options);
         }
     }
     Ok(request)
 }
 
-/// Options of private space.
-fn space(user: Unprivileged, mode: u32, size: u64, inodes: u64, exec: bool) -> String {
+/// Options of private space. Podman knows neither a number of files nor an owner: it is everybody's then, and there is
+/// nobody but the user.
+fn space(user: Unprivileged, mode: u32, size: u64, inodes: Option<u64>, exec: bool) -> String {
     let exec = if exec { "exec" } else { "noexec" };
     let Unprivileged { uid, gid } = user;
-    format!("rw,nosuid,nodev,{exec},mode={mode:o},size={size},nr_inodes={inodes},uid={uid},gid={gid}")
+    match inodes {
+        Some(inodes) => {
+            format!("rw,nosuid,nodev,{exec},mode={mode:o},size={size},nr_inodes={inodes},uid={uid},gid={gid}")
+        }
+        None => format!("rw,nosuid,nodev,{exec},mode=1777,size={size},notmpcopyup"),
+    }
 }
 
 impl Request {
@@ -190,9 +200,11 @@ impl Request {
         &self.filter
     }
 
-    /// Names a file that has the filter in it, in its place: what Podman takes.
-    pub fn filter_at(&mut self, file: &Path) {
-        self.filter = file.display().to_string();
+    /// What Podman wants otherwise: the filter as a file, and a number of processes that it may set. Its own is the
+    /// highest there is, which takes a right that it may not have.
+    pub fn for_podman(&mut self, filter: &Path, user_processes: Option<u64>) {
+        self.filter = filter.display().to_string();
+        self.user_processes = user_processes;
     }
 
     pub fn reach(&self) -> &Reach {
@@ -260,6 +272,7 @@ impl Request {
         let mut all = vec![limit("core", 1)];
         // The guest needs a few for each stream; it gives commands what the policy says, and processor time as well.
         all.extend(self.limits.files.map(|files| limit("nofile", files.max(GUEST_FILES))));
+        all.extend(self.user_processes.map(|most| limit("nproc", most)));
         all
     }
 

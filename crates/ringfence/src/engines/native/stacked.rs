@@ -9,11 +9,13 @@ use std::path::Path;
 use ringfence_linux::landlock;
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, Sockets};
+use ringfence_linux::sys::{self, Fork};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{COMMANDS_FILE, MARKER_DIR, Mount, Plan};
 use ringfence_policy::policy::Network;
 use ringfence_policy::tree::PRIVATE;
+use rustix::io::Errno;
 
 use super::super::{Engine, EngineError, StdioSpec};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
@@ -24,6 +26,16 @@ const CURE: &str = "start the outer sandbox with --nesting, or ask for less";
 pub fn inside() -> bool {
     let marker = Path::new(MARKER_DIR).join("box.json");
     marker.is_file() && read_only(&marker)
+}
+
+/// Whether the outer box's filter refuses user namespaces: what bwrap does to forbid them is not seen in a sysctl.
+pub(super) fn filtered() -> bool {
+    // The kernel takes no clone with both flags, and so none is ever made: it says EINVAL, or the filter speaks first.
+    match sys::fork((libc::CLONE_NEWUSER | libc::CLONE_FS) as u64) {
+        Err(errno) => errno != Errno::INVAL,
+        Ok(Fork::Parent(_)) => false,
+        Ok(Fork::Child) => std::process::abort(),
+    }
 }
 
 fn read_only(path: &Path) -> bool {

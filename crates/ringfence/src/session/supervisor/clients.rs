@@ -150,7 +150,7 @@ impl Supervisor {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return;
         }
-        match client.wire.read(&mut self.buffer) {
+        match client.wire.read_with_descriptors(&mut self.buffer) {
             Ok(Read::Nothing) => {}
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
@@ -204,11 +204,12 @@ impl Supervisor {
             }
             client.highest = frame.stream;
             let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
+            let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
             // Looking at a session, again and again, does not keep it.
             if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::Stop) {
                 self.used = Instant::now();
             }
-            self.ask(place, ask);
+            self.ask(place, ask, pipes);
             return Ok(());
         }
         let Some(stream) = client.streams.get_mut(&frame.stream) else {
@@ -252,6 +253,10 @@ impl Supervisor {
                 *credit = add(*credit, more).ok_or(Unruly)?;
                 let id = follower.id;
                 self.feed(place, id);
+            }
+            (Kind::Data(channel @ (Channel::Out | Channel::Err)), ClientStream::Execution { id, .. }) => {
+                let id = *id;
+                self.read_by_client(id, channel, frame.payload)?;
             }
             (Kind::Data(Channel::In), stream) => {
                 let id = stream.execution().ok_or(Unruly)?;
@@ -302,10 +307,28 @@ impl Supervisor {
         }
     }
 
+    /// What a client has read from the pipes of its command, for the log.
+    fn read_by_client(&mut self, id: u64, channel: Channel, bytes: &[u8]) -> Result<(), Unruly> {
+        let execution = self.executions.all.get_mut(&id).filter(|e| e.told.is_some()).ok_or(Unruly)?;
+        execution.log[Execution::log_of(channel)].push(bytes);
+        self.feed_all(id);
+        Ok(())
+    }
+
     fn say(&mut self, id: u64, say: Say) {
         match say {
             Say::Signal { signal, tree } if (1..=64).contains(&signal) => self.signal(id, signal, tree),
             Say::Signal { .. } => {}
+            Say::Skipped { stderr, bytes } => {
+                if let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.told.is_some()) {
+                    execution.log[usize::from(stderr)].skip(bytes);
+                }
+            }
+            Say::Told => {
+                if let Some(told) = self.executions.all.get_mut(&id).and_then(|e| e.told.as_mut()) {
+                    *told = true;
+                }
+            }
             Say::Resize(size) => {
                 if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
                     // Two numbers.
@@ -321,9 +344,9 @@ impl Supervisor {
         }
     }
 
-    fn ask(&mut self, place: (u64, u32), ask: Ask) {
+    fn ask(&mut self, place: (u64, u32), ask: Ask, pipes: Vec<OwnedFd>) {
         let answer = match ask {
-            Ask::Exec(ask) => match self.exec(place, ask) {
+            Ask::Exec(ask) => match self.exec(place, ask, pipes) {
                 Ok(()) => return,
                 Err(refusal) => Answer::Refused(refusal),
             },
@@ -335,13 +358,13 @@ impl Supervisor {
                 let (begun, record) = (execution.begun, execution.record.clone());
                 self.follow(place, id);
                 if begun {
-                    self.answer(place, &Answer::Begun { id, record });
+                    self.answer(place, &Answer::Begun { id, record, trouble: None });
                 }
                 return self.feed(place, id);
             }
             Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
             Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
-            Ask::Guest(request) => match self.open(To::Client(place), &self.below_workdir(request)) {
+            Ask::Guest(request) => match self.open(To::Client(place), &self.below_workdir(request), pipes) {
                 Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
                 Err(refusal) => Answer::Refused(refusal),
             },
@@ -383,7 +406,7 @@ impl Supervisor {
         self.remember(place, ClientStream::Attached(follower));
     }
 
-    fn exec(&mut self, place: (u64, u32), ask: ExecAsk) -> Result<(), Refusal> {
+    fn exec(&mut self, place: (u64, u32), ask: ExecAsk, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
         let limits = &self.plan.limits;
         let asked = ask.timeout_ms.map(Duration::from_millis);
         if let (Some(asked), Some(ceiling)) = (asked, limits.timeout_ceiling)
@@ -406,17 +429,23 @@ impl Supervisor {
         }
         self.executions.count += 1;
         let id = self.executions.count;
+        // What is to be recorded is not left to what a client says: it comes through here, and the pipes stay empty.
+        if ask.background || ask.terminal.is_some() || self.records_output() {
+            pipes.clear();
+        }
         let request = Exec {
             env: self.environment(&ask.env),
             cwd: self.inside(ask.cwd.as_deref().unwrap_or_default()),
             terminal: ask.terminal,
             stdin: ask.stdin,
+            piped: !pipes.is_empty(),
             argv: ask.argv,
         };
         let output = limits.output;
         let mut execution = Execution::new(id, 0, &request.argv, ask.background, output);
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
+        execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
         (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
         if limits.cpu_time.is_some() {
@@ -426,11 +455,12 @@ impl Supervisor {
             (other.alone, execution.alone) = (false, false);
         }
         self.record(&mut execution, &request, &ask.env, place.0)?;
-        execution.stream = self.open(To::Execution(id), &Request::Exec(request)).inspect_err(|refusal| {
+        execution.stream = self.open(To::Execution(id), &Request::Exec(request), pipes).inspect_err(|refusal| {
             if let Refusal::Failed { step, errno } = *refusal {
                 self.unstarted.extend(execution.ticket.take().map(|ticket| (ticket, step, errno)));
             }
         })?;
+        self.make_room();
         if ask.background {
             execution.attached.push(place);
             self.follow(place, id);
@@ -473,7 +503,7 @@ impl Supervisor {
     fn below_workdir(&self, request: Request) -> Request {
         let at = |path: Vec<u8>| self.inside(&path);
         match request {
-            Request::Read { path, offset, length } => Request::Read { path: at(path), offset, length },
+            Request::Read { path, offset, length, piped } => Request::Read { path: at(path), offset, length, piped },
             Request::Write(write) => Request::Write(ringfence_guest::message::Write { path: at(write.path), ..write }),
             Request::List { path, depth } => Request::List { path: at(path), depth },
             Request::Stat { path } => Request::Stat { path: at(path) },

@@ -32,6 +32,8 @@ pub struct Records {
     recorder: Recorder,
     redactor: Redactor,
     wanted: Wanted,
+    /// That one could not be written was told.
+    said: bool,
 }
 
 impl Records {
@@ -40,7 +42,7 @@ impl Records {
         let mut redactor = Redactor::new(pairs(facts.env.iter()), secrets);
         redactor.add_all(pairs(plan.env.iter().map(|(name, value)| (name, value))), secrets);
         let recorder = Recorder::new(&wanted.dir, redactor.clone(), wanted.policy.max_size);
-        Records { recorder, redactor, wanted }
+        Records { recorder, redactor, wanted, said: false }
     }
 
     /// One that keeps the values of these `NAME=value` entries out, too.
@@ -75,7 +77,7 @@ impl Supervisor {
         env: &[Vec<u8>],
         client: u64,
     ) -> Result<(), Refusal> {
-        let Some(records) = &self.records else { return Ok(()) };
+        let Some(records) = &mut self.records else { return Ok(()) };
         let command: Vec<OsString> = exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
         let ticket = records.recorder_without(env).begin(&Begin {
             profile: Some(&self.info.profile),
@@ -88,7 +90,12 @@ impl Supervisor {
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
-            Some(trouble) => self.has_a_gap(trouble),
+            Some(trouble) => {
+                if !std::mem::replace(&mut records.said, true) {
+                    execution.trouble = Some(trouble.to_string());
+                }
+                self.has_a_gap(trouble);
+            }
             None => execution.record = Some(ticket.id().to_owned()),
         }
         execution.ticket = Some(ticket);
@@ -106,13 +113,20 @@ impl Supervisor {
         }
     }
 
+    /// Whether what commands write is recorded.
+    pub(super) fn records_output(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
+    }
+
     /// Writes how executions ended.
     pub(super) fn record_ends(&mut self) {
+        let output = self.records_output();
         for id in std::mem::take(&mut self.ended) {
             let Some(execution) = self.executions.all.get_mut(&id) else { continue };
             let (Some(ticket), Some(finished)) = (execution.ticket.take(), &execution.finished) else { continue };
-            let output = self.records.as_ref().is_some_and(|records| records.wanted.policy.output);
             let seen = execution.log.each_ref().map(|log| match output {
+                // Its client went before it had said how much it was.
+                _ if execution.told == Some(false) => Seen::Nothing,
                 true => Seen::Output(log),
                 false => Seen::Bytes(log.total()),
             });
