@@ -111,7 +111,10 @@ pub fn read(path: &Path, links: Links) -> Result<Option<String>, FileError> {
     let opened = OpenOptions::new().read(true).custom_flags(no_follow | libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        // A link that leads nowhere is a file that somebody meant to be read.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) && !path.is_symlink() =>
+        {
             return Ok(None);
         }
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) && links == Links::Refuse => {
@@ -122,7 +125,7 @@ pub fn read(path: &Path, links: Links) -> Result<Option<String>, FileError> {
     let failed = |source| FileError::Read { path: path.to_path_buf(), source };
     let data = file.metadata().map_err(failed)?;
     // While a box runs in the project, a directory holds the name of a file that is not there.
-    if data.is_dir() {
+    if data.is_dir() && links == Links::Refuse {
         return Ok(None);
     }
     if !data.is_file() {

@@ -357,6 +357,15 @@ impl Tree {
         if policy.workdir_at.is_none() && (never_shown || NOBODYS.iter().any(|place| workdir == Path::new(place))) {
             return Err(TreeError::WorkdirPrivate(workdir.clone()));
         }
+        // Hidden, nothing of it would be in the tree: there is nothing that could be hidden there.
+        for rule in policy.rules.iter().filter(|rule| rule.origin.layer != LayerKind::Profile) {
+            if let (Access::Exclude, Pattern::Exact(path)) = (rule.access, &rule.pattern)
+                && (path.starts_with("/proc") || path.starts_with("/dev"))
+            {
+                let (path, origin) = (path.clone(), rule.origin.clone());
+                return Err(TreeError::Synthetic { path, access: Access::Exclude, origin });
+            }
+        }
         for (path, node) in self.nodes() {
             if path.starts_with("/proc") || path.starts_with("/dev") {
                 return Err(TreeError::Synthetic {

@@ -28,6 +28,7 @@ pub enum Place {
 }
 
 /// What keeps a guest.
+#[allow(clippy::large_enum_variant, reason = "there is one in a test")]
 enum Keeper {
     Bare(Child),
     Box(Option<Running>),

@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use ringfence::policy::Guarantee;
-use ringfence::session::{Controls, Event, Exec, Execution, Session};
-use ringfence::{Outcome, State};
+use ringfence::Outcome;
+use ringfence::session::{Controls, Event, Exec, Execution};
 use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
@@ -43,8 +42,8 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         let session = super::open(&sessions, &args.session).await?;
         *id = Some(session.id().to_owned());
         let execution = session.exec(exec).await?;
-        if execution.record().is_none() {
-            warn_of_gap(&session).await?;
+        if let Some(trouble) = execution.trouble() {
+            output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
         }
         if args.background {
             if args.json {
@@ -74,16 +73,6 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         }
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
-}
-
-/// Says why there is no record, where there should be one.
-async fn warn_of_gap(session: &Session) -> Result<(), Failure> {
-    let report = session.report().await?;
-    let answer = report.guarantees.iter().find(|answer| answer.id == Guarantee::RecordComplete);
-    if let Some(answer) = answer.filter(|answer| answer.state == State::Weakened) {
-        output::say(&format!("warning: {}", answer.by));
-    }
-    Ok(())
 }
 
 /// Passes bytes on.

@@ -252,9 +252,8 @@ impl Executions {
 
     /// Forgets the oldest that ended, but for those that somebody still reads or whose end is not recorded yet.
     pub fn trim(&mut self) {
-        let ended = |e: &Execution| {
-            e.finished.is_some() && e.attached.is_empty() && e.owner.is_none() && e.ticket.is_none()
-        };
+        let unread = |e: &Execution| !e.attached.is_empty() || e.owner.is_some();
+        let ended = |e: &Execution| e.finished.is_some() && !unread(e) && e.ticket.is_none();
         let mut count = self.all.values().filter(|e| ended(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
         while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {

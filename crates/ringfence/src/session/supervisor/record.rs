@@ -90,16 +90,16 @@ impl Supervisor {
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
-            Some(trouble) => self.has_a_gap(trouble),
+            Some(trouble) => {
+                if !std::mem::replace(&mut records.said, true) {
+                    execution.trouble = Some(trouble.to_string());
+                }
+                self.has_a_gap(trouble);
+            }
             None => execution.record = Some(ticket.id().to_owned()),
         }
         execution.ticket = Some(ticket);
         Ok(())
-    }
-
-    /// Whether what commands write is recorded.
-    pub(super) fn records_output(&self) -> bool {
-        self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
     }
 
     /// Not all of this session is recorded: the report says so from now on.
@@ -111,6 +111,11 @@ impl Supervisor {
             // Whoever asks the session itself is told all the same.
             let _ = self.place.keep(&self.kept());
         }
+    }
+
+    /// Whether what commands write is recorded.
+    pub(super) fn records_output(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
     }
 
     /// Writes how executions ended.
