@@ -57,7 +57,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         Ok(planned) => planned,
         Err(failure) => {
             if !args.dry_run {
-                record::failed(&situation, &command, &failure);
+                record::failed(&situation, &command, None, &failure);
             }
             return Err(failure);
         }
@@ -74,7 +74,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         let outcome = super::session::once(args, &situation, command, &report)?;
         return Ok(close(&outcome, &plan, &situation, started));
     }
-    let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
+    let entry = Entry::begin(&situation, &command, None, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {
@@ -403,25 +403,13 @@ impl Summary {
     ) -> Summary {
         let [stdout_dropped, stderr_dropped] = captures.each_ref().map(Capture::dropped);
         let [stdout, stderr] = captures.map(text);
-        Summary {
-            record,
-            stdout,
-            stderr,
-            stdout_dropped,
-            stderr_dropped,
-            ..Summary::of(outcome)
-        }
-        .under(engine, profile, report)
+        Summary { record, stdout, stderr, stdout_dropped, stderr_dropped, ..Summary::of(outcome) }
+            .under(engine, profile, report)
     }
 
     /// Where it ran, and what held.
     pub fn under(self, engine: Engine, profile: &str, report: &Report) -> Summary {
-        Summary {
-            engine: Some(engine.name()),
-            profile: Some(profile.to_owned()),
-            report: Some(report.clone()),
-            ..self
-        }
+        Summary { engine: Some(engine.name()), profile: Some(profile.to_owned()), report: Some(report.clone()), ..self }
     }
 
     /// An execution in a session.

@@ -27,6 +27,7 @@ pub struct Exec {
     pub(super) stdin: bool,
     pub(super) terminal: Option<Size>,
     pub(super) background: bool,
+    pub(super) context: Option<String>,
 }
 
 impl Exec {
@@ -40,6 +41,7 @@ impl Exec {
             stdin: false,
             terminal: None,
             background: false,
+            context: None,
         }
     }
 
@@ -79,6 +81,12 @@ impl Exec {
         self.background = background;
         self
     }
+
+    /// It is an interpreter that waits for code: listed under this name, and its time is what [`Controls::allow`] says.
+    pub(crate) fn context(mut self, context: String) -> Exec {
+        self.context = Some(context);
+        self
+    }
 }
 
 /// What comes from an execution.
@@ -113,6 +121,7 @@ impl Exec {
             stdin: self.stdin,
             timeout_ms: self.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
             background: self.background,
+            context: self.context.clone(),
         })
     }
 }
@@ -256,6 +265,12 @@ impl Controls {
     /// As [`Execution::stop`].
     pub async fn stop(&self) -> Result<(), SessionError> {
         self.sender.message(Kind::Input, &Say::Stop)
+    }
+
+    /// From now on a context may run for so long; `None`: it waits, and has its session's time.
+    pub(crate) async fn allow(&self, time: Option<Duration>) -> Result<(), SessionError> {
+        let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.sender.message(Kind::Input, &Say::Allow { ms })
     }
 
     /// As [`Execution::resize`].

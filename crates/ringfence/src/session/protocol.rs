@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -53,6 +53,8 @@ pub struct ExecAsk {
     pub stdin: bool,
     pub timeout_ms: Option<u64>,
     pub background: bool,
+    /// An interpreter that waits for code, by its language and name.
+    pub context: Option<String>,
 }
 
 /// More for an execution.
@@ -63,6 +65,10 @@ pub enum Say {
         tree: bool,
     },
     Resize(Size),
+    /// How long a context may run from now on; without it, it waits.
+    Allow {
+        ms: Option<u64>,
+    },
     /// TERM, and KILL after the grace, for everything that descends from it.
     Stop,
 }
