@@ -258,10 +258,6 @@ impl Layer {
         self.settings.nesting = Some(At::new(on, "--nesting"));
     }
 
-    pub fn skill_verdict(&mut self, verdict: Verdict) {
-        self.settings.skill_verdict = Some(At::new(verdict, "--verdict"));
-    }
-
     pub fn strict(&mut self, on: bool) {
         self.settings.strict = Some(At::new(on, "--strict"));
     }
