@@ -59,5 +59,8 @@ fn target(ours: &str) -> String {
         let dir = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         output.status.success() && Path::new(&dir).is_dir()
     });
+    if !installed {
+        println!("cargo::warning=the guest is linked with glibc and large; `rustup target add {musl}` makes it small");
+    }
     if installed { musl } else { ours.to_owned() }
 }

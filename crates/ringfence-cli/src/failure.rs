@@ -1,6 +1,7 @@
 //! What went wrong, for people and for programs: the one place that maps errors to a kind, an exit code and hints.
 
 use std::io;
+use std::path::Path;
 
 use ringfence::EngineError;
 use ringfence::code::{CodeError, ContextError};
@@ -8,7 +9,7 @@ use ringfence::facts::FactsError;
 use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::plan::PlanError;
-use ringfence::policy::tree::TreeError;
+use ringfence::policy::tree::{PRIVATE, TreeError};
 use ringfence::records::StoreError;
 use ringfence::session::SessionError;
 use ringfence::skills::SkillError;
@@ -25,6 +26,8 @@ pub struct Failure {
     pub kind: Kind,
     pub message: String,
     pub hints: Vec<String>,
+    /// The id of the record that tells of it.
+    pub record: Option<String>,
 }
 
 /// What kind of failure, by a name that stays.
@@ -73,12 +76,16 @@ pub struct Described {
 
 impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Failure {
-        Failure { kind, message: without_numbers(&message.into()), hints: Vec::new() }
+        Failure { kind, message: without_numbers(&message.into()), hints: Vec::new(), record: None }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hints.push(hint.into());
         self
+    }
+
+    pub fn recorded(self, record: Option<String>) -> Failure {
+        Failure { record, ..self }
     }
 
     pub fn output(error: &io::Error) -> Failure {
@@ -216,6 +223,8 @@ impl From<SessionError> for Failure {
             SessionError::NotFound(_) => {
                 Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
             }
+            SessionError::Ended { id, .. } => Failure::new(Kind::Session, message)
+                .hint(format!("what it ran is in the records: ringfence history --session {id}")),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
             SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
@@ -334,12 +343,29 @@ impl From<StoreError> for Failure {
     }
 }
 
+/// The place of the sandbox's own that hides a program which the host has.
+fn private_place(program: &Path) -> Option<&'static str> {
+    PRIVATE.into_iter().find(|place| program.starts_with(place)).filter(|_| program.exists())
+}
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         let message = error.to_string();
         match error {
-            EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, program } => {
+                let failure = Failure::new(Kind::NotFound, message);
+                match private_place(&program) {
+                    Some(place) => failure.hint(format!(
+                        "every sandbox has a {place} of its own: show it with --ro {}, or work where it lies",
+                        program.parent().unwrap_or(&program).display()
+                    )),
+                    None => failure,
+                }
+            }
             EngineError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
+            EngineError::NotThere(_) => {
+                Failure::new(Kind::Engine, message).hint("choose --engine native, bubblewrap or docker")
+            }
             EngineError::Unmet { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
             EngineError::Cannot { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
             EngineError::Docker(error) => {
@@ -360,7 +386,8 @@ impl From<EngineError> for Failure {
                         _ => {}
                     }
                 }
-                Failure { kind: Kind::Engine, message, hints }.hint("`ringfence doctor` looks at everything they need")
+                Failure { kind: Kind::Engine, message, hints, record: None }
+                    .hint("`ringfence doctor` looks at everything they need")
             }
             EngineError::Setup { .. } | EngineError::UserNamespace(_) | EngineError::Fork(_) => {
                 Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")

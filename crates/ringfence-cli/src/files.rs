@@ -69,12 +69,14 @@ impl Places {
         distinct([self.config.clone(), self.state.clone()].into_iter().chain(usual))
     }
 
-    /// Where sessions may be, whichever environment they were started in.
-    pub fn sessions_dirs(&self, uid: u32, other_homes: &[PathBuf]) -> Vec<PathBuf> {
-        let homes = other_homes.iter().chain([&self.home]);
-        let usual = homes.map(|home| home.join(".local/state/ringfence/sessions"));
-        let runtime = PathBuf::from(format!("/run/user/{uid}/ringfence/sessions"));
-        distinct([self.sessions.clone(), self.state.join("sessions"), runtime].into_iter().chain(usual))
+    /// What no box may see: where sessions may be, whichever environment they were started in, and records.
+    pub fn closed_dirs(&self, uid: u32, other_homes: &[PathBuf]) -> Vec<PathBuf> {
+        let homes = other_homes.iter().chain([&self.home]).map(|home| home.join(".local/state/ringfence"));
+        let states = homes.chain([self.state.clone()]);
+        let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
+        let runtime = runtime.map(|dir| dir.join("ringfence/sessions"));
+        let usual = states.flat_map(|state| [state.join("sessions"), state.join("records")]);
+        distinct(usual.chain(runtime).chain([self.sessions.clone()]))
     }
 
     pub fn global_file(&self) -> PathBuf {

@@ -68,13 +68,18 @@ impl Entry {
         }
     }
 
-    /// It failed to start.
-    pub fn failed(self, failure: &Failure) {
+    /// It failed to start. The failure, which knows its record.
+    pub fn failed(self, failure: Failure) -> Failure {
         let Entry { ticket, said } = self;
-        if let Err(error) = ticket.end(&End::failed(&failure.message))
-            && !said
-        {
-            warn("the end of this run is not recorded", &error);
+        let id = ticket.id().to_owned();
+        match ticket.end(&End::failed(&failure.message)) {
+            Ok(()) => failure.recorded(Some(id)),
+            Err(error) => {
+                if !said {
+                    warn("the end of this run is not recorded", &error);
+                }
+                failure
+            }
         }
     }
 }
@@ -88,13 +93,13 @@ pub fn prepare(situation: &Situation) {
 }
 
 /// Records a command that could not be started under its policy.
-pub fn failed(situation: &Situation, command: &[OsString], skill: Option<&SkillRun>, failure: &Failure) {
-    write_failed(&recorder(situation), &Begin { skill, ..begin(situation, command) }, failure);
+pub fn failed(situation: &Situation, command: &[OsString], skill: Option<&SkillRun>, failure: Failure) -> Failure {
+    write_failed(&recorder(situation), &Begin { skill, ..begin(situation, command) }, failure)
 }
 
 /// Records a command for which there was no policy.
-pub fn refused(command: &[OsString], failure: &Failure) {
-    let Ok(facts) = ringfence::facts::gather() else { return };
+pub fn refused(command: &[OsString], failure: Failure) -> Failure {
+    let Ok(facts) = ringfence::facts::gather() else { return failure };
     let records = Records::default();
     let recorder = Recorder::new(&Places::new(&facts).records(), redactor(&facts.env, &records), records.max_size);
     let workdir = std::env::current_dir().ok();
@@ -108,7 +113,7 @@ pub fn refused(command: &[OsString], failure: &Failure) {
         caller: None,
         skill: None,
     };
-    write_failed(&recorder, &begin, failure);
+    write_failed(&recorder, &begin, failure)
 }
 
 /// Begins the record of code that runs in a session.
@@ -135,11 +140,15 @@ pub fn unrecorded(error: &JournalError) {
     warn("the end of this run is not recorded", error);
 }
 
-fn write_failed(recorder: &Recorder, begin: &Begin<'_>, failure: &Failure) {
-    if let Err(error) = recorder.failed(begin, &failure.message)
-        && !stacked::inside()
-    {
-        warn("this run is not recorded", &error);
+fn write_failed(recorder: &Recorder, begin: &Begin<'_>, failure: Failure) -> Failure {
+    match recorder.failed(begin, &failure.message) {
+        Ok(id) => failure.recorded(Some(id)),
+        Err(error) => {
+            if !stacked::inside() {
+                warn("this run is not recorded", &error);
+            }
+            failure
+        }
     }
 }
 

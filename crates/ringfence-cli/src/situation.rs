@@ -6,10 +6,8 @@ use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::look::Lookup;
 use ringfence::policy::plan::PlanError;
-use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::rules::LayerKind;
 use ringfence::policy::{config, git};
-use ringfence::{Choice, Engine};
 
 use crate::args::PolicyFlags;
 use crate::failure::{Failure, Kind};
@@ -40,25 +38,12 @@ impl Situation {
         let records = places.records();
         inputs.records_dir = Some(records.clone());
         inputs.own_dirs = places.own_dirs(&inputs.other_homes);
-        inputs.sessions_dirs = places.sessions_dirs(facts.uid, &inputs.other_homes);
+        inputs.sessions_dirs = places.closed_dirs(facts.uid, &inputs.other_homes);
         inputs.git = git::Outer::new(&facts.home, &facts.env);
         inputs.other_homes.iter().for_each(|home| inputs.git.add_home(home));
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
         let resolved = layers::resolve_with(&lookup, inputs)?;
         Ok(Situation { facts, resolved, lookup, records })
-    }
-
-    pub fn choice(&self) -> Result<Choice, Failure> {
-        match self.resolved.engine {
-            EngineChoice::Auto => Ok(Choice::Auto),
-            EngineChoice::Native => Ok(Choice::Only(Engine::Native)),
-            EngineChoice::Bubblewrap => Ok(Choice::Only(Engine::Bubblewrap)),
-            EngineChoice::Docker => Ok(Choice::Only(Engine::Docker)),
-            engine @ EngineChoice::Kubernetes => {
-                let asked = format!("engine {engine} (profile {}) is not there yet", self.resolved.policy.profile);
-                Err(Failure::new(Kind::Engine, asked).hint("choose --engine native, bubblewrap or docker"))
-            }
-        }
     }
 
     /// Names the file and the line of what is wrong, where a setting is.

@@ -77,7 +77,7 @@ fn run(place: &Place, engine: &str, language: &str, source: &str, inputs: &Value
     place.write("project/act", source);
     let inputs = inputs.to_string();
     let args =
-        ["code", language, "act", "--engine", engine, "--cpus", "2", "--json", "--timeout", "60s", "--input", &inputs];
+        ["code", language, "act", "--engine", engine, "--cpus", "2", "--json", "--timeout", "30s", "--input", &inputs];
     let done = place.ringfence(&args);
     serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{engine} {language}: {}{}", done.out, done.err))
 }
@@ -133,7 +133,7 @@ fn statuses() {
     ];
     for (language, source, status) in table {
         place.write("project/act", source);
-        let time = if status == "memory" { "60s" } else { "4s" };
+        let time = if status == "memory" { "30s" } else { "4s" };
         let done = place.ringfence(&["code", language, "act", "--cpus", "2", "--json", "--timeout", time]);
         let result: Value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{}{}", done.out, done.err));
         assert_eq!(result["status"], status, "{language} {source}: {result}");

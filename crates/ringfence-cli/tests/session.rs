@@ -162,15 +162,16 @@ async fn the_sessions_own_time_limit_holds_for_each_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_at_once_keep_their_output_apart() {
     let home = Home::new();
-    let create = home.create_with(|layer| layer.pids("2000").unwrap());
-    let session = home.sessions.create(create).await.unwrap();
+    // As many processes as the profile allows: those that the guest has for each command do not count.
+    let session = home.session().await;
     let mut tasks = Vec::new();
     for number in 0..200u32 {
         let session = session.clone();
         tasks.push(tokio::spawn(async move {
             // A line of its own, many times, on both outputs, and input that comes back.
-            let script =
-                format!("i=0; while [ $i -lt 200 ]; do echo {number}-$i; echo e{number}-$i >&2; i=$((i+1)); done; cat");
+            let script = format!(
+                "i=0; while [ $i -lt 200 ]; do echo {number}-$i; echo e{number}-$i >&2; i=$((i+1)); done; exec cat"
+            );
             let execution = session.exec(Exec::new(["sh", "-c", &script]).stdin(true)).await.unwrap();
             execution.write(format!("input {number}\n").as_bytes()).await.unwrap();
             execution.close_stdin().await.unwrap();
@@ -270,6 +271,30 @@ async fn a_flood_costs_constant_memory_and_stops_no_neighbour() {
     assert_eq!(bytes, 300_000_000);
     assert!(memory() < 64 << 10, "{} KiB", memory());
     assert!(matches!(ignored.next().await, Some(Event::Stdout(_))));
+}
+
+#[tokio::test]
+async fn what_comes_through_a_pipe_is_in_the_log() {
+    let home = Home::new();
+    let session = home.session().await;
+    // Less than is kept, and more: then the beginning and the end, and what is missing is counted.
+    let small = sh(&session, "echo out; echo err >&2").await;
+    let large = sh(&session, "echo begin; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo end; echo err >&2").await;
+    assert_eq!((small.stdout.len(), large.stdout.len()), (4, 1_000_011));
+    let infos = session.executions().await.unwrap();
+    assert_eq!((infos[0].stdout, infos[0].stderr), (4, 4));
+    assert_eq!((infos[1].stdout, infos[1].stderr), (1_000_011, 4));
+    let log = session.attach("2").await.unwrap().output().await;
+    assert!(log.stdout.starts_with(b"begin\nxxx") && log.stdout.ends_with(b"xxx\nend\n"));
+    assert_eq!((log.stdout_dropped, text(&log.stderr)), (1_000_011 - 65_536, "err\n"));
+    // Somebody who follows it sees the beginning as it comes, and the rest when it has ended.
+    let mut running = session.exec(Exec::new(["sh", "-c", "echo first; sleep 60"])).await.unwrap();
+    assert_eq!(running.next().await, Some(Event::Stdout("first\n".into())));
+    let mut follower = session.attach(running.id()).await.unwrap();
+    assert_eq!(follower.next().await, Some(Event::Stdout("first\n".into())));
+    running.stop().await.unwrap();
+    while running.next().await.is_some() {}
+    assert!(matches!(follower.next().await, Some(Event::Ended(_))));
 }
 
 #[tokio::test]

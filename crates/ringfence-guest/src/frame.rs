@@ -3,6 +3,9 @@
 //! A frame is a header (length of the payload, stream, kind) and a payload. Streams are opened by the host; both sides
 //! send data on them only as far as the other one has granted credit, so that a slow reader stops a fast writer and never
 //! a neighbour. Decoding bounds everything before it keeps anything.
+//!
+//! A message that opens a stream can bring pipes with it, where the descriptor is a local socket. Then contents go through
+//! them instead of through frames, and their size is the bound.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +24,9 @@ pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
 
 /// What a sender may send on one channel of a stream before the first grant.
 pub const WINDOW: u32 = 256 * 1024;
+
+/// Most pipes that come with one message.
+pub const MOST_PIPES: usize = 2;
 
 /// Length of a header.
 pub const HEADER: usize = 9;

@@ -17,6 +17,8 @@ pub struct Hello {
 pub struct Settings {
     /// `RLIMIT_*` and value, for each command and not for the guest: it lives long, and needs descriptors for each stream.
     pub limits: Vec<(u32, u64)>,
+    /// How many processes there may be beside the guest's reapers of commands, where no control group counts them.
+    pub processes: Option<u64>,
 }
 
 /// What opens a stream. The guest answers each with replies on the same stream, the last of which is `Done`, `Exited` or
@@ -29,8 +31,10 @@ pub enum Request {
         path: Vec<u8>,
         offset: u64,
         length: Option<u64>,
+        /// A pipe came with the request, and the contents go into it.
+        piped: bool,
     },
-    /// Contents from data on `In` until its end, then `Done`.
+    /// Contents from data on `In`, or from a pipe, until the end of `In`, then `Done`.
     Write(Write),
     /// What a directory holds, down to this depth (1: itself only), as `Entries`, then `Done`.
     List {
@@ -68,6 +72,17 @@ pub enum Request {
     Ping,
 }
 
+impl Request {
+    /// How many pipes come with it.
+    pub fn pipes(&self) -> usize {
+        match self {
+            Request::Exec(exec) if exec.piped => 2,
+            Request::Read { piped: true, .. } | Request::Write(Write { piped: true, .. }) => 1,
+            _ => 0,
+        }
+    }
+}
+
 /// A command. The guest looks the program up in the `PATH` of `env` when it has no slash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
@@ -79,6 +94,8 @@ pub struct Exec {
     pub terminal: Option<Size>,
     /// Data follows on `In`; else its standard input is empty.
     pub stdin: bool,
+    /// Two pipes came with the request, and they are its outputs: nothing comes on `Out` and `Err`.
+    pub piped: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +111,8 @@ pub struct Write {
     /// Make the directories above it.
     pub parents: bool,
     pub how: WriteHow,
+    /// A pipe came with the request, and the contents come from it. It ends before `In` does.
+    pub piped: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

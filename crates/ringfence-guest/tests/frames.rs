@@ -40,9 +40,13 @@ impl Noise {
                 cwd: path,
                 terminal: flag.then_some(Size { rows: 1, columns: u16::MAX }),
                 stdin: flag,
+                piped: !flag,
             }),
-            1 => Request::Read { path, offset: self.next(), length: flag.then_some(self.next()) },
-            2 => Request::Write(Write { path, mode: self.next() as u32, parents: flag, how: WriteHow::Append }),
+            1 => Request::Read { path, offset: self.next(), length: flag.then_some(self.next()), piped: flag },
+            2 => {
+                let mode = self.next() as u32;
+                Request::Write(Write { path, mode, parents: flag, how: WriteHow::Append, piped: !flag })
+            }
             3 => Request::List { path, depth: self.next() as u16 },
             4 => Request::Stat { path },
             5 => Request::MakeDirectory { path, mode: 0o755, parents: flag },
@@ -121,7 +125,8 @@ fn a_strangers_bytes_are_bounded() {
         if round % 2 == 0 {
             frame::put_message(&mut bytes, 1, Kind::Open, &noise.request()).unwrap();
             frame::put_message(&mut bytes, 1, Kind::Input, &Input::Signal { signal: 9, tree: true }).unwrap();
-            frame::put_message(&mut bytes, 0, Kind::Input, &Settings { limits: vec![(7, 77)] }).unwrap();
+            frame::put_message(&mut bytes, 0, Kind::Input, &Settings { limits: vec![(7, 77)], processes: None })
+                .unwrap();
             for _ in 0..noise.below(4) {
                 let at = noise.below(bytes.len() as u64) as usize;
                 bytes[at] = noise.next() as u8;

@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -225,6 +226,8 @@ pub struct Launched {
     events: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
     outside: bool,
+    /// Where the starter says that a builder's box stands. Process 1 reads it; here it is only looked at.
+    started: Option<OwnedFd>,
     reaped: bool,
 }
 
@@ -236,10 +239,11 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
         Identity::Outside(builder) => Some(Prepared::new(builder, spec)?),
         _ => None,
     };
+    let started = prepared.as_ref().map(|p| rustix::io::fcntl_dupfd_cloexec(&p.started, 3)).transpose()?;
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some(), reaped: false }),
+        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some(), started, reaped: false }),
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }
@@ -248,6 +252,18 @@ impl Launched {
     /// Readable when the next event is there.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+
+    /// Waits until a builder's box stands, or does not: then `messages`, which it writes to, may say why.
+    pub fn is_built(&self, messages: &OwnedFd, limit: Duration) -> bool {
+        let Some(started) = &self.started else { return true };
+        let mut ready = [
+            rustix::event::PollFd::new(started, rustix::event::PollFlags::IN),
+            rustix::event::PollFd::new(messages, rustix::event::PollFlags::IN),
+        ];
+        let limit = rustix::event::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: 0 };
+        while let Err(Errno::INTR) = rustix::event::poll(&mut ready, Some(&limit)) {}
+        ready[0].revents().contains(rustix::event::PollFlags::IN)
     }
 
     /// The next event; waits for it.

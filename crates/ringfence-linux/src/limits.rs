@@ -149,9 +149,20 @@ impl Group {
         Ok(group)
     }
 
+    /// How many processes there may be beside process 1, which is ours and does not count against the caller.
+    pub fn set_processes(&self, most: u64) -> Result<(), LimitError> {
+        let dir = match (&self.home, self.dirs.as_slice()) {
+            (Home::V2(_), [dir]) => dir,
+            (Home::V1 { .. }, [_, pids_dir, _]) => pids_dir,
+            _ => return Ok(()),
+        };
+        write(&dir.join("pids.max"), &(most + 1).to_string())
+    }
+
     fn set(&self, limits: &Limits) -> Result<(), LimitError> {
-        // Process 1 is ours and does not count against the caller.
-        let pids = limits.pids.map(|n| (n + 1).to_string());
+        if let Some(pids) = limits.pids {
+            self.set_processes(pids)?;
+        }
         let memory = limits.memory.map(|n| n.to_string());
         let quota = limits.cpus.map(|cpus| ((cpus * 100_000.0) as u64).max(1000));
         match (&self.home, self.dirs.as_slice()) {
@@ -161,20 +172,14 @@ impl Group {
                     write_if_there(&dir.join("memory.swap.max"), "0")?;
                     write_if_there(&dir.join("memory.oom.group"), "1")?;
                 }
-                if let Some(pids) = pids {
-                    write(&dir.join("pids.max"), &pids)?;
-                }
                 if let Some(quota) = quota {
                     write(&dir.join("cpu.max"), &format!("{quota} 100000"))?;
                 }
             }
-            (Home::V1 { .. }, [memory_dir, pids_dir, cpu_dir]) => {
+            (Home::V1 { .. }, [memory_dir, _, cpu_dir]) => {
                 if let Some(memory) = memory {
                     write(&memory_dir.join("memory.limit_in_bytes"), &memory)?;
                     write_if_there(&memory_dir.join("memory.memsw.limit_in_bytes"), &memory)?;
-                }
-                if let Some(pids) = pids {
-                    write(&pids_dir.join("pids.max"), &pids)?;
                 }
                 if let Some(quota) = quota {
                     write(&cpu_dir.join("cpu.cfs_period_us"), "100000")?;

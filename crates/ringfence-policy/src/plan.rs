@@ -69,6 +69,46 @@ pub struct Plan {
     pub promises: Vec<Promise>,
 }
 
+impl Plan {
+    /// Whether something is hidden that may be gone by now.
+    pub fn is_fleeting(&self) -> bool {
+        self.mounts.iter().any(|mount| matches!(mount, Mount::Hide { fleeting: true, .. }))
+    }
+
+    /// The plan without what was to be hidden and is gone: there is nothing to hide any more. `None` where all is there.
+    pub fn without_gone(&self) -> Option<Plan> {
+        let gone: Vec<PathBuf> = self
+            .mounts
+            .iter()
+            .filter_map(|mount| match mount {
+                Mount::Hide { target, fleeting: true, .. } if !self.is_there(target) => Some(target.clone()),
+                _ => None,
+            })
+            .collect();
+        let mut rest = self.clone();
+        rest.mounts.retain(|mount| match mount {
+            Mount::Hide { target, fleeting: true, .. } | Mount::Seal { target } => !gone.contains(target),
+            _ => true,
+        });
+        (!gone.is_empty()).then_some(rest)
+    }
+
+    /// Whether the host has what the box sees at a path.
+    fn is_there(&self, target: &Path) -> bool {
+        let shown = self.mounts.iter().filter_map(|mount| match mount {
+            Mount::Bind { source, target: at, .. } => Some((source, target.strip_prefix(at).ok()?)),
+            _ => None,
+        });
+        let (source, below) = match shown.min_by_key(|(_, below)| below.as_os_str().len()) {
+            Some(found) => found,
+            None => return true,
+        };
+        // Joined with nothing, a path would end in a slash and follow a link.
+        let path = if below.as_os_str().is_empty() { source.clone() } else { source.join(below) };
+        fs::symlink_metadata(path).is_ok()
+    }
+}
+
 /// Who owns a tree of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {

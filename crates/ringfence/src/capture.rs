@@ -32,6 +32,14 @@ impl Capture {
         self.dropped += (skipped + over) as u64;
     }
 
+    /// So many bytes came that nobody has. What came last before them is not the tail any more.
+    pub fn skip(&mut self, bytes: u64) {
+        self.dropped = self.dropped.saturating_add(bytes).saturating_add(self.tail.len() as u64);
+        self.tail.clear();
+        // The head ends where something is missing.
+        self.head_limit = self.head.len();
+    }
+
     /// Bytes that were dropped between head and tail.
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -39,7 +47,7 @@ impl Capture {
 
     /// How many bytes came.
     pub fn total(&self) -> u64 {
-        (self.head.len() + self.tail.len()) as u64 + self.dropped
+        self.dropped.saturating_add((self.head.len() + self.tail.len()) as u64)
     }
 
     /// What is kept: the head, and what came last.

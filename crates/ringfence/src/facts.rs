@@ -63,12 +63,10 @@ pub fn account_home(uid: u32) -> Option<PathBuf> {
 /// Every place where [`registry`](crate::keeper::registry) may have been when a box that still lives was started.
 fn registries(now: PathBuf, uid: u32, accounts: &[Account]) -> Vec<PathBuf> {
     let of_account = accounts.iter().filter(|account| account.uid == uid).map(|a| a.home.join(".ringfence-boxes"));
-    let mut places = vec![
-        now,
-        PathBuf::from("/run/ringfence-keeper"),
-        PathBuf::from(format!("/run/user/{uid}/ringfence")),
-        PathBuf::from(format!("/tmp/ringfence-{uid}")),
-    ];
+    let mut places = vec![now, PathBuf::from("/run/ringfence-keeper"), PathBuf::from(format!("/tmp/ringfence-{uid}"))];
+    // Where nobody has logged in there is no such directory, and none is made to hide something in it.
+    let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
+    places.extend(runtime.map(|dir| dir.join("ringfence")));
     places.extend(of_account);
     places.sort();
     places.dedup();

@@ -15,3 +15,13 @@ pub fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(&program, rustix::fs::Mode::from_raw_mode(0o111))?;
     Ok(program)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_is_small() {
+        let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+        let length = super::PROGRAM.len();
+        assert!(length < 1 << 20, "{length} bytes; `rustup target add {target}` makes it half as large");
+    }
+}

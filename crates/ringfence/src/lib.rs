@@ -17,7 +17,8 @@ pub mod skills;
 pub mod supervise;
 
 pub use capture::Capture;
-pub use engines::{Choice, Engine, EngineError, Running, StdioSpec, select};
+pub use engines::{Engine, EngineError, Running, StdioSpec, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
-pub use supervise::{Companion, Ended, Outcome, Reason, supervise};
+pub use ringfence_policy::profiles::EngineChoice;
+pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise};

@@ -3,6 +3,9 @@
 //!
 //! Nothing here depends on the box's good will: its process 1 is killed when time is up, and everything in it with it.
 
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -41,6 +44,32 @@ pub struct Outcome {
 pub enum Ended {
     Exited(i32),
     Signaled(i32),
+}
+
+/// A signal as people know it: `SIGTERM (signal 15)`.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [(i32, &str); 16] = [
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGQUIT, "SIGQUIT"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGTRAP, "SIGTRAP"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGUSR1, "SIGUSR1"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGUSR2, "SIGUSR2"),
+        (libc::SIGPIPE, "SIGPIPE"),
+        (libc::SIGALRM, "SIGALRM"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGSYS, "SIGSYS"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == signal) {
+        Some((number, name)) => format!("{name} (signal {number})"),
+        None => format!("signal {signal}"),
+    }
 }
 
 /// The limit that ended a command.

@@ -4,12 +4,12 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use ringfence::Engine;
 use ringfence::code::{self, Code, CodeError, CodeResult, File, Language, Status};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::policy::Policy;
-use ringfence::{Choice, Engine};
 use serde_json::{Value, json};
 
 struct Host {
@@ -33,7 +33,7 @@ impl Host {
     }
 
     fn run(&self, engine: Engine, code: &Code) -> Result<CodeResult, CodeError> {
-        code::run(code, &self.policy, &self.facts, Choice::Only(engine), None)
+        code::run(code, &self.policy, &self.facts, engine.into(), None)
     }
 }
 
@@ -188,8 +188,7 @@ fn time_is_up() {
             ("bash", "echo before; while :; do :; done"),
         ] {
             let result =
-                code::run(&Code::new(language(name), source), &policy, &host.facts, Choice::Only(engine), None)
-                    .unwrap();
+                code::run(&Code::new(language(name), source), &policy, &host.facts, engine.into(), None).unwrap();
             assert_eq!((result.status, result.stdout.as_str()), (Status::Timeout, "before\n"), "{engine} {name}");
         }
     });
@@ -241,7 +240,7 @@ fn cancelled_from_outside() {
                 rustix::io::write(&write, b"x").unwrap();
             });
             let code = Code::new(language(name), source);
-            let result = code::run(&code, &host.policy, &host.facts, Choice::Only(engine), Some(read.as_fd())).unwrap();
+            let result = code::run(&code, &host.policy, &host.facts, engine.into(), Some(read.as_fd())).unwrap();
             thread.join().unwrap();
             assert_eq!(result.status, Status::Cancelled, "{engine} {name}");
             assert!(start.elapsed() < Duration::from_secs(15));
@@ -266,7 +265,7 @@ fn forged_frames() {
         let mut policy = host.policy.clone();
         policy.limits.timeout = Some(Duration::from_secs(2));
         let result =
-            code::run(&Code::new(language("python"), flood), &policy, &host.facts, Choice::Only(engine), None).unwrap();
+            code::run(&Code::new(language("python"), flood), &policy, &host.facts, engine.into(), None).unwrap();
         assert_eq!(result.status, Status::Timeout, "{engine}");
         assert!(result.cut);
     });
@@ -320,7 +319,7 @@ fn what_is_not_the_codes_fault() {
         // A box too small for the interpreter to start is no failure of the code.
         let mut policy = host.policy.clone();
         policy.limits.files = Some(3);
-        let small = code::run(&Code::new(language("python"), "1"), &policy, &host.facts, Choice::Only(engine), None);
+        let small = code::run(&Code::new(language("python"), "1"), &policy, &host.facts, engine.into(), None);
         assert!(!matches!(&small, Ok(result) if result.status == Status::Error), "{small:?}");
         let result = host.run(engine, &Code::new(language("typescript"), "const x: number = 1; x"));
         match result {

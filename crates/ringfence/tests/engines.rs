@@ -225,6 +225,23 @@ on_both! {
     terminal_stops_and_continues
     interactive_shell_has_job_control
     programs_root
+    a_hidden_name_that_went
+}
+
+/// A neighbour's socket, there when the plan was made: the box is made without it, and what stays is hidden.
+fn a_hidden_name_that_went(engine: Engine) {
+    let mut project = Project::new();
+    let neighbour = tempfile::tempdir_in(project.dir.path().parent().unwrap()).unwrap();
+    let place = std::fs::canonicalize(neighbour.path()).unwrap();
+    let (stays, goes) = (place.join("stays"), place.join("sub/goes"));
+    std::fs::create_dir(place.join("sub")).unwrap();
+    let sockets = [&stays, &goes].map(|path| std::os::unix::net::UnixListener::bind(path).unwrap());
+    project.facts.sockets = vec![stays.clone(), goes.clone()];
+    let plan = project.plan(&["sh", "-c", &format!("echo in; [ -S {0} ] || echo hidden", stays.display())]);
+    std::fs::remove_dir_all(place.join("sub")).unwrap();
+    let ended = project.start_plan(engine, &plan).end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "in\nhidden\n"), "{}", ended.stderr);
+    drop(sockets);
 }
 
 fn exit_status_passes(engine: Engine) {

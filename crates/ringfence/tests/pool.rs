@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use ringfence::Engine;
 use ringfence::code::{Code, CodeError, CodeResult, Language, Pool, Status, Warm};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::policy::Policy;
-use ringfence::{Choice, Engine};
 use serde_json::json;
 
 struct Host {
@@ -36,7 +36,7 @@ impl Host {
     fn pool(&self, language: &str, preload: &[&str]) -> Pool {
         let preload = preload.iter().map(|module| (*module).to_owned()).collect();
         let warm = Warm { language: Language::named(language).unwrap(), packages: false, preload };
-        Pool::new(warm, &self.policy, &self.facts, Choice::Only(Engine::Native)).unwrap()
+        Pool::new(warm, &self.policy, &self.facts, Engine::Native.into()).unwrap()
     }
 }
 

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ringfence::Engine;
 use ringfence::code::{self, Code, Language, Pool, Warm};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::policy::Policy;
-use ringfence::{Choice, Engine};
 use serde::Serialize;
 
 use crate::measure::{Failure, Skip, median};
@@ -66,7 +66,7 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     let (facts, policy) = situation(&scene.project, &scene.ringfence)?;
     let language = Language::named("python").ok_or("Python is not known")?;
     let code = Code::new(language, "1 + 1");
-    let native = Choice::Only(Engine::Native);
+    let native = Engine::Native.into();
     figures
         .add("library, cold", rounds, || right(code::run(&code, &policy, &facts, native, None).map_err(text)?.value))?;
     let before = left()?;

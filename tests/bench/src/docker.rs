@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ringfence::Engine;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::session::{Create, Exec, Session, Sessions};
-use ringfence::{Choice, Engine};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -87,7 +87,7 @@ impl Stage {
         }
         let inputs = Inputs::new(self.project.clone(), facts.home.clone(), flags);
         let policy = layers::resolve(inputs).map_err(text)?.policy;
-        Ok(Create::new(policy, facts).choice(Choice::Only(engine)))
+        Ok(Create::new(policy, facts).choice(engine.into()))
     }
 
     fn within<T>(&self, act: impl AsyncFnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -167,15 +167,19 @@ fn exec(stage: &Stage, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, 
         let create = stage.create(engine)?;
         stage.within(async || stage.sessions.create(create).await.map_err(text))
     };
-    let (native, ours) = (make(Engine::Native)?, make(Engine::Docker)?);
+    let (native, ours) = (Mutex::new(make(Engine::Native)?), Mutex::new(make(Engine::Docker)?));
+    let run = |session: &Mutex<Session>| {
+        let session = session.lock().map_err(text)?;
+        stage.within(async || execute(&session).await)
+    };
     stage.make_plain()?;
     let plain = stage.plain.lock().map_err(text)?.last().cloned().unwrap_or_default();
     let (bare, peer) = (Line::new(TRUE, [""; 0]), Line::new(&stage.docker, ["exec", &plain, TRUE]));
     peer.trial()?;
     let contenders = [
         Contender::new(BARE, || bare.run()),
-        Contender::new(NATIVE, || stage.within(async || execute(&native).await)),
-        Contender::new(OURS, || stage.within(async || execute(&ours).await)),
+        Contender::new(NATIVE, || run(&native)),
+        Contender::new(OURS, || run(&ours)),
         Contender::new("docker exec", || peer.run()),
     ];
     let extent = match quick {
@@ -184,7 +188,10 @@ fn exec(stage: &Stage, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, 
     };
     let (times, skips) = measure::interleave(&contenders, extent);
     figures.exec = times;
-    stage.live.lock().map_err(text)?.extend([native, ours]);
+    drop(contenders);
+    for session in [native, ours] {
+        stage.live.lock().map_err(text)?.push(session.into_inner().map_err(text)?);
+    }
     stage.end()?;
     stage.end_plain()?;
     Ok(skips)

@@ -10,7 +10,7 @@ use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan::{self, Plan};
 use ringfence::policy::policy::Policy;
-use ringfence::{Choice, Companion, Ended, Engine, Running, StdioSpec, engines, select, supervise};
+use ringfence::{Companion, Ended, Engine, Running, StdioSpec, engines, select, supervise};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -36,7 +36,7 @@ impl Prepared {
         let policy = layers::resolve(inputs).map_err(text)?.policy;
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let plan = plan::plan(&policy, &facts, &command).map_err(text)?;
-        let (engine, _) = select(Choice::Only(Engine::Native), &plan, &facts).map_err(text)?;
+        let (engine, _) = select(Engine::Native.into(), &plan, &facts).map_err(text)?;
         Ok(Prepared { facts, policy, plan, engine })
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::session::{Create, Event, Exec, Session, Sessions, WriteOptions};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -220,24 +221,15 @@ fn bytes(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Re
 }
 
 async fn copy_in(session: &Session, from: &Path, to: &Path) -> Result<(), Failure> {
-    let mut file = fs::File::open(from).map_err(text)?;
+    let file = fs::File::open(from).map_err(text)?;
     let mut writer = session.files().writer(to, WriteOptions::default()).await.map_err(text)?;
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match std::io::Read::read(&mut file, &mut buffer).map_err(text)? {
-            0 => return writer.finish().await.map(drop).map_err(text),
-            n => writer.write(&buffer[..n]).await.map_err(text)?,
-        }
-    }
+    writer.copy_from(&file).await.map_err(text)?;
+    writer.finish().await.map(drop).map_err(text)
 }
 
 async fn copy_out(session: &Session, from: &Path, to: &Path) -> Result<(), Failure> {
-    let mut file = fs::File::create(to).map_err(text)?;
-    let mut reader = session.files().reader(from, 0).await.map_err(text)?;
-    while let Some(bytes) = reader.next().await.map_err(text)? {
-        std::io::Write::write_all(&mut file, &bytes).map_err(text)?;
-    }
-    Ok(())
+    let file = fs::File::create(to).map_err(text)?;
+    session.files().reader(from, 0).await.map_err(text)?.copy_to(&file).await.map(drop).map_err(text)
 }
 
 async fn read_output(session: &Session, size: &str) -> Result<(), Failure> {
@@ -251,8 +243,16 @@ async fn read_output(session: &Session, size: &str) -> Result<(), Failure> {
     if bytes.to_string() == size { Ok(()) } else { Err(format!("{bytes} bytes of {size}")) }
 }
 
+/// A connection for each session, and pipes for what executes.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // What there is then does, or a failure says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
 /// So many live sessions; at any time so many of them execute something.
 fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Result<Load, Failure> {
+    raise_open_files();
     let create = stage.create()?;
     stage.runtime.block_on(async {
         let mut all = Vec::new();

@@ -208,8 +208,10 @@ fn files() -> BTreeSet<PathBuf> {
             let telling = ["ringfence", "bwrap", "probe"].iter().any(|word| name.contains(word));
             let of_the_suite =
                 ["ringfence-case-", "ringfence-suite-", "ringfence-programs-", "ringfence-test-", "ringfence-kernel-"];
-            // The directory of a keeper goes with its last box, which may be somebody else's.
-            let keeper = keepers.iter().any(|k| Path::new(k) == entry.path()) || name == "lock";
+            // The directory of a keeper goes with its last box, which may be somebody else's. That the firewall is set for
+            // Docker's network stays noted until the machine restarts.
+            let keeper = keepers.iter().any(|k| Path::new(k) == entry.path())
+                || ["lock", "ringfence-docker-network"].contains(&name.as_str());
             let living = name.strip_prefix("box-").and_then(|rest| rest.split('-').next()?.parse().ok());
             let foreign = living.is_some_and(|pid| !matches!(ancestor(pid), Ancestor::Us | Ancestor::Init));
             if own

@@ -9,7 +9,7 @@ use ringfence::policy::plan::{PlanError, plan};
 use ringfence::policy::{Inputs, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
-    Capture, Choice, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
+    Capture, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -85,6 +85,7 @@ impl Sandbox<'_> {
     pub fn facts(&self) -> Facts {
         let mut facts = ringfence::facts::gather().expect("the facts of this host");
         facts.home = self.scene.home.clone();
+        facts.accounts.extend(self.scene.accounts.iter().cloned());
         facts.env = self.scene.env.iter().map(|(n, v)| (n.into(), v.into())).collect();
         facts
     }
@@ -111,28 +112,13 @@ impl Sandbox<'_> {
         let policy = self.policy()?;
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
-        let (engine, report) = select(Choice::Only(self.engine), &plan, &facts).map_err(Refusal::Engine)?;
+        let (engine, report) = select(self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
         let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
         Ok(Started { running, policy, facts, report })
     }
 
     /// Runs a command to its end and keeps what it printed.
     pub fn run(&self, command: &[String]) -> Result<Ran, Refusal> {
-        // Other cases bind sockets in places of their own. One that is gone between planning and mounting is passed over by
-        // the native engine; bwrap cannot, and fails: that is about the neighbour, so it is tried again.
-        let of_neighbour = |result: &Result<Ran, Refusal>| matches!(result, Err(Refusal::Engine(EngineError::Builder { reason })) if reason.contains("/ringfence-case-") || reason.contains("/ringfence-sessions-"));
-        let tries = std::iter::repeat_with(|| self.run_once(command)).take(20);
-        let mut last = None;
-        for result in tries {
-            if !of_neighbour(&result) {
-                return result;
-            }
-            last = Some(result);
-        }
-        last.expect("twenty tries")
-    }
-
-    fn run_once(&self, command: &[String]) -> Result<Ran, Refusal> {
         if self.how == How::Session {
             return self.run_in_session(command);
         }
@@ -159,7 +145,7 @@ impl Sandbox<'_> {
     pub fn session(&self) -> Result<Create, Refusal> {
         // There before the plan is made, which hides it.
         self.sessions().prepare().map_err(|e| Refusal::Policy(e.to_string()))?;
-        Ok(Create::new(self.policy()?, self.facts()).choice(Choice::Only(self.engine)))
+        Ok(Create::new(self.policy()?, self.facts()).choice(self.engine.into()))
     }
 
     /// The same in a session that is made for it.

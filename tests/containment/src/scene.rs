@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringfence::policy::Layer;
+use ringfence::policy::facts::Account;
 
 /// Where the project lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Scene {
     pub elsewhere: PathBuf,
     /// What the flags of the box say.
     pub policy: Layer,
+    /// Users of the host whose homes lie in the scene, for root to meet.
+    pub accounts: Vec<Account>,
     /// The caller's environment.
     pub env: BTreeMap<String, String>,
     /// Text of the project's configuration file, which the box is made with.
@@ -111,6 +114,7 @@ impl Scene {
             project,
             elsewhere,
             policy: Layer::flags(),
+            accounts: Vec::new(),
             env,
             probe: probe.to_owned(),
             words: BTreeMap::new(),

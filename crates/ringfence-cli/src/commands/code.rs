@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -40,18 +40,23 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
         None => execute(&args, &code),
     };
     match done {
-        Ok(result) => {
-            keep_files(&result, args.out_dir.as_deref())?;
+        Ok(mut result) => {
+            let written = keep_files(&result, args.out_dir.as_deref());
             if args.json {
-                output::json(&result)?
-            } else {
-                show(&result)?
+                // The result is told, whatever became of the files: they are in it.
+                result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
+                output::json(&result)?;
+                return written.map(|()| ExitCode::from(exit_code(result.status)));
             }
+            written?;
+            show(&result)?;
             Ok(ExitCode::from(exit_code(result.status)))
         }
         Err(failure) => {
             if args.json {
-                output::json(&CodeResult::failed(&code, &failure.message))?;
+                let mut result = CodeResult::failed(&code, &failure.message);
+                result.id = failure.record.clone().unwrap_or_default();
+                output::json(&result)?;
             }
             Err(failure)
         }
@@ -60,7 +65,7 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
 
 fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
-    let situation = Situation::gather(&args.policy).inspect_err(|failure| record::refused(&command, failure))?;
+    let situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
     recorded(code, &situation, &command, None, signals)
 }
@@ -82,9 +87,8 @@ pub fn recorded<C: AsFd>(
 ) -> Result<CodeResult, Failure> {
     record::prepare(situation);
     let policy = &situation.resolved.policy;
-    let choice = situation.choice();
-    let prepared = choice.and_then(|choice| Ok(code::prepare(code, policy, &situation.facts, choice)?));
-    let prepared = prepared.inspect_err(|failure| record::failed(situation, command, skill, failure))?;
+    let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine);
+    let prepared = prepared.map_err(|error| record::failed(situation, command, skill, error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
     let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
@@ -100,10 +104,7 @@ pub fn recorded<C: AsFd>(
             }
             Ok(ran.result)
         }
-        Err(failure) => {
-            entry.failed(&failure);
-            Err(failure)
-        }
+        Err(failure) => Err(entry.failed(failure)),
     }
 }
 
@@ -139,7 +140,11 @@ pub fn language(name: &str) -> Result<&'static Language, Failure> {
 
 /// The text of a file, or of stdin (`-`).
 pub fn read_source(path: &Path) -> Result<String, Failure> {
-    let bytes = if path == Path::new("-") { read_all(std::io::stdin(), path)? } else { read_file(path)? };
+    let is_stdin = path == Path::new("-");
+    if is_stdin && std::io::stdin().is_terminal() {
+        output::say("ringfence: type or paste the code, then end it with Ctrl-D");
+    }
+    let bytes = if is_stdin { read_all(std::io::stdin(), path)? } else { read_file(path)? };
     String::from_utf8(bytes).map_err(|_| Failure::new(Kind::Usage, format!("`{}` is not UTF-8 text", path.display())))
 }
 

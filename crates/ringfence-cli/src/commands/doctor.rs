@@ -13,7 +13,7 @@ use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
 use ringfence::records::Journal;
-use ringfence::{Choice, Engine, EngineError, StdioSpec, supervise};
+use ringfence::{Engine, EngineError, StdioSpec, supervise};
 use ringfence_linux::limits::Home;
 use ringfence_linux::{landlock, userns};
 use serde::Serialize;
@@ -358,7 +358,7 @@ fn try_engine(engine: Engine, facts: &Facts) -> Result<i32, Failure> {
     flags.network(false);
     let policy = layers::resolve(Inputs::new(scratch.0.clone(), facts.home.clone(), flags))?.policy;
     let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
-    let (engine, _) = engines::select(Choice::Only(engine), &plan, facts)?;
+    let (engine, _) = engines::select(engine.into(), &plan, facts)?;
     let null = || {
         let file = fs::File::options().read(true).write(true).open("/dev/null");
         file.map(OwnedFd::from).map_err(|error| Failure::output(&error))

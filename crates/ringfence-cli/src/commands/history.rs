@@ -29,7 +29,7 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         status: args.status.map(Into::into),
         profile: args.profile.clone(),
         command: args.command.clone(),
-        sandbox: args.session.clone(),
+        sandbox: args.session.as_deref().map(super::session::id_of).transpose()?,
         skill: None,
     };
     let records = archive.open()?.list(&filter)?;

@@ -47,6 +47,6 @@ fn build(
                 .hint("install it: apt install mmdebstrap (Fedora: dnf install mmdebstrap)"));
         }
     }
-    let id = recipe::import(facts, tape, name).map_err(EngineError::from)?;
+    let id = recipe::load(facts, tape, name).map_err(EngineError::from)?;
     Ok((name.to_owned(), id))
 }

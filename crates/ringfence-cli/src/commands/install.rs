@@ -44,7 +44,8 @@ pub fn install(args: &Install) -> Result<ExitCode, Failure> {
     }
     output::say(diff.trim_end());
     if !args.yes && !ask()? {
-        return Err(Failure::new(Kind::Config, "nothing was written"));
+        output::say("ringfence: nothing was written");
+        return Ok(ExitCode::FAILURE);
     }
     let mode = if args.scope == Scope::User { 0o600 } else { 0o644 };
     file.replace(&new, mode)?;

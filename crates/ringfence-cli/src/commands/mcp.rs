@@ -1,6 +1,7 @@
 //! `ringfence mcp`: the MCP server at standard input and output. Nothing but the protocol goes to stdout.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{Mcp, PolicyFlags};
 use crate::failure::{Failure, Kind};
 use crate::situation::{self, Situation};
-use crate::{commands, record};
+use crate::{commands, output, record};
 
 /// The profile when none is named.
 const PROFILE: &str = "shell";
@@ -31,7 +32,15 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     };
     // What the owner got wrong is said now, and to the owner.
     let situation = Situation::gather(&at(&flags, &roots[0]))?;
+    plan::plan(&situation.resolved.policy, &situation.facts, &["/bin/sh".into()])
+        .map_err(|error| Failure::from(error).hint("ringfence mcp --root DIR names where the agent may work"))?;
     situation.warn(false);
+    if std::io::stdin().is_terminal() {
+        output::say(
+            "ringfence: this speaks MCP with a program, and waits for one; `ringfence install` makes it known to an agent \
+             (Ctrl-C ends it)",
+        );
+    }
     let sessions = commands::session::sessions()?;
     let flags = Arc::new(flags);
     let policies = flags.clone();
@@ -98,7 +107,7 @@ fn allowed(flags: &PolicyFlags, workdir: &Path, also: &[PathBuf]) -> Result<Allo
     let situation = situated(flags, workdir, also)?;
     // There before the plan is made, which hides it.
     record::prepare(&situation);
-    let choice = situation.choice()?;
+    let choice = situation.resolved.engine;
     let Situation { facts, resolved, records, .. } = situation;
     let plan = plan::plan(&resolved.policy, &facts, &["/bin/sh".into()])?;
     let (_, report) = engines::select(choice, &plan, &facts)?;
@@ -112,7 +121,7 @@ fn run_code(
     cancel: BorrowedFd<'_>,
 ) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), "-".into()];
-    let mut situation = situation.inspect_err(|failure| record::refused(&command, failure))?;
+    let mut situation = situation.map_err(|failure| record::refused(&command, failure))?;
     if timeout.is_some() {
         situation.resolved.policy.limits.timeout = timeout;
     }

@@ -19,9 +19,11 @@ pub mod trust;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ringfence::policy::suggest::Suggestion;
 
+use crate::args::Cli;
 use crate::failure::{Failure, Kind};
 use crate::output;
 
@@ -44,17 +46,25 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     }
     output::say(said.replace("\n\n\n", "\n\n").trim_end());
     if asked_for_json() {
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        let failure = Failure::new(Kind::Usage, message);
-        let failure = hint.into_iter().fold(failure, Failure::hint);
+        let failure = in_words(&text, hint);
         if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
             // Said on stderr already.
-            let _ = output::json(&run::Summary::failed(failure.describe()));
+            let _ = output::json(&run::Summary::failed(&failure));
         } else {
             failed_in_json(&failure);
         }
     }
     ExitCode::from(Kind::Usage.exit_code())
+}
+
+/// The same without layout: what is wrong, which may take a list, and what helps.
+fn in_words(text: &str, hint: Option<String>) -> Failure {
+    let words = |lines: &str| lines.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wrong = text.split("\n\n").next().unwrap_or_default();
+    let tips =
+        text.lines().filter_map(|line| line.strip_prefix("  tip: ")).filter(|tip| !tip.starts_with("to pass '-"));
+    let failure = Failure::new(Kind::Usage, words(wrong.trim_start_matches("error: ")));
+    tips.map(str::to_owned).chain(hint).fold(failure, Failure::hint)
 }
 
 /// Whether one JSON object was asked for, also on a command line that cannot be understood.
@@ -75,9 +85,23 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<Str
         _ => None,
     };
     match error.kind() {
-        ErrorKind::InvalidSubcommand if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+        ErrorKind::InvalidSubcommand => {
             let line: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
-            Some(format!("to run it in a sandbox: ringfence run -- {}", line.join(" ")))
+            let asked = context(ContextKind::InvalidSubcommand)?;
+            // `ringfence session lsit` is no command of the user's.
+            let run = line.first().filter(|first| *first == asked);
+            let run = run.map(|_| format!("to run it in a sandbox: ringfence run -- {}", line.join(" ")))?;
+            if error.get(ContextKind::SuggestedSubcommand).is_some() {
+                return Some(run);
+            }
+            let cli = Cli::command();
+            match Suggestion::among(asked, cli.get_subcommands().map(clap::Command::get_name)) {
+                // Short names are all near to each other.
+                Suggestion::Nearest(name) if name.chars().next() == asked.chars().next() => {
+                    Some(format!("did you mean `ringfence {name}`? {run}"))
+                }
+                _ => Some(run),
+            }
         }
         ErrorKind::UnknownArgument => {
             let switch = context(ContextKind::InvalidArg)?.strip_prefix("--no-")?;

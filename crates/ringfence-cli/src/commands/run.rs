@@ -33,7 +33,7 @@ use crate::situation::Situation;
 pub fn run(args: &Run) -> Result<ExitCode, Failure> {
     let result = prepare_and_run(args);
     if let (Err(failure), true) = (&result, args.json) {
-        output::json(&Summary::failed(failure.describe()))?;
+        output::json(&Summary::failed(failure))?;
     }
     result
 }
@@ -41,12 +41,8 @@ pub fn run(args: &Run) -> Result<ExitCode, Failure> {
 fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     let situation = match Situation::gather(&args.policy) {
         Ok(situation) => situation,
-        Err(failure) => {
-            if !args.dry_run {
-                record::refused(&args.command, &failure);
-            }
-            return Err(failure);
-        }
+        Err(failure) if args.dry_run => return Err(failure),
+        Err(failure) => return Err(record::refused(&args.command, failure)),
     };
     situation.warn(args.verbose);
     let command = command(args, &situation);
@@ -55,12 +51,8 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     }
     let (plan, engine, mut report) = match planned(&situation, &command) {
         Ok(planned) => planned,
-        Err(failure) => {
-            if !args.dry_run {
-                record::failed(&situation, &command, None, &failure);
-            }
-            return Err(failure);
-        }
+        Err(failure) if args.dry_run => return Err(failure),
+        Err(failure) => return Err(record::failed(&situation, &command, None, failure)),
     };
     if args.dry_run {
         return dry_run(args, engine, &report, &plan, &situation);
@@ -79,10 +71,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {
         Ok(executed) => executed,
-        Err(failure) => {
-            entry.failed(&failure);
-            return Err(failure);
-        }
+        Err(failure) => return Err(entry.failed(failure)),
     };
     let outcome = &executed.outcome;
     let id = entry.end(outcome, executed.seen(situation.resolved.policy.records.output), &mut report);
@@ -109,10 +98,9 @@ fn close(outcome: &Outcome, plan: &Plan, situation: &Situation, started: SystemT
 
 /// The plan, and the engine that will keep it.
 fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
-    let choice = situation.choice()?;
     let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)
         .map_err(|error| situation.explain_plan_error(error))?;
-    let (engine, report) = engines::select(choice, &plan, &situation.facts)?;
+    let (engine, report) = engines::select(situation.resolved.engine, &plan, &situation.facts)?;
     Ok((plan, engine, report))
 }
 
@@ -325,6 +313,7 @@ pub struct Summary {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
+    /// Where it was to run, if in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<String>,
     /// Its id in the session.
@@ -336,9 +325,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn failed(error: Described) -> Summary {
+    pub fn failed(failure: &Failure) -> Summary {
         Summary {
-            record: None,
+            record: failure.record.clone(),
             status: "failed",
             exit_code: None,
             signal: None,
@@ -357,7 +346,7 @@ impl Summary {
             execution: None,
             report: None,
             denied: Vec::new(),
-            error: Some(error),
+            error: Some(failure.describe()),
         }
     }
 
@@ -410,6 +399,11 @@ impl Summary {
     /// Where it ran, and what held.
     pub fn under(self, engine: Engine, profile: &str, report: &Report) -> Summary {
         Summary { engine: Some(engine.name()), profile: Some(profile.to_owned()), report: Some(report.clone()), ..self }
+    }
+
+    /// An execution that a session did not start.
+    pub fn failed_in(session: Option<String>, failure: &Failure) -> Summary {
+        Summary { session, ..Summary::failed(failure) }
     }
 
     /// An execution in a session.

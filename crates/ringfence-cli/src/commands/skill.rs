@@ -9,7 +9,7 @@ use ringfence::policy::policy::Verdict;
 use ringfence::records::SkillRun;
 use ringfence::skills::registry::Which;
 use ringfence::skills::scan::Scan;
-use ringfence::skills::{self, New, Registry, Schema, Skill};
+use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
 use serde::Serialize;
 
 use crate::archive::Archive;
@@ -154,7 +154,7 @@ fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
 
 fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
     let command: Vec<OsString> = vec!["skill".into(), "run".into(), args.skill.clone().into()];
-    let mut situation = Situation::gather(&args.policy).inspect_err(|failure| record::refused(&command, failure))?;
+    let mut situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     if let Some(verdict) = args.verdict {
         situation.resolved.policy.skill_verdict = verdict;
     }
@@ -162,11 +162,10 @@ fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
     record::prepare(&situation);
     let skill = registry()?.find(&Which::parse(&args.skill))?;
     let run: SkillRun = skill.run();
-    let refused = |failure: &Failure| record::failed(&situation, &command, Some(&run), failure);
+    let refused = |error: SkillError| record::failed(&situation, &command, Some(&run), error.into());
     let inputs = code::inputs(args.input.as_deref(), args.input_file.as_deref())?;
     let inputs = inputs.unwrap_or_else(|| serde_json::json!({}));
-    let made = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(Failure::from);
-    let mut code = made.inspect_err(refused)?;
+    let mut code = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(refused)?;
     code.files = code::files(&args.file)?;
     code.out.clone_from(&args.out);
     code.packages = args.packages;

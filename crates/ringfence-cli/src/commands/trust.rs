@@ -43,7 +43,8 @@ pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
         output::say(&format!("  {loosening}"));
     }
     if !args.yes && !ask()? {
-        return Err(Failure::new(Kind::Untrusted, "not trusted"));
+        output::say("ringfence: not trusted");
+        return Ok(ExitCode::FAILURE);
     }
     store.add(&path, &text)?;
     output::say("ringfence: trusted, until the file is changed");

@@ -1,7 +1,7 @@
 //! The entry in JSON. The parser tells where things stand; text is put in or cut out there, and nothing is printed anew.
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use jsonc_parser::common::Ranged;
+use jsonc_parser::common::{Range, Ranged};
 use jsonc_parser::tokens::{Token, TokenAndRange};
 use jsonc_parser::{CollectOptions, CommentCollectionStrategy, ParseOptions, parse_to_ast, parse_to_serde_value};
 
@@ -62,13 +62,25 @@ pub fn take(text: &str, list: &str) -> Result<String, EntryError> {
     }
     let parsed = parse(text)?;
     let root = object(text, parsed.value.as_ref(), "the file")?;
-    let Some(servers) = only(text, root, list)? else { return Ok(text.to_owned()) };
-    let servers = object(text, Some(&servers.value), list)?;
+    let Some(property) = only(text, root, list)? else { return Ok(text.to_owned()) };
+    let servers = object(text, Some(&property.value), list)?;
     let Some(there) = only(text, servers, NAME)? else { return Ok(text.to_owned()) };
-    let new = splice(text, &cuts(servers, there, &parsed.tokens));
+    // A list that has nothing else goes with it, as it came with it; a comment in it is somebody's.
+    let within = |range: Range| range.start >= servers.range.start && range.end <= servers.range.end;
+    let commented = parsed
+        .tokens
+        .iter()
+        .any(|token| matches!(token.token, Token::CommentLine(_) | Token::CommentBlock(_)) && within(token.range));
+    let whole = servers.properties.len() == 1 && !commented;
+    let new =
+        splice(text, &if whole { cuts(root, property, &parsed.tokens) } else { cuts(servers, there, &parsed.tokens) });
     let (mut before, after) = (value(text)?, value(&new)?);
-    if let Some(servers) = before[list].as_object_mut() {
-        servers.remove(NAME);
+    match (before.as_object_mut(), whole) {
+        (Some(root), true) => drop(root.remove(list)),
+        (Some(root), false) => {
+            root.get_mut(list).and_then(serde_json::Value::as_object_mut).and_then(|servers| servers.remove(NAME));
+        }
+        (None, _) => {}
     }
     if before == after { Ok(new) } else { Err(EntryError::Wrong) }
 }

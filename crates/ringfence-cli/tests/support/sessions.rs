@@ -38,11 +38,12 @@ impl Home {
     }
 
     pub fn create(&self) -> Create {
-        Create::new(self.policy(|_| {}), self.facts.clone())
+        self.create_with(|_| {})
     }
 
     pub fn create_with(&self, change: impl FnOnce(&mut Layer)) -> Create {
-        Create::new(self.policy(change), self.facts.clone())
+        // Not for long, should this process be killed.
+        Create::new(self.policy(change), self.facts.clone()).life(Some(Duration::from_secs(600)))
     }
 
     pub async fn session(&self) -> Session {

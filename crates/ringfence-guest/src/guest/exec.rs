@@ -25,6 +25,8 @@ pub struct Order {
     pub number: u64,
     /// `RLIMIT_*` and value.
     pub limits: Vec<(u32, u64)>,
+    /// How many processes there may be, all of the guest's included.
+    pub processes: Option<u64>,
     pub exec: message::Exec,
 }
 
@@ -70,8 +72,14 @@ struct Output {
 }
 
 impl Exec {
-    /// Orders a command.
-    pub fn open(key: u64, stream: u32, exec: message::Exec, cx: &mut Context) -> Result<Exec, Failure> {
+    /// Orders a command. `pipes` are its outputs, when the host has sent them.
+    pub fn open(
+        key: u64,
+        stream: u32,
+        exec: message::Exec,
+        pipes: Vec<OwnedFd>,
+        cx: &mut Context,
+    ) -> Result<Exec, Failure> {
         let fork = |errno| (Step::Fork, errno);
         let mut new = Exec {
             stream,
@@ -90,16 +98,14 @@ impl Exec {
         };
         let theirs = match exec.terminal {
             Some(size) => vec![new.open_terminal(size).map_err(|errno| (Step::Terminal, errno))?],
-            None => new.open_pipes(exec.stdin).map_err(fork)?,
+            None => new.open_pipes(exec.stdin, pipes).map_err(fork)?,
         };
         let nothing = (exec.terminal.is_none() && !exec.stdin).then(|| cx.null.as_fd());
         cx.orders += 1;
         new.order = cx.orders;
-        let order = Order {
-            number: cx.orders,
-            limits: cx.settings.as_ref().map(|s| s.limits.clone()).unwrap_or_default(),
-            exec,
-        };
+        let settings = cx.settings.clone().unwrap_or_default();
+        let processes = settings.processes.map(|most| most + cx.reapers.busy());
+        let order = Order { number: cx.orders, limits: settings.limits, processes, exec };
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
         let fds: Vec<_> = nothing.into_iter().chain(theirs.iter().map(AsFd::as_fd)).collect();
         new.reaper = Some(cx.reapers.order(key, &order, &fds, &cx.epoll).map_err(fork)?);
@@ -107,13 +113,17 @@ impl Exec {
     }
 
     /// What the command gets of them: its input, if it has one, and its two outputs.
-    fn open_pipes(&mut self, stdin: bool) -> Result<Vec<OwnedFd>, Errno> {
+    fn open_pipes(&mut self, stdin: bool, outputs: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Errno> {
         let mut theirs = Vec::with_capacity(3);
         if stdin {
             let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&write, true)?;
             self.input = Some(Sink::new(write, self.stream, Ending::Close));
             theirs.push(read);
+        }
+        if !outputs.is_empty() {
+            theirs.extend(outputs);
+            return Ok(theirs);
         }
         for (slot, (channel, part)) in
             self.outputs.iter_mut().zip([(Channel::Out, Part::Out), (Channel::Err, Part::Err)])
@@ -447,6 +457,10 @@ fn window(size: Size) -> rustix::termios::Winsize {
 pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> Result<i32, Failure> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| (Step::Refuse, Errno::INVAL));
     let list = |strings: Vec<Vec<u8>>| strings.into_iter().map(text).collect::<Result<Vec<_>, _>>();
+    if let Some(most) = order.processes {
+        // For the fork below: a command is refused where there is no room for it, as a descendant of one would be.
+        hold_to(most).map_err(|errno| (Step::Fork, errno))?;
+    }
     let exec = order.exec;
     let name = exec.argv.first().filter(|name| !name.is_empty()).ok_or((Step::Refuse, Errno::INVAL))?;
     let programs = list(candidates(name, &exec.env))?;
@@ -461,6 +475,7 @@ pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> 
         env: PointerList::new(list(exec.env)?),
         terminal: exec.terminal.is_some(),
         limits: order.limits,
+        processes: order.processes,
         fds,
     };
     match command.start(&programs, stack) {
@@ -474,6 +489,17 @@ pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> 
         other => other,
     }
     .map_err(|(step, errno, _)| (step, errno))
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const PROCESSES: u32 = libc::RLIMIT_NPROC as u32;
+
+/// Bounds how many processes there may be when this one forks.
+fn hold_to(most: u64) -> Result<(), Errno> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nproc).maximum;
+    let current = Some(maximum.map_or(most, |maximum| most.min(maximum)));
+    setrlimit(Resource::Nproc, Rlimit { current, maximum })
 }
 
 /// Where a program may be: at its path, or in a directory of the command's own `PATH`.
@@ -495,6 +521,7 @@ struct Command<'a> {
     env: PointerList,
     terminal: bool,
     limits: Vec<(u32, u64)>,
+    processes: Option<u64>,
     fds: Vec<OwnedFd>,
 }
 
@@ -545,6 +572,9 @@ impl Command<'_> {
         rustix::process::chdir(&self.cwd).map_err(|errno| (Step::WorkingDirectory, errno))?;
         for (resource, value) in &self.limits {
             sys::set_rlimit(*resource, *value).map_err(fork)?;
+        }
+        if let Some(most) = self.processes {
+            sys::set_rlimit(PROCESSES, most).map_err(fork)?;
         }
         sys::reset_signals().map_err(fork)?;
         // Noted first, looked at then: a reaper that is still there was not killed before the note was written. Else the

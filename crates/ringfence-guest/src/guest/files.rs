@@ -32,7 +32,7 @@ pub fn refuse_kernel(fd: impl AsFd) -> Result<(), Errno> {
 }
 
 /// Opens a regular file.
-fn open_regular(path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+pub fn open_regular(path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     // Without waiting: for a pipe's other end, or for whoever holds a lease.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, mode)?;
@@ -204,12 +204,18 @@ impl Task for Read {
 #[derive(Debug)]
 pub struct Write {
     stream: u32,
-    file: OwnedFd,
-    /// What a complete file is moved from and to.
-    place: Option<Place>,
+    target: Target,
     credit: u32,
     owed: u32,
     moved: u64,
+}
+
+/// A file that contents are written to.
+#[derive(Debug)]
+pub struct Target {
+    pub file: OwnedFd,
+    /// What a complete file is moved from and to.
+    place: Option<Place>,
 }
 
 /// A file under a name of its own until it is complete.
@@ -228,25 +234,25 @@ impl Drop for Place {
     }
 }
 
-impl Write {
-    pub fn open(stream: u32, request: &message::Write, cx: &mut Context) -> Result<Write, Failure> {
-        let at = |errno| (Step::Open, errno);
-        if request.parents {
-            make_parents(&request.path).map_err(|errno| (Step::MakeDirectory, errno))?;
-        }
-        let mode = Mode::from_raw_mode(request.mode & 0o1777);
-        let (file, place) = match request.how {
-            WriteHow::Append => {
-                let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-                (open_regular(&request.path, flags, mode).map_err(at)?, None)
-            }
-            WriteHow::Replace => begin(&request.path, mode, RenameFlags::empty(), cx).map_err(at)?,
-            WriteHow::Create => begin(&request.path, mode, RenameFlags::NOREPLACE, cx).map_err(at)?,
-        };
-        Ok(Write { stream, file, place, credit: WINDOW, owed: 0, moved: 0 })
+/// Opens what is to be written, under a name of its own where it is to take another one's place.
+pub fn target(request: &message::Write, cx: &mut Context) -> Result<Target, Failure> {
+    let at = |errno| (Step::Open, errno);
+    if request.parents {
+        make_parents(&request.path).map_err(|errno| (Step::MakeDirectory, errno))?;
     }
+    let mode = Mode::from_raw_mode(request.mode & 0o1777);
+    match request.how {
+        WriteHow::Append => {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+            Ok(Target { file: open_regular(&request.path, flags, mode).map_err(at)?, place: None })
+        }
+        WriteHow::Replace => begin(&request.path, mode, RenameFlags::empty(), cx).map_err(at),
+        WriteHow::Create => begin(&request.path, mode, RenameFlags::NOREPLACE, cx).map_err(at),
+    }
+}
 
-    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Errno> {
+impl Target {
+    pub fn write(&self, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
             match rustix::io::write(&self.file, bytes) {
                 Ok(0) => return Err(Errno::IO),
@@ -258,7 +264,8 @@ impl Write {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<(), Failure> {
+    /// Nothing follows: it takes its name.
+    pub fn complete(&self) -> Result<(), Failure> {
         match &self.place {
             None => Ok(()),
             Some(Place { directory, temporary, name, flags }) => {
@@ -269,8 +276,14 @@ impl Write {
     }
 }
 
+impl Write {
+    pub fn open(stream: u32, request: &message::Write, cx: &mut Context) -> Result<Write, Failure> {
+        Ok(Write { stream, target: target(request, cx)?, credit: WINDOW, owed: 0, moved: 0 })
+    }
+}
+
 /// A new file beside the one that it will become.
-fn begin(path: &[u8], mode: Mode, flags: RenameFlags, cx: &mut Context) -> Result<(OwnedFd, Option<Place>), Errno> {
+fn begin(path: &[u8], mode: Mode, flags: RenameFlags, cx: &mut Context) -> Result<Target, Errno> {
     let (directory, name) = parent(path)?;
     if let Ok(data) = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
         match FileType::from_raw_mode(data.st_mode) {
@@ -289,7 +302,7 @@ fn begin(path: &[u8], mode: Mode, flags: RenameFlags, cx: &mut Context) -> Resul
                 let place = Place { directory, temporary, name, flags };
                 // As asked for, whatever the umask.
                 rustix::fs::fchmod(&file, mode)?;
-                return Ok((file, Some(place)));
+                return Ok(Target { file, place: Some(place) });
             }
             // Left by a guest that ended half-way.
             Err(Errno::EXIST) => {}
@@ -305,9 +318,9 @@ impl Task for Write {
                 self.credit = self.credit.checked_sub(bytes.len() as u32).ok_or(Fault::Credit)?;
                 self.owed += bytes.len() as u32;
                 self.moved += bytes.len() as u64;
-                self.write(bytes).map_err(|errno| (Step::Write, errno))
+                self.target.write(bytes).map_err(|errno| (Step::Write, errno))
             }
-            None => self.complete(),
+            None => self.target.complete(),
         };
         if let Err((step, errno)) = result {
             cx.link.failed(self.stream, step, errno);

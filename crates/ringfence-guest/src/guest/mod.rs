@@ -7,24 +7,30 @@ mod connect;
 mod exec;
 mod files;
 mod link;
+mod pipes;
 mod reapers;
 mod streams;
 mod tree;
 mod walk;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, VERSION};
+use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, MOST_PIPES, VERSION};
 use ringfence_guest::message::{Hello, Input, Reply, Request, Settings, Step};
 use ringfence_linux::sys;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketAddrUnix, SocketFlags,
+    SocketType, recvmsg, socket_with,
+};
 
 use exec::{Exec, Failure};
 use link::Link;
@@ -185,6 +191,8 @@ pub fn run() -> Result<(), Fault> {
         cx,
         children,
         decoder: Decoder::new(MAX_REQUEST),
+        buffer: vec![0; READ],
+        pipes: VecDeque::new(),
         streams: BTreeMap::new(),
         next_closed: CLOSED,
         waits_to_write: false,
@@ -223,6 +231,10 @@ struct Guest {
     cx: Context,
     children: OwnedFd,
     decoder: Decoder,
+    /// What is read from the host, before it is decoded.
+    buffer: Vec<u8>,
+    /// Pipes that came, a set for each request that brings some.
+    pipes: VecDeque<Vec<OwnedFd>>,
     streams: BTreeMap<u64, Stream>,
     next_closed: u64,
     waits_to_write: bool,
@@ -333,10 +345,26 @@ impl Guest {
 
     /// Reads from the host.
     fn read(&mut self) -> Result<Flow, Fault> {
-        let room = self.decoder.room(READ);
-        match rustix::io::read(self.cx.link.socket(), rustix::buffer::spare_capacity(room)) {
-            Ok(0) => return Ok(Flow::Ended),
-            Ok(_) => {}
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIPES))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [IoSliceMut::new(&mut self.buffer)];
+        match recvmsg(self.cx.link.socket(), slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes == 0 => return Ok(Flow::Ended),
+            Ok(received) => {
+                let set: Vec<OwnedFd> = ancillary
+                    .drain()
+                    .filter_map(|message| match message {
+                        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                        _ => None,
+                    })
+                    .flatten()
+                    .collect();
+                // One that could not be received as a whole has its place all the same: requests take them in order.
+                if !set.is_empty() || received.flags.contains(ReturnFlags::CTRUNC) {
+                    self.pipes.push_back(set);
+                }
+                self.decoder.feed(&self.buffer[..received.bytes]);
+            }
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Flow::Goes),
             Err(e) => return Err(e.into()),
         }
@@ -413,14 +441,30 @@ impl Guest {
 
     /// What a request becomes: a stream, or nothing when it is done already.
     fn begin(&mut self, id: u32, request: Request) -> Result<Option<Stream>, Failure> {
+        let pipes = match request.pipes() {
+            0 => Vec::new(),
+            wanted => {
+                let pipes = self.pipes.pop_front().unwrap_or_default();
+                if pipes.len() != wanted {
+                    return Err((Step::Refuse, Errno::MFILE));
+                }
+                pipes
+            }
+        };
         let (key, cx) = (u64::from(id), &mut self.cx);
         fn task<T: Task + 'static>(task: T) -> Stream {
             Stream::Task(Box::new(task))
         }
         Ok(match request {
-            Request::Exec(exec) => Some(Stream::Exec(Box::new(Exec::open(key, id, exec, cx)?))),
-            Request::Read { path, offset, length } => Some(task(files::Read::open(id, &path, offset, length)?)),
-            Request::Write(write) => Some(task(files::Write::open(id, &write, cx)?)),
+            Request::Exec(exec) => Some(Stream::Exec(Box::new(Exec::open(key, id, exec, pipes, cx)?))),
+            Request::Read { path, offset, length, .. } => match pipes.into_iter().next() {
+                Some(pipe) => Some(task(pipes::Read::open(id, &path, offset, length, pipe)?)),
+                None => Some(task(files::Read::open(id, &path, offset, length)?)),
+            },
+            Request::Write(write) => match pipes.into_iter().next() {
+                Some(pipe) => Some(task(pipes::Write::open(key, id, &write, pipe, cx)?)),
+                None => Some(task(files::Write::open(id, &write, cx)?)),
+            },
             Request::List { path, depth } => Some(task(walk::List::open(id, &path, depth)?)),
             Request::Stat { path } => {
                 let entry = files::stat(path)?;

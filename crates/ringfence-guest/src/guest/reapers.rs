@@ -79,6 +79,11 @@ impl Reapers {
         self.idle.is_empty() && !self.starved
     }
 
+    /// How many look after a command.
+    pub fn busy(&self) -> u64 {
+        (self.all.len() - self.idle.len()) as u64
+    }
+
     pub fn make_spare(&mut self, epoll: &OwnedFd) {
         match self.make(epoll) {
             Ok(pid) => self.idle.push(pid),

@@ -122,3 +122,19 @@ fn programs_are_found_as_the_box_sees_them() {
     assert!(matches!(find("no-such-program"), Err(PlanError::ProgramNotFound(_))));
     assert!(matches!(find(""), Err(PlanError::NoCommand)));
 }
+
+#[test]
+fn what_is_gone_needs_no_hiding() {
+    let mut host = Host::new();
+    let (stays, goes) = (host.home.join("stays"), host.home.join("goes"));
+    let sockets = [&stays, &goes].map(|path| std::os::unix::net::UnixListener::bind(path).unwrap());
+    host.facts.sockets = vec![stays.clone(), goes.clone()];
+    let plan = host.plan(|_| {}).unwrap();
+    assert!(plan.is_fleeting() && plan.without_gone().is_none());
+    fs::remove_file(&goes).unwrap();
+    let rest = plan.without_gone().unwrap();
+    let hides = |plan: &Plan, path: &Path| position(plan, path, |m| matches!(m, Mount::Hide { .. })).is_some();
+    assert!(hides(&plan, &goes) && !hides(&rest, &goes) && hides(&rest, &stays));
+    assert_eq!(rest.mounts.len() + 1, plan.mounts.len());
+    drop(sockets);
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringfence::policy::Guarantee;
 use ringfence::session::{Create, Session, SessionError};
 use tokio::sync::Mutex;
 
@@ -82,7 +83,8 @@ impl Live {
         let info = session.info().await?;
         let report = session.report().await?;
         let same = |now: &ringfence::report::Answer| {
-            report.guarantees.iter().all(|then| then.id != now.id || then.state == now.state)
+            now.id == Guarantee::RecordComplete
+                || report.guarantees.iter().all(|then| then.id != now.id || then.state == now.state)
         };
         let earlier = self.owner.keep.is_some()
             && !(info.timeout == allowed.policy.limits.timeout && allowed.report.guarantees.iter().all(same));

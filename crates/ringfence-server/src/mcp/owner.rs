@@ -9,14 +9,14 @@ use ringfence::code::{Code, CodeResult};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::policy::Policy;
 use ringfence::session::Sessions;
-use ringfence::{Choice, Report};
+use ringfence::{EngineChoice, Report};
 
 /// What the owner allows in one directory.
 #[derive(Debug, Clone)]
 pub struct Allowed {
     pub policy: Policy,
     pub facts: Facts,
-    pub choice: Choice,
+    pub choice: EngineChoice,
     /// How each guarantee is enforced.
     pub report: Report,
     /// Where executions are recorded.

@@ -19,6 +19,7 @@ use std::os::fd::BorrowedFd;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
 use ringfence_policy::policy::Policy;
+use ringfence_policy::profiles::EngineChoice;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,7 @@ pub use self::language::{LANGUAGES, Language};
 pub use self::pool::{Pool, Warm};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use crate::capture::Capture;
-use crate::engines::{self, Choice, Engine, EngineError, StdioSpec};
+use crate::engines::{self, Engine, EngineError, StdioSpec};
 use crate::report::Report;
 use crate::supervise::{Outcome, supervise};
 
@@ -178,7 +179,7 @@ pub fn run(
     code: &Code,
     policy: &Policy,
     facts: &Facts,
-    choice: Choice,
+    choice: EngineChoice,
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<CodeResult, CodeError> {
     prepare(code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
@@ -205,7 +206,12 @@ pub struct Ran {
 }
 
 /// Checks everything that can be checked before a box is there.
-pub fn prepare<'a>(code: &'a Code, policy: &Policy, facts: &Facts, choice: Choice) -> Result<Prepared<'a>, CodeError> {
+pub fn prepare<'a>(
+    code: &'a Code,
+    policy: &Policy,
+    facts: &Facts,
+    choice: EngineChoice,
+) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
     let request = request::encode(code, None)?;
     let policy = with_environment(policy);

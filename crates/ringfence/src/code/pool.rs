@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
+use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
 use super::channel::{Channel, Hurry};
 use super::language::Wire;
 use super::{Code, CodeError, Language, Prepared, Ran, plan_for, request, result, with_environment};
-use crate::engines::{self, Choice, Engine, EngineError, Running, StdioSpec};
+use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
 use crate::report::Report;
 use crate::supervise::{Companion, supervise};
 
@@ -33,7 +34,7 @@ const WARM_UP: Duration = Duration::from_secs(30);
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    choice: Choice,
+    choice: EngineChoice,
     pub report: Report,
 }
 
@@ -79,7 +80,7 @@ struct Job {
 
 impl Pool {
     /// Starts as many interpreters as the policy says (`warm`); with none, everything runs cold. Returns at once.
-    pub fn new(warm: Warm, policy: &Policy, facts: &Facts, choice: Choice) -> Result<Pool, CodeError> {
+    pub fn new(warm: Warm, policy: &Policy, facts: &Facts, choice: EngineChoice) -> Result<Pool, CodeError> {
         let mut code = Code::new(warm.language, "");
         code.packages = warm.packages;
         let request = request::warm(&warm);
@@ -246,7 +247,7 @@ impl Shared {
 
     fn run_cold(&self, job: &Job) -> Result<Ran, CodeError> {
         let Shared { policy, facts, plan, engine, .. } = self;
-        let report = engines::select(Choice::Only(*engine), plan, facts)?.1;
+        let report = engines::select((*engine).into(), plan, facts)?.1;
         let (policy, request) = (policy.clone(), job.request.clone());
         let prepared = Prepared { code: &job.code, policy, request, plan: plan.clone(), engine: *engine, report };
         prepared.run(facts, job.cancel.as_ref().map(AsFd::as_fd))

@@ -11,7 +11,7 @@ use super::frames::{self, Received};
 use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
 use crate::engines::{Engine, EngineError};
-use crate::supervise::{Ended, Outcome, Reason};
+use crate::supervise::{Ended, Outcome, Reason, signal_name};
 
 /// Errors of the system that mean a wall was in the way.
 const REFUSALS: &[&str] = &["EPERM", "EACCES", "EROFS", "ENETUNREACH"];
@@ -285,7 +285,7 @@ fn take_end(result: &mut CodeResult, end: Ended) {
 pub(super) fn ended(end: Ended) -> String {
     match end {
         Ended::Exited(status) => format!("exit status {status}"),
-        Ended::Signaled(signal) => format!("ended by signal {signal}"),
+        Ended::Signaled(signal) => format!("ended by {}", signal_name(signal)),
     }
 }
 

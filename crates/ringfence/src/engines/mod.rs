@@ -7,6 +7,7 @@ pub mod docker;
 mod identity;
 pub mod native;
 
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,10 +26,11 @@ use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::Network;
+use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::keeper::{self, Keeper, KeeperError};
 use crate::report::{Report, Verdict, enforced, weakened};
@@ -45,15 +47,6 @@ pub enum Engine {
     Docker,
 }
 
-/// What the caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Choice {
-    /// The first engine that can honour the policy.
-    #[default]
-    Auto,
-    Only(Engine),
-}
-
 impl Engine {
     pub const ALL: [Engine; 3] = [Engine::Native, Engine::Bubblewrap, Engine::Docker];
 
@@ -62,6 +55,17 @@ impl Engine {
             Engine::Native => "native",
             Engine::Bubblewrap => "bubblewrap",
             Engine::Docker => "docker",
+        }
+    }
+}
+
+/// This one and no other.
+impl From<Engine> for EngineChoice {
+    fn from(engine: Engine) -> EngineChoice {
+        match engine {
+            Engine::Native => EngineChoice::Native,
+            Engine::Bubblewrap => EngineChoice::Bubblewrap,
+            Engine::Docker => EngineChoice::Docker,
         }
     }
 }
@@ -79,6 +83,8 @@ pub enum EngineError {
     Cannot { engine: Engine, what: &'static str, cure: &'static str },
     #[error("engine {engine} cannot promise {guarantee}: {reason}")]
     Unmet { engine: Engine, guarantee: Guarantee, reason: String, cure: String },
+    #[error("engine {0} is not there yet")]
+    NotThere(EngineChoice),
     #[error("no engine can honour this policy: {}", list(.0))]
     NoEngine(Vec<EngineError>),
     #[error("`{}` has a NUL byte in it", .0.display())]
@@ -128,23 +134,39 @@ pub enum StdioSpec {
     Terminal { rows: u16, columns: u16, stderr: Option<OwnedFd> },
 }
 
+impl StdioSpec {
+    fn try_clone(&self) -> Result<StdioSpec, Errno> {
+        let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+        Ok(match self {
+            StdioSpec::Files([stdin, stdout, stderr]) => StdioSpec::Files([copy(stdin)?, copy(stdout)?, copy(stderr)?]),
+            StdioSpec::Terminal { rows, columns, stderr } => {
+                StdioSpec::Terminal { rows: *rows, columns: *columns, stderr: stderr.as_ref().map(copy).transpose()? }
+            }
+        })
+    }
+}
+
 /// Takes the engine that will enforce the plan: the one asked for, or the first that can honour it.
-pub fn select(choice: Choice, plan: &Plan, facts: &Facts) -> Result<(Engine, Report), EngineError> {
+pub fn select(choice: EngineChoice, plan: &Plan, facts: &Facts) -> Result<(Engine, Report), EngineError> {
     choose(choice, |engine| promise(engine, plan, facts))
 }
 
 /// The engine asked for, or the first whose answer is not a refusal. None is ever asked for less than another.
 fn choose(
-    choice: Choice,
+    choice: EngineChoice,
     ask: impl Fn(Engine) -> Result<Report, EngineError>,
 ) -> Result<(Engine, Report), EngineError> {
+    let only = |engine: Engine| ask(engine).map(|report| (engine, report));
     match choice {
-        Choice::Only(engine) => ask(engine).map(|report| (engine, report)),
-        Choice::Auto => {
+        EngineChoice::Native => only(Engine::Native),
+        EngineChoice::Bubblewrap => only(Engine::Bubblewrap),
+        EngineChoice::Docker => only(Engine::Docker),
+        EngineChoice::Kubernetes => Err(EngineError::NotThere(choice)),
+        EngineChoice::Auto => {
             let mut refusals = Vec::new();
             for engine in Engine::ALL {
-                match ask(engine) {
-                    Ok(report) => return Ok((engine, report)),
+                match only(engine) {
+                    Ok(chosen) => return Ok(chosen),
                     Err(refusal) => refusals.push(refusal),
                 }
             }
@@ -218,8 +240,36 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     }
 }
 
-/// Starts a box.
-pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
+/// Starts a box. A name of the host's that was to be hidden and went since the plan was made, such as a neighbour's socket,
+/// stops a builder that mounts by name: the box is then made without it.
+pub fn start(engine: Engine, plan: &Plan, facts: &Facts, mut stdio: StdioSpec) -> Result<Running, EngineError> {
+    let mut plan = Cow::Borrowed(plan);
+    for _ in 0..MOST_TRIES {
+        if engine != Engine::Bubblewrap || !plan.is_fleeting() {
+            break;
+        }
+        let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
+        let running = start_once(engine, &plan, facts, stdio)?;
+        if running.is_built() {
+            return Ok(running);
+        }
+        match plan.without_gone() {
+            None => return Ok(running),
+            Some(rest) => {
+                running.finish()?;
+                (plan, stdio) = (Cow::Owned(rest), copy);
+            }
+        }
+    }
+    start_once(engine, &plan, facts, stdio)
+}
+
+/// So often a box is made anew because names went.
+const MOST_TRIES: usize = 10;
+/// So long a builder may take until it is left to itself.
+const BUILDING: Duration = Duration::from_secs(10);
+
+fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
     let limits = match plan.guest {
         // The guest's own processes do not count against the caller; process 1 is allowed for already.
         true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
@@ -243,10 +293,15 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
             return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
         }
     };
+    let mut held = None;
     match &group {
         Some(group) => spec.groups = group.doors()?,
         None => {
-            let stand_ins = stand_ins(&limits, &spec.identity);
+            let mut stand_ins = stand_ins(&limits, &spec.identity);
+            for (_, value) in stand_ins.iter_mut().filter(|limit| plan.guest && limit.0 == PROCESSES) {
+                held = Some(*value);
+                *value += MOST_REAPERS;
+            }
             spec.rlimits.extend(stand_ins);
             spec.lingers = plan.limits.pids.is_some();
             spec.processors = plan
@@ -258,11 +313,18 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Re
     spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = std::mem::take(&mut spec.steps);
-    Ok(Running { launched, steps, program: plan.command.program.clone(), messages, group, _keeper: keeper })
+    let (program, pids) = (plan.command.program.clone(), plan.limits.pids);
+    Ok(Running { launched, steps, program, messages, group, pids, held, _keeper: keeper })
 }
 
 /// Reapers that wait for a command, and the like.
 pub(crate) const GUEST_PROCESSES: u64 = 4;
+
+/// More commands at once than a guest takes.
+const MOST_REAPERS: u64 = 1024;
+
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const PROCESSES: u32 = libc::RLIMIT_NPROC as u32;
 
 /// How long a guest may take until its first word.
 const GUEST_ANSWERS: Duration = Duration::from_secs(30);
@@ -273,11 +335,11 @@ const GUEST_ANSWERS: Duration = Duration::from_secs(30);
 pub fn start_guest(engine: Engine, plan: &Plan, facts: &Facts) -> Result<(Running, OwnedFd), EngineError> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(EngineError::Guest)?;
-    // A few bytes into an empty socket: never partly.
-    rustix::io::write(&ours, &first_words(plan)?).map_err(EngineError::Guest)?;
     let null = |flags| rustix::fs::open(c"/dev/null", flags | OFlags::CLOEXEC, Mode::empty());
     let nothing = || null(OFlags::RDWR).map_err(EngineError::Stdio);
     let running = start(engine, plan, facts, StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
+    // A few bytes into an empty socket: never partly. That the guest is gone is told by whoever waits for it.
+    let _ = rustix::net::send(&ours, &first_words(plan, running.held)?, SendFlags::NOSIGNAL);
     await_guest(&running, &ours)?;
     Ok((running, ours))
 }
@@ -315,7 +377,7 @@ pub fn inhabit(
     }
     let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
-    rustix::io::write(&made.channel, &first_words(plan)?).map_err(EngineError::Guest)?;
+    rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
     // Whoever takes the socket over finds the guest's first word in it, or its end.
     let mut ready = [PollFd::new(&made.channel, PollFlags::IN)];
     let patience = Timespec { tv_sec: GUEST_ANSWERS.as_secs() as i64, tv_nsec: 0 };
@@ -345,6 +407,15 @@ impl Inhabited {
         }
     }
 
+    /// Makes room for the guest's own processes, one for each command, so that they do not count against the caller. A
+    /// container has the room that it was made with.
+    pub fn make_room(&self, commands: u64) -> Result<(), EngineError> {
+        match self {
+            Inhabited::Process(running) => running.make_room(commands),
+            Inhabited::Container(..) => Ok(()),
+        }
+    }
+
     /// What the box used so far, as its control group counts; nothing where there is none.
     pub fn usage(&self) -> Usage {
         match self {
@@ -367,10 +438,10 @@ impl Inhabited {
 }
 
 /// What a guest is told before anything else.
-fn first_words(plan: &Plan) -> Result<Vec<u8>, EngineError> {
+fn first_words(plan: &Plan, processes: Option<u64>) -> Result<Vec<u8>, EngineError> {
     let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
     let mut first = Vec::new();
-    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits })
+    ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &Settings { limits, processes })
         .map_err(|_| EngineError::Guest(Errno::INVAL))?;
     Ok(first)
 }
@@ -490,7 +561,7 @@ fn stand_ins(limits: &Limits, identity: &Identity) -> Vec<(u32, u64)> {
     let mut rlimits = Vec::new();
     // Without a user namespace of its own the outer box's processes would count as well.
     if !matches!(identity, Identity::Kept) {
-        rlimits.extend(limits.pids.map(|n| (libc::RLIMIT_NPROC as _, n + 1)));
+        rlimits.extend(limits.pids.map(|n| (PROCESSES, n + 1)));
     }
     rlimits.extend(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
     rlimits
@@ -512,6 +583,10 @@ pub struct Running {
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
     group: Option<Group>,
+    /// How many processes the policy allows.
+    pids: Option<u64>,
+    /// How many its guest holds its commands to, itself included, where no group does.
+    held: Option<u64>,
     /// Held until everything in the box is gone.
     _keeper: Option<Keeper>,
 }
@@ -520,6 +595,11 @@ impl Running {
     /// Readable when [`Running::next_event`] will not wait.
     pub fn events(&self) -> std::os::fd::BorrowedFd<'_> {
         self.launched.events()
+    }
+
+    /// Waits until a builder has made the box; false when it has not, and the next event will say so.
+    fn is_built(&self) -> bool {
+        self.messages.as_ref().is_none_or(|messages| self.launched.is_built(messages, BUILDING))
     }
 
     /// Waits for the next event; a failed set-up or execution is an error.
@@ -554,6 +634,14 @@ impl Running {
     /// Whether the kernel limits the tree as a whole.
     pub fn has_group(&self) -> bool {
         self.group.is_some()
+    }
+
+    /// Makes room for a process of the guest's own for each command. Where there is no group, the guest does it.
+    fn make_room(&self, commands: u64) -> Result<(), EngineError> {
+        if let (Some(group), Some(pids)) = (&self.group, self.pids) {
+            group.set_processes(pids + commands.max(GUEST_PROCESSES))?;
+        }
+        Ok(())
     }
 
     /// What the box used so far, as its control group counts; nothing where there is none.
@@ -632,7 +720,7 @@ mod tests {
     }
 
     /// Chooses where these engines can honour the policy.
-    fn chosen(choice: Choice, able: &[Engine]) -> Result<Engine, EngineError> {
+    fn chosen(choice: EngineChoice, able: &[Engine]) -> Result<Engine, EngineError> {
         let ask = |engine: Engine| if able.contains(&engine) { Ok(report(engine)) } else { Err(refusal(engine)) };
         let (engine, report) = choose(choice, ask)?;
         assert_eq!(report.engine, engine.name());
@@ -642,17 +730,17 @@ mod tests {
     #[test]
     fn the_first_engine_that_can_honour_the_policy() {
         use Engine::{Bubblewrap, Native};
-        assert_eq!(chosen(Choice::Auto, &[Native, Bubblewrap]).unwrap(), Native);
-        assert_eq!(chosen(Choice::Auto, &[Bubblewrap]).unwrap(), Bubblewrap);
-        assert_eq!(chosen(Choice::Only(Bubblewrap), &[Native, Bubblewrap]).unwrap(), Bubblewrap);
+        assert_eq!(chosen(EngineChoice::Auto, &[Native, Bubblewrap]).unwrap(), Native);
+        assert_eq!(chosen(EngineChoice::Auto, &[Bubblewrap]).unwrap(), Bubblewrap);
+        assert_eq!(chosen(Bubblewrap.into(), &[Native, Bubblewrap]).unwrap(), Bubblewrap);
     }
 
     #[test]
     fn never_another_than_the_one_asked_for_and_never_a_weaker_one() {
         use Engine::{Bubblewrap, Native};
-        let only = chosen(Choice::Only(Native), &[Bubblewrap]).unwrap_err();
+        let only = chosen(Native.into(), &[Bubblewrap]).unwrap_err();
         assert!(matches!(only, EngineError::Unmet { engine: Native, .. }), "{only}");
-        match chosen(Choice::Auto, &[]).unwrap_err() {
+        match chosen(EngineChoice::Auto, &[]).unwrap_err() {
             EngineError::NoEngine(refusals) => {
                 let engines: Vec<String> = refusals.iter().map(ToString::to_string).collect();
                 assert_eq!(engines.len(), Engine::ALL.len());

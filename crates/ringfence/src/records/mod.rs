@@ -203,8 +203,10 @@ impl Recorder {
     }
 
     /// An execution that ended before it could begin.
-    pub fn failed(&self, begin: &Begin<'_>, error: &str) -> Result<(), JournalError> {
-        self.begin(begin).end(&End::failed(error))
+    pub fn failed(&self, begin: &Begin<'_>, error: &str) -> Result<String, JournalError> {
+        let ticket = self.begin(begin);
+        let id = ticket.id().to_owned();
+        ticket.end(&End::failed(error)).map(|()| id)
     }
 }
 

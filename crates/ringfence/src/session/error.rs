@@ -49,6 +49,10 @@ pub enum SessionError {
     Execute { program: String, errno: Errno },
     #[error("cannot start `{program}`: cannot {}: {errno}", verb(*.step))]
     Exec { program: String, step: Step, errno: Errno },
+    #[error("cannot make a pipe: {0}")]
+    Pipe(Errno),
+    #[error("cannot copy `{}`: {errno}", path.display())]
+    Copy { path: PathBuf, errno: Errno },
     #[error("a time limit of {asked} is above the ceiling of {ceiling}")]
     TimeoutAboveCeiling { asked: String, ceiling: String },
     #[error("no execution `{0}` in this session")]

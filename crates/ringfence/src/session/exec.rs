@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,7 +13,8 @@ use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
 
 use super::SessionError;
-use super::link::{Incoming, Sender, Stream};
+use super::link::{Incoming, Link, Sender, Stream};
+use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
 use crate::supervise::{Ended, Outcome, Reason};
@@ -103,15 +105,20 @@ pub enum Event {
 pub struct Execution {
     id: String,
     record: Option<String>,
+    trouble: Option<String>,
     stream: Stream,
     /// Bytes that were missing in what came: followers that lag lose some.
     skipped: [u64; 2],
     started: Instant,
+    /// What it writes, where that does not come through the supervisor.
+    outputs: Option<Outputs>,
+    /// How it ended, while there is more to read.
+    ending: Option<Outcome>,
     ended: bool,
 }
 
 impl Exec {
-    pub(super) fn ask(&self) -> Ask {
+    fn ask(&self, piped: bool) -> Ask {
         let env = self.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
         Ask::Exec(ExecAsk {
             argv: self.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
@@ -122,7 +129,19 @@ impl Exec {
             timeout_ms: self.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
             background: self.background,
             context: self.context.clone(),
+            piped,
         })
+    }
+
+    /// Starts it, and waits until it runs.
+    pub(super) async fn start(&self, link: &Link) -> Result<Execution, SessionError> {
+        // Only where somebody waits for what it writes. Without descriptors left, that comes in frames.
+        let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
+        let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
+        let ask = self.ask(outputs.is_some());
+        let mut execution = Execution::begin(link.open(&ask, pipes)?, Some(self)).await?;
+        execution.outputs = outputs;
+        Ok(execution)
     }
 }
 
@@ -133,8 +152,10 @@ impl Execution {
         let program =
             || exec.and_then(|e| e.argv.first()).map_or_else(String::new, |p| p.to_string_lossy().into_owned());
         match stream.next().await {
-            Some(Incoming::Answer(Answer::Begun { id, record })) => {
-                Ok(Execution { id: id.to_string(), record, stream, skipped: [0; 2], started, ended: false })
+            Some(Incoming::Answer(Answer::Begun { id, record, trouble })) => {
+                let id = id.to_string();
+                let (outputs, ending, skipped) = (None, None, [0; 2]);
+                Ok(Execution { id, record, trouble, stream, skipped, started, outputs, ending, ended: false })
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(SessionError::Malformed(FrameError::Malformed { what: "answer" })),
@@ -149,34 +170,54 @@ impl Execution {
 
     /// What comes next; `None` after its end. A reader that waits stops the command from writing, and nobody else.
     pub async fn next(&mut self) -> Option<Event> {
-        loop {
-            if self.ended {
-                return None;
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        while !self.ended {
+            if self.ending.is_none()
+                && let Poll::Ready(incoming) = self.stream.poll_next(context)
+            {
+                match incoming {
+                    Some(Incoming::Data(Channel::Err, bytes)) => return Poll::Ready(Some(Event::Stderr(bytes))),
+                    Some(Incoming::Data(_, bytes)) => return Poll::Ready(Some(Event::Stdout(bytes))),
+                    Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
+                        self.skipped[usize::from(stderr)] += bytes;
+                    }
+                    Some(Incoming::Answer(Answer::Ended(finished))) => self.ending = Some(outcome(&finished)),
+                    Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
+                    // Its supervisor is gone, and the box with it.
+                    Some(Incoming::Answer(_)) | None => self.ending = Some(lost(self.started.elapsed())),
+                }
+                if let (Some(_), Some(outputs)) = (&self.ending, &mut self.outputs) {
+                    outputs.command_ended();
+                }
+                continue;
             }
-            match self.stream.next().await {
-                Some(Incoming::Data(Channel::Err, bytes)) => return Some(Event::Stderr(bytes)),
-                Some(Incoming::Data(_, bytes)) => return Some(Event::Stdout(bytes)),
-                Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
-                    self.skipped[usize::from(stderr)] += bytes;
-                }
-                Some(Incoming::Answer(Answer::Ended(finished))) => {
-                    self.ended = true;
-                    return Some(Event::Ended(outcome(&finished)));
-                }
-                Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
-                // Its supervisor is gone, and the box with it.
-                Some(Incoming::Answer(_)) | None => {
-                    self.ended = true;
-                    let duration = self.started.elapsed();
-                    return Some(Event::Ended(lost(duration)));
-                }
+            if let Some(outputs) = &mut self.outputs
+                && let Some((stderr, bytes)) = ready_or(outputs.poll_next(context, &self.stream.sender))
+            {
+                return Poll::Ready(Some(if stderr { Event::Stderr(bytes) } else { Event::Stdout(bytes) }));
             }
+            let Some(outcome) = self.ending.take() else { return Poll::Pending };
+            self.ended = true;
+            if let Some(outputs) = self.outputs.take() {
+                outputs.tell_the_rest(&self.stream.sender);
+            }
+            return Poll::Ready(Some(Event::Ended(outcome)));
         }
+        Poll::Ready(None)
     }
 
     /// The id of its record, where records are kept.
     pub fn record(&self) -> Option<&str> {
         self.record.as_deref()
+    }
+
+    /// Why it could not be recorded. Said once in the life of a session: of its next executions only [`Execution::record`]
+    /// tells.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
     }
 
     /// What can be done to it, for another task than the one that reads.
@@ -232,6 +273,22 @@ impl Execution {
         let [stdout, stderr] =
             captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
         Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        // It has ended, and nobody will tell what it wrote.
+        if self.ending.is_some() && self.outputs.is_some() {
+            self.stream.sender.put(Kind::Close, &[]);
+        }
+    }
+}
+
+fn ready_or<T>(poll: Poll<Option<T>>) -> Option<T> {
+    match poll {
+        Poll::Ready(value) => value,
+        Poll::Pending => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Files and ports of a session, as its guest sees them: a path cannot lead out of the box.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -15,7 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::SessionError;
+use super::contents::{FileReader, FileWriter};
 use super::link::{Incoming, Link, Stream};
+use super::pipes;
 use super::protocol::{Answer, Ask};
 
 /// Files of a session. Relative paths are below its working directory.
@@ -45,9 +48,9 @@ const MOST_ENTRIES: usize = 1_000_000;
 
 /// A stream that a request about a path opened.
 #[derive(Debug)]
-struct Asked {
-    stream: Stream,
-    path: PathBuf,
+pub(super) struct Asked {
+    pub stream: Stream,
+    pub path: PathBuf,
 }
 
 impl Asked {
@@ -57,7 +60,7 @@ impl Asked {
         self.checked(incoming)
     }
 
-    fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
+    pub fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
         match incoming {
             None => Err(self.stream.sender.link.lost()),
             Some(Incoming::Answer(Answer::Guest(Reply::Failed { step, errno }))) => Err(SessionError::File {
@@ -71,7 +74,7 @@ impl Asked {
     }
 
     /// Waits for the end; the entries that came before it.
-    async fn done(&mut self) -> Result<(Vec<Entry>, u64), SessionError> {
+    pub async fn done(&mut self) -> Result<(Vec<Entry>, u64), SessionError> {
         let mut entries = Vec::new();
         loop {
             match self.next().await? {
@@ -86,7 +89,7 @@ impl Asked {
     }
 }
 
-fn unexpected() -> SessionError {
+pub(super) fn unexpected() -> SessionError {
     SessionError::Malformed(FrameError::Malformed { what: "answer" })
 }
 
@@ -96,7 +99,11 @@ fn bytes_of(path: &Path) -> Vec<u8> {
 
 impl Files {
     fn ask(&self, path: &Path, request: Request) -> Result<Asked, SessionError> {
-        Ok(Asked { stream: self.link.open(&Ask::Guest(request))?, path: path.to_path_buf() })
+        self.ask_with(path, request, Vec::new())
+    }
+
+    fn ask_with(&self, path: &Path, request: Request, pipes: Vec<OwnedFd>) -> Result<Asked, SessionError> {
+        Ok(Asked { stream: self.link.open(&Ask::Guest(request), pipes)?, path: path.to_path_buf() })
     }
 
     /// All of a file, `limit` bytes at most; a longer one is an error.
@@ -116,8 +123,9 @@ impl Files {
     /// The contents of a file as they come, from `offset` on.
     pub async fn reader(&self, path: impl AsRef<Path>, offset: u64) -> Result<FileReader, SessionError> {
         let path = path.as_ref();
-        let asked = self.ask(path, Request::Read { path: bytes_of(path), offset, length: None })?;
-        Ok(FileReader { asked, done: false })
+        let (ours, theirs) = pipes::pipe(true).map_err(SessionError::Pipe)?;
+        let request = Request::Read { path: bytes_of(path), offset, length: None, piped: true };
+        FileReader::new(self.ask_with(path, request, vec![theirs])?, ours)
     }
 
     /// Writes a whole file.
@@ -136,8 +144,9 @@ impl Files {
     pub async fn writer(&self, path: impl AsRef<Path>, options: WriteOptions) -> Result<FileWriter, SessionError> {
         let path = path.as_ref();
         let WriteOptions { mode, parents, how } = options;
-        let asked = self.ask(path, Request::Write(Write { path: bytes_of(path), mode, parents, how }))?;
-        Ok(FileWriter { asked })
+        let (ours, theirs) = pipes::pipe(false).map_err(SessionError::Pipe)?;
+        let request = Request::Write(Write { path: bytes_of(path), mode, parents, how, piped: true });
+        FileWriter::new(self.ask_with(path, request, vec![theirs])?, ours)
     }
 
     /// What a directory holds, down to this depth (1: itself only).
@@ -186,51 +195,6 @@ impl Files {
     }
 }
 
-/// Contents of a file as they come.
-#[derive(Debug)]
-pub struct FileReader {
-    asked: Asked,
-    done: bool,
-}
-
-impl FileReader {
-    /// The next bytes; `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, SessionError> {
-        while !self.done {
-            match self.asked.next().await? {
-                Incoming::Data(_, bytes) => return Ok(Some(bytes)),
-                Incoming::Answer(Answer::Guest(Reply::Done { .. })) => self.done = true,
-                Incoming::Eof | Incoming::Answer(_) => {}
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// Contents of a file on their way.
-#[derive(Debug)]
-pub struct FileWriter {
-    asked: Asked,
-}
-
-impl FileWriter {
-    /// Writes more; waits while the box does not take it.
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
-        if self.asked.stream.sender.write(bytes).await {
-            return Ok(());
-        }
-        // It ended before its contents did: what came says why.
-        self.asked.done().await?;
-        Err(unexpected())
-    }
-
-    /// The file is complete; how many bytes it took. Dropped without, what was there before stays.
-    pub async fn finish(mut self) -> Result<u64, SessionError> {
-        self.asked.stream.sender.put(Kind::Eof(Channel::In), &[]);
-        Ok(self.asked.done().await?.1)
-    }
-}
-
 /// Changes of files, as they happen.
 #[derive(Debug)]
 pub struct Changes {
@@ -271,7 +235,7 @@ impl std::fmt::Debug for Port {
 
 impl Port {
     pub(super) async fn open(link: &Link, port: u16) -> Result<Port, SessionError> {
-        let mut stream = link.open(&Ask::Guest(Request::Connect { port }))?;
+        let mut stream = link.open(&Ask::Guest(Request::Connect { port }), Vec::new())?;
         match stream.next().await {
             Some(Incoming::Answer(Answer::Guest(Reply::Started { .. }))) => {
                 Ok(Port { stream, rest: Bytes::new(), ended: false, shut: false, window: None })

@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{self, Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
+use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
+use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::SessionError;
+use super::pipes::Outbox;
 use super::protocol::{Answer, Ask, Hello, VERSION};
 use super::supervisor::address;
 
@@ -39,7 +41,7 @@ struct Shared {
     id: String,
     socket: UnixStream,
     /// What the socket did not take yet.
-    out: Mutex<Vec<u8>>,
+    out: Mutex<Outbox>,
     /// There is something in `out`.
     waiting: Notify,
     streams: Mutex<Streams>,
@@ -127,8 +129,8 @@ impl Link {
         if locked(&self.shared.streams).foreign { SessionError::Version { id } } else { SessionError::Lost { id } }
     }
 
-    /// Opens a stream.
-    pub fn open(&self, ask: &Ask) -> Result<Stream, SessionError> {
+    /// Opens a stream, with the pipes that go with the request.
+    pub fn open(&self, ask: &Ask, pipes: Vec<OwnedFd>) -> Result<Stream, SessionError> {
         let (sender, incoming) = mpsc::unbounded_channel();
         let window = Arc::new(Semaphore::new(WINDOW as usize));
         let number = {
@@ -140,12 +142,10 @@ impl Link {
             // Under the lock, so that numbers reach the supervisor in rising order.
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
             streams.open.insert(number, Entry { incoming: sender, window: Arc::clone(&window) });
-            let mut bytes = Vec::with_capacity(256);
-            if let Err(error) = frame::put_message(&mut bytes, number, Kind::Open, ask) {
+            if let Err(error) = self.shared.send(|out| out.message(number, Kind::Open, ask, pipes)) {
                 streams.open.remove(&number);
                 return Err(error.into());
             }
-            self.shared.send(&bytes);
             number
         };
         let sender = Sender { link: self.clone(), number, window };
@@ -154,7 +154,7 @@ impl Link {
 
     /// Asks for one answer.
     pub async fn ask(&self, ask: &Ask) -> Result<Answer, SessionError> {
-        let mut stream = self.open(ask)?;
+        let mut stream = self.open(ask, Vec::new())?;
         loop {
             match stream.next().await {
                 Some(Incoming::Answer(answer)) => {
@@ -175,21 +175,27 @@ impl Link {
 }
 
 impl Shared {
-    /// Sends bytes, now as far as the socket takes them, and the rest as soon as it does.
-    fn send(&self, bytes: &[u8]) {
+    /// Sends what is put into the outbox, now as far as the socket takes it, and the rest as soon as it does.
+    fn send<T>(&self, put: impl FnOnce(&mut Outbox) -> T) -> T {
         let mut out = locked(&self.out);
-        let mut rest = bytes;
-        while out.is_empty() && !rest.is_empty() {
-            match self.socket.try_write(rest) {
-                Ok(n) => rest = &rest[n..],
-                // Whoever reads learns that it is gone.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
-                Err(_) => break,
-            }
-        }
-        if !rest.is_empty() {
-            out.extend_from_slice(rest);
+        let was_empty = out.pending() == 0;
+        let result = put(&mut out);
+        if was_empty && !self.flush(&mut out) {
             self.waiting.notify_one();
+        }
+        result
+    }
+
+    /// Writes what the socket takes; whether that was all.
+    fn flush(&self, out: &mut Outbox) -> bool {
+        match self.socket.try_io(Interest::WRITABLE, || Ok(out.flush(self.socket.as_fd())?)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            // Whoever reads learns that it is gone.
+            Err(_) => {
+                out.clear();
+                true
+            }
+            Ok(()) => true,
         }
     }
 
@@ -216,16 +222,7 @@ impl Shared {
                 if self.socket.writable().await.is_err() {
                     return;
                 }
-                let mut out = locked(&self.out);
-                match self.socket.try_write(&out) {
-                    Ok(n) => {
-                        out.drain(..n);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // The reading side tells.
-                    Err(_) => out.clear(),
-                }
-                if out.is_empty() {
+                if self.flush(&mut locked(&self.out)) {
                     break;
                 }
             }
@@ -318,16 +315,11 @@ pub struct Sender {
 
 impl Sender {
     pub fn put(&self, kind: Kind, payload: &[u8]) {
-        let mut bytes = Vec::with_capacity(payload.len() + frame::HEADER);
-        frame::put(&mut bytes, self.number, kind, payload);
-        self.link.shared.send(&bytes);
+        self.link.shared.send(|out| out.put(self.number, kind, payload));
     }
 
     pub fn message<T: Serialize>(&self, kind: Kind, message: &T) -> Result<(), SessionError> {
-        let mut bytes = Vec::new();
-        frame::put_message(&mut bytes, self.number, kind, message)?;
-        self.link.shared.send(&bytes);
-        Ok(())
+        Ok(self.link.shared.send(|out| out.message(self.number, kind, message, Vec::new()))?)
     }
 
     /// Sends data as far as the other side takes it, and waits for it. False when the stream has ended.
@@ -351,6 +343,11 @@ impl Sender {
             }
             _ => 0,
         }
+    }
+
+    /// Several messages at once.
+    pub fn with(&self, put: impl FnOnce(&mut Outbox, u32)) {
+        self.link.shared.send(|out| put(out, self.number));
     }
 
     pub fn window(&self) -> &Arc<Semaphore> {

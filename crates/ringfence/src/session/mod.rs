@@ -33,12 +33,15 @@
 //! # }
 //! ```
 
+mod contents;
 mod error;
 mod exec;
 mod files;
 mod homes;
 mod info;
 mod link;
+mod outputs;
+mod pipes;
 mod place;
 mod protocol;
 mod start;
@@ -51,18 +54,20 @@ use std::time::Duration;
 use ringfence_guest::FrameError;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan;
+use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::{Guarantee, Policy};
 
-use crate::engines::{self, Choice};
+use crate::engines;
 use crate::report::Report;
 use homes::{Home, Homes};
 use link::Link;
 use place::{Kept, Place};
 use protocol::{Answer, Ask};
 
+pub use contents::{FileReader, FileWriter};
 pub use error::SessionError;
 pub use exec::{Controls, Event, Exec, Execution, Output};
-pub use files::{Changes, FileReader, FileWriter, Files, Port, WriteOptions};
+pub use files::{Changes, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{SuperviseError, supervise};
@@ -82,7 +87,7 @@ pub struct Create {
     pub name: Option<String>,
     pub policy: Policy,
     pub facts: Facts,
-    pub choice: Choice,
+    pub choice: EngineChoice,
     /// Ends when nothing was asked of it for so long; `None`: never.
     pub idle: Option<Duration>,
     /// Ends after so long, whatever happens; `None`: never.
@@ -98,7 +103,7 @@ impl Create {
             name: None,
             policy,
             facts,
-            choice: Choice::Auto,
+            choice: EngineChoice::Auto,
             idle: Some(Duration::from_secs(1800)),
             life: Some(Duration::from_secs(86_400)),
             records: None,
@@ -110,7 +115,7 @@ impl Create {
         self
     }
 
-    pub fn choice(mut self, choice: Choice) -> Create {
+    pub fn choice(mut self, choice: EngineChoice) -> Create {
         self.choice = choice;
         self
     }
@@ -502,7 +507,7 @@ impl Session {
 
     /// Starts a command; returns when it runs.
     pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
-        Execution::begin(self.link.open(&exec.ask())?, Some(&exec)).await
+        exec.start(&self.link).await
     }
 
     /// Waits for one's turn with something of this session; it ends with what is returned.
@@ -534,7 +539,7 @@ impl Session {
     pub async fn attach(&self, execution: &str) -> Result<Execution, SessionError> {
         let missing = || SessionError::NoExecution(execution.to_owned());
         let id = execution.parse().map_err(|_| missing())?;
-        match Execution::begin(self.link.open(&Ask::Attach { id })?, None).await {
+        match Execution::begin(self.link.open(&Ask::Attach { id }, Vec::new())?, None).await {
             Err(SessionError::NoExecution(_)) => Err(missing()),
             result => result,
         }
@@ -549,7 +554,8 @@ impl Session {
         Port::open(&self.link, port).await
     }
 
-    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is.
+    /// Sets what is left of its life, counted from now, and the idle time; `None` leaves one as it is, and [`Duration::MAX`]
+    /// is without end.
     pub async fn extend(&self, life: Option<Duration>, idle: Option<Duration>) -> Result<(), SessionError> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         match self.ask(&Ask::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {

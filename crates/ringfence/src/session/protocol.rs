@@ -55,6 +55,23 @@ pub struct ExecAsk {
     pub background: bool,
     /// An interpreter that waits for code, by its language and name.
     pub context: Option<String>,
+    /// Two pipes came with it, for its outputs. They stay empty where these must come through the supervisor.
+    pub piped: bool,
+}
+
+/// What a client tells of each output that it reads from a pipe: so much of its beginning as it comes, and so much of its
+/// end, with what was skipped between, when the command has ended.
+pub const TOLD: usize = 32 * 1024;
+
+impl Ask {
+    /// How many pipes come with it.
+    pub fn pipes(&self) -> usize {
+        match self {
+            Ask::Exec(exec) if exec.piped => 2,
+            Ask::Guest(request) => request.pipes(),
+            _ => 0,
+        }
+    }
 }
 
 /// More for an execution.
@@ -71,6 +88,13 @@ pub enum Say {
     },
     /// TERM, and KILL after the grace, for everything that descends from it.
     Stop,
+    /// Bytes of a pipe that are not told of, before the data that follows.
+    Skipped {
+        stderr: bool,
+        bytes: u64,
+    },
+    /// Everything that came of its pipes was told.
+    Told,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,6 +106,8 @@ pub enum Answer {
         id: u64,
         /// The id of its record.
         record: Option<String>,
+        /// Why it has none, said once.
+        trouble: Option<String>,
     },
     /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
     Skipped {

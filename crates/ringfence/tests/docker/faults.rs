@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ringfence::engines::docker::labels::Owner;
 use ringfence::engines::docker::{DockerError, Step, container};
 use ringfence::policy::Guarantee;
-use ringfence::{Choice, Engine, EngineError};
+use ringfence::{Engine, EngineError};
 
 use crate::support::{IMAGE, Scene, docker, skip};
 
@@ -234,7 +234,7 @@ fn a_daemon_that_maps_ids() {
     let scene = private.scene("shell");
     // The box's 1000 is another one outside: the working directory must be that one's.
     std::os::unix::fs::chown(&scene.project, Some(first + 1000), Some(first + 1000)).unwrap();
-    let (_, report) = ringfence::select(Choice::Only(Engine::Docker), &scene.plan(), &scene.facts).unwrap();
+    let (_, report) = ringfence::select(Engine::Docker.into(), &scene.plan(), &scene.facts).unwrap();
     let answer = report.guarantees.iter().find(|answer| answer.id == Guarantee::ProcUnprivileged).unwrap();
     assert!(answer.by.contains("maps ids"), "{answer:?}");
     let mut live = scene.start().unwrap();

@@ -4,7 +4,9 @@
 mod boxes;
 mod faults;
 mod files;
+mod images;
 mod limits;
 mod network;
+mod podman;
 mod support;
 mod volumes;

@@ -45,7 +45,7 @@ impl Host {
     }
 
     fn read_part(&mut self, path: &str, offset: u64, length: Option<u64>) -> Result<Vec<u8>, (Step, i32)> {
-        let stream = self.open(&Request::Read { path: self.bytes(path), offset, length });
+        let stream = self.open(&Request::Read { path: self.bytes(path), offset, length, piped: false });
         match self.reply(stream) {
             Reply::Done { bytes } => {
                 let out = std::mem::take(&mut self.stream(stream).out);
@@ -58,7 +58,8 @@ impl Host {
     }
 
     fn write_as(&mut self, path: &str, how: WriteHow, parents: bool, bytes: &[u8]) -> Result<u64, (Step, i32)> {
-        let stream = self.open(&Request::Write(Write { path: self.bytes(path), mode: 0o640, parents, how }));
+        let stream =
+            self.open(&Request::Write(Write { path: self.bytes(path), mode: 0o640, parents, how, piped: false }));
         // What is refused is told at once, and what is sent meanwhile is ignored.
         self.ping();
         if self.stream(stream).replies.is_empty() {
@@ -119,7 +120,8 @@ fn contents_come_and_go(place: Place) {
 fn a_file_appears_when_it_is_complete(place: Place) {
     let mut host = Host::new(place);
     host.write("file", b"old").unwrap();
-    let request = Write { path: host.bytes("file"), mode: 0o600, parents: false, how: WriteHow::Replace };
+    let (path, how) = (host.bytes("file"), WriteHow::Replace);
+    let request = Write { path, mode: 0o600, parents: false, how, piped: false };
     let stream = host.open(&Request::Write(request.clone()));
     host.send(stream, b"half");
     host.ping();

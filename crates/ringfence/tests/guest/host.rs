@@ -148,8 +148,13 @@ impl Host {
         let mut host = Host { socket, workdir, decoder, streams: BTreeMap::new(), next: 1, keeper, _dir: dir };
         if place == Place::Bare {
             let mut settings = Vec::new();
-            frame::put_message(&mut settings, 0, Kind::Input, &Settings { limits: vec![(libc::RLIMIT_NOFILE, 77)] })
-                .unwrap();
+            frame::put_message(
+                &mut settings,
+                0,
+                Kind::Input,
+                &Settings { limits: vec![(libc::RLIMIT_NOFILE, 77)], processes: None },
+            )
+            .unwrap();
             host.socket.write_all(&settings).unwrap();
         }
         let (stream, kind, payload) = host.raw_frame().unwrap();
@@ -286,6 +291,7 @@ impl Host {
             cwd: self.workdir.as_os_str().as_encoded_bytes().to_vec(),
             terminal: None,
             stdin: false,
+            piped: false,
         }
     }
 

@@ -42,7 +42,7 @@ fn too_many_streams_are_refused(place: Place) {
     // A file that is never completed stays open.
     let write = |host: &Host, i: usize| {
         let path = host.workdir.join(i.to_string()).into_os_string().into_encoded_bytes();
-        Request::Write(Write { path, mode: 0o600, parents: false, how: WriteHow::Create })
+        Request::Write(Write { path, mode: 0o600, parents: false, how: WriteHow::Create, piped: false })
     };
     let open: Vec<u32> = (0..1024)
         .map(|i| {

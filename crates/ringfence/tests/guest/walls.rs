@@ -149,7 +149,7 @@ fn answers_beside_a_fork_bomb(place: Place) {
         host.ping();
     }
     let path = host.workdir.join("file").into_os_string().into_encoded_bytes();
-    let stream = host.open(&Request::Read { path, offset: 0, length: None });
+    let stream = host.open(&Request::Read { path, offset: 0, length: None, piped: false });
     assert_eq!(host.reply(stream), Reply::Done { bytes: 8 });
     host.signal(bomb, libc::SIGKILL, true);
     host.exited(bomb).unwrap();

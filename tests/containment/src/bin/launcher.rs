@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use containment::sandbox::{Nobody, Refusal};
 use ringfence::policy::plan::plan;
 use ringfence::policy::{Inputs, Layer, resolve};
-use ringfence::{Choice, Ended, Engine, StdioSpec, engines, select, supervise};
+use ringfence::{Ended, Engine, StdioSpec, engines, select, supervise};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).take(2).collect();
@@ -61,7 +61,7 @@ fn run() -> Result<u8, Refusal> {
     let policy = resolve(inputs).map_err(|e| Refusal::Policy(e.to_string()))?.policy;
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
-    let (engine, _) = select(Choice::Only(engine), &plan, &facts).map_err(Refusal::Engine)?;
+    let (engine, _) = select(engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
     let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
     let stdio =
         [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];

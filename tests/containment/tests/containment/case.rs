@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use containment::sandbox::How;
 use containment::{Place, Ran, Refusal, Sandbox, Scene, bare_kernel, host, program};
 use ringfence::policy::Guarantee;
-use ringfence::{Engine, EngineError, State};
+use ringfence::{Ended, Engine, EngineError, State};
 
 /// Where cases run.
 #[derive(Debug, Clone)]
@@ -26,6 +26,13 @@ impl Stage {
         scene
     }
 
+    /// Gives the files of a scene to whom the box runs as: Docker maps no ids, and runs nobody as root.
+    pub fn hand_over(&self, scene: &Scene) {
+        if self.engine == Engine::Docker {
+            scene.hand_over();
+        }
+    }
+
     pub fn sandbox<'a>(&'a self, scene: &'a Scene) -> Sandbox<'a> {
         Sandbox { engine: self.engine, how: self.how, scene, launcher: &self.launcher }
     }
@@ -40,6 +47,7 @@ impl Stage {
         let ran = self.inside(scene, acts)?;
         match ran.stdout.lines().next() {
             Some(_) => Ok(ran.stdout.lines().map(str::to_owned).collect()),
+            None if ran.outcome.ended == Ended::Signaled(libc::SIGSYS) => Ok(vec!["SIGSYS".to_owned()]),
             None => Err(format!("`{acts}` said nothing: {:?} {}", ran.outcome, ran.stderr)),
         }
     }
@@ -247,9 +255,7 @@ impl Case {
     fn scene(&self, stage: &Stage) -> Scene {
         let mut scene = stage.scene(self.place);
         (self.given)(&mut scene);
-        if stage.engine == Engine::Docker {
-            scene.hand_over();
-        }
+        stage.hand_over(&scene);
         scene
     }
 

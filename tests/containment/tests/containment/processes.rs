@@ -68,13 +68,16 @@ pub const CASES: &[Case] = &[
         .needs(Needs::User),
     unprivileged("become another user", "become 1", &["EPERM", "EINVAL"]).outside(Outside::WorksForRoot),
     unprivileged("raise its priority", "priority", &["EACCES", "EPERM"]).outside(Outside::WorksForRoot),
-    unprivileged("a set-user-id program", "exec {tool} ids", &["ok ok 0 0 0"]).needs(Needs::Root).given(|s| {
-        let tool = s.project.join("tool");
-        std::fs::copy(&s.probe, &tool).unwrap();
-        std::os::unix::fs::chown(&tool, Some(1), Some(1)).unwrap();
-        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o6755)).unwrap();
-        s.word("tool", tool.display());
-    }),
+    unprivileged("a set-user-id program", "exec {tool} ids", &["ok ok 0 0 0"])
+        .needs(Needs::Root)
+        .on_docker("status Uid", &["ok ok 1000 1000 1000"])
+        .given(|s| {
+            let tool = s.project.join("tool");
+            std::fs::copy(&s.probe, &tool).unwrap();
+            std::os::unix::fs::chown(&tool, Some(1), Some(1)).unwrap();
+            std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o6755)).unwrap();
+            s.word("tool", tool.display());
+        }),
     unprivileged("read what only root may", "read /etc/shadow", &["EACCES", "ENOENT"]).outside(Outside::WorksForRoot),
     unprivileged("read kernel memory", "read /proc/kcore", &["EACCES", "EPERM", "ENOENT"]).outside(Outside::Untried),
 ];

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use containment::scene::{SECRET, SECRETS};
 use containment::{Place, Refusal};
 use ringfence::policy::Guarantee::FsSecretsHidden;
+use ringfence::policy::facts::Account;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::TreeError;
 
@@ -142,6 +143,7 @@ pub const STORIES: &[Story] = &[
     story(FsSecretsHidden, "other profiles see nothing of the user's", other_profiles),
     story(FsSecretsHidden, "open descriptors of others", descriptors_of_others),
     story(FsSecretsHidden, "one rule opens one secret", one_rule_opens_one),
+    story(FsSecretsHidden, "root in another user's home", root_in_anothers_home),
 ];
 
 fn every_secret(stage: &Stage) -> Result<(), String> {
@@ -223,4 +225,36 @@ fn one_rule_opens_one(stage: &Stage) -> Result<(), String> {
     scene.policy.ro("~/.netrc");
     let lines = stage.answers(&scene, "read {home}/.netrc + read {home}/.ssh/id_rsa + write {home}/.netrc")?;
     same("answers", lines, [format!("ok {SECRET}"), "EACCES".into(), "EROFS".into()])
+}
+
+/// Root works in somebody else's home, and then in a project of theirs: their secrets are hidden, and what runs at their next
+/// login is protected, as in a box of their own.
+fn root_in_anothers_home(stage: &Stage) -> Result<(), String> {
+    if !containment::host::is_root() {
+        return Ok(());
+    }
+    const THEIRS: u32 = 4242;
+    let mut scene = stage.scene(Place::Apart);
+    let theirs = scene.elsewhere.join("theirs");
+    for name in [".ssh/id_rsa", ".npmrc"] {
+        scene.file(&theirs.join(name), SECRET, 0o644);
+    }
+    for name in [".bashrc", "notes", "work/file"] {
+        scene.file(&theirs.join(name), "plain", 0o644);
+    }
+    let all = ["", ".ssh", ".ssh/id_rsa", ".npmrc", ".bashrc", "notes", "work", "work/file"];
+    for name in all {
+        std::os::unix::fs::chown(theirs.join(name), Some(THEIRS), Some(THEIRS)).map_err(|e| e.to_string())?;
+    }
+    scene.accounts = vec![Account { uid: THEIRS, home: theirs.clone() }];
+    scene.word("theirs", theirs.display());
+    let acts = "read {theirs}/.ssh/id_rsa + read {theirs}/.npmrc + write {theirs}/.bashrc";
+    same("outside", stage.outside(&scene, acts)?.len(), 3)?;
+    for (project, own) in [(theirs.clone(), "{theirs}/notes"), (theirs.join("work"), "{theirs}/work/file")] {
+        scene.project = project;
+        let lines = stage.answers(&scene, &format!("write {own} + {acts}"))?;
+        ensure(lines[0].starts_with("ok"), || format!("their own file: {lines:?}"))?;
+        ensure(lines[1..].iter().all(|line| !line.starts_with("ok")), || format!("{lines:?}"))?;
+    }
+    Ok(())
 }

@@ -26,6 +26,7 @@ async fn answers(session: &Session, scene: &Scene, acts: &str) -> Result<Vec<Str
 
 /// Two sessions of one user and one policy.
 async fn two(stage: &Stage, scene: &Scene) -> Result<[Session; 2], String> {
+    stage.hand_over(scene);
     let sandbox = stage.sandbox(scene);
     let create = || sandbox.session().map_err(|e| e.to_string());
     let one = sandbox.sessions().create(create()?).await.map_err(|e| e.to_string())?;

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -65,15 +64,9 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
             }
         } else if data.is_file() {
             let options = WriteOptions { mode: data.permissions().mode() & 0o777, ..WriteOptions::default() };
-            let mut file = File::open(&from).map_err(|e| failed("read", &from, e))?;
+            let file = File::open(&from).map_err(|e| failed("read", &from, e))?;
             let mut writer = files.writer(&to, options).await?;
-            let mut buffer = vec![0; 1 << 18];
-            loop {
-                match file.read(&mut buffer).map_err(|e| failed("read", &from, e))? {
-                    0 => break,
-                    n => writer.write(&buffer[..n]).await?,
-                }
-            }
+            writer.copy_from(&file).await?;
             writer.finish().await?;
         } else {
             output::say(&format!("warning: left out `{}`: neither a file nor a directory", from.display()));
@@ -138,11 +131,7 @@ async fn fetch(files: &Files, from: &Path, parent: &OwnedFd, name: &Path, mode: 
     let mode = Mode::from_raw_mode(mode & 0o777);
     let file = rustix::fs::openat(parent, &temporary, flags, mode).map_err(|e| failed("write", name, e))?;
     let result = async {
-        let mut file = File::from(file);
-        let mut reader = files.reader(from, 0).await?;
-        while let Some(bytes) = reader.next().await? {
-            file.write_all(&bytes).map_err(|e| failed("write", name, e))?;
-        }
+        files.reader(from, 0).await?.copy_to(&file).await?;
         rustix::fs::renameat(parent, &temporary, parent, name).map_err(|e| failed("write", name, e))
     }
     .await;

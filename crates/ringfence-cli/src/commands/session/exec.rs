@@ -16,14 +16,16 @@ use crate::failure::{Failure, Kind};
 use crate::output;
 
 pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
-    let result = execute(args);
+    let mut session = None;
+    let result = execute(args, &mut session);
     if let (Err(failure), true) = (&result, args.json) {
-        output::json(&Summary::failed(failure.describe()))?;
+        output::json(&Summary::failed_in(session, failure))?;
     }
     result
 }
 
-fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
+/// `id`: of the session, once it is known.
+fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Failure> {
     let mut exec = Exec::new(args.command.clone()).stdin(args.stdin).background(args.background);
     for (name, value) in super::variables(&args.env) {
         exec = exec.env(name, value);
@@ -38,7 +40,11 @@ fn execute(args: &SessionExec) -> Result<ExitCode, Failure> {
     let signals = take_signals()?;
     super::within(async |sessions| {
         let session = super::open(&sessions, &args.session).await?;
+        *id = Some(session.id().to_owned());
         let execution = session.exec(exec).await?;
+        if let Some(trouble) = execution.trouble() {
+            output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
+        }
         if args.background {
             if args.json {
                 let started =

@@ -9,10 +9,12 @@ mod show;
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
+use ringfence::policy::limits::format_duration;
 use ringfence::session::{Create, Session as Live, Sessions};
 
-use crate::args::{PolicyFlags, Session, SessionCreate};
+use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::companions::let_go;
 use crate::failure::{Failure, Kind};
 use crate::files::Places;
@@ -50,7 +52,13 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Show { session, json } => show::show(session, *json),
         Session::Logs(args) => show::logs(args),
         Session::Extend { session, life, idle } => within(async |sessions| {
-            sessions.open(session).await?.extend(*life, *idle).await?;
+            let session = sessions.open(session).await?;
+            let info = session.info().await?;
+            let left = info.expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+            no_less("life", *life, left)?;
+            no_less("idle", *idle, info.idle)?;
+            let time = |span: &Span| span.0.unwrap_or(Duration::MAX);
+            session.extend(life.as_ref().map(time), idle.as_ref().map(time)).await?;
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
@@ -66,17 +74,25 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Rm { sessions: names, home, yes } => {
             let question = format!("Remove the home of {} for good?", names.join(", "));
             if *home && !yes && !output::confirm(&question, "--yes does not ask")? {
-                return Err(Failure::new(Kind::Usage, "nothing was removed"));
+                output::say("ringfence: nothing was removed");
+                return Ok(ExitCode::FAILURE);
             }
             within(async |sessions| {
+                let mut worst = None;
                 for name in names {
-                    if *home {
-                        sessions.remove_home(name).await?;
-                    } else {
-                        sessions.remove(name).await?;
+                    let removed = if *home { sessions.remove_home(name).await } else { sessions.remove(name).await };
+                    match removed {
+                        Ok(()) if names.len() > 1 => output::say(&format!("ringfence: `{name}` is removed")),
+                        Ok(()) => {}
+                        // The others are removed all the same; the last failure is told by the caller.
+                        Err(error) => {
+                            if let Some(failure) = worst.replace(Failure::from(error)) {
+                                output::say(&failure.render());
+                            }
+                        }
                     }
                 }
-                Ok(ExitCode::SUCCESS)
+                worst.map_or(Ok(ExitCode::SUCCESS), Err)
             })
         }
         Session::Cp { from, to } => copy::copy(from, to),
@@ -97,6 +113,18 @@ pub fn gc() -> Result<ExitCode, Failure> {
     })
 }
 
+/// To extend is to give: what a session has already is not taken.
+fn no_less(flag: &str, asked: Option<Span>, has: Option<Duration>) -> Result<(), Failure> {
+    let seconds = |time: Duration| format_duration(Duration::from_secs(time.as_secs()));
+    let has = match (asked, has) {
+        (Some(Span(Some(asked))), Some(has)) if asked < has => seconds(has),
+        (Some(Span(Some(_))), None) => "no end".to_owned(),
+        _ => return Ok(()),
+    };
+    let message = format!("--{flag}: it has {has} already, and extending takes nothing away");
+    Err(Failure::new(Kind::Session, message).hint("`ringfence session stop` ends it now"))
+}
+
 fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let mut flags: PolicyFlags = args.policy.clone();
     flags.profile.get_or_insert_with(|| PROFILE.to_owned());
@@ -104,16 +132,20 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     sessions()?.prepare()?;
     let situation = Situation::gather(&flags)?;
     situation.warn(false);
-    let choice = situation.choice()?;
+    let choice = situation.resolved.engine;
     once::fetch_image(&situation)?;
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
+    let begun = SystemTime::now();
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,
             Some(name) => sessions.create(create.name(name)).await?,
             None => sessions.create(create).await?,
         };
+        if args.reuse && args.policy != PolicyFlags::default() && session.info().await?.created < begun {
+            output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
+        }
         if args.json {
             output::json(&show::described(&session.info().await?))?;
         } else {
@@ -121,6 +153,11 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The id of a session that goes, or went, by this name; else the text itself.
+pub fn id_of(name: &str) -> Result<String, Failure> {
+    within(async |sessions| Ok(sessions.info(name).await.map_or_else(|_| name.to_owned(), |info| info.id)))
 }
 
 pub fn sessions() -> Result<Sessions, Failure> {

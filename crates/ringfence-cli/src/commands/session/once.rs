@@ -21,7 +21,8 @@ use crate::situation::Situation;
 /// Runs a command in a session of its own, which ends with it and which writes its record.
 pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &Report) -> Result<Outcome, Failure> {
     let policy = &situation.resolved.policy;
-    let create = fetch_image(situation).and_then(|()| situation.choice()).map(|choice| {
+    let create = fetch_image(situation).map(|()| {
+        let choice = situation.resolved.engine;
         let create = Create::new(policy.clone(), situation.facts.clone()).choice(choice);
         create.idle(None).life(None).records(situation.records.clone())
     });
@@ -33,7 +34,7 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
             Ok(create) => sessions.create(create).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
-        let session = made.inspect_err(|failure| record::failed(situation, &command, None, failure))?;
+        let session = made.map_err(|failure| record::failed(situation, &command, None, failure))?;
         let run = async {
             let exec = Exec::new(command);
             // Said by name: a session's own limit leaves terminals out.

@@ -334,7 +334,7 @@ impl CommandResult {
     fn text(&self) -> String {
         let mut text = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}, {} ms", self.duration_ms),
-            (_, Some(signal)) => format!("ended by signal {signal}, {} ms", self.duration_ms),
+            (_, Some(signal)) => format!("ended by {}, {} ms", ringfence::signal_name(signal), self.duration_ms),
             _ => format!("running as `{}`", self.id),
         };
         for (name, shown, next) in

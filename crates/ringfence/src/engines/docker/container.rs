@@ -81,8 +81,9 @@ pub fn start(
         Ok((abilities, image))
     })?;
     let compiled = compile::compile(plan, &facts.mounts, &abilities)?;
-    if !abilities.rootless && !abilities.userns {
-        check_writable(plan)?;
+    // Which ids a remapping daemon gives out is its own affair.
+    if !abilities.userns {
+        check_writable(plan, abilities.rootless.then_some(facts.uid))?;
     }
     let store = Store::open(about.state)?;
     let owner = Owner::new(facts.uid, about.state);
@@ -101,7 +102,10 @@ pub fn start(
     );
     let volumes = super::block_on(async { volumes::ensure(&daemon, plan, &image, slug, &owner, &store).await })?;
     let parts = Parts { name: name.clone(), image: &image, labels, files: &files.places, volumes: &volumes.ready };
-    let request = request::request(plan, &compiled, &abilities, parts)?;
+    let mut request = request::request(plan, &compiled, &abilities, parts)?;
+    if abilities.podman {
+        request.filter_at(&store.keep_filter(request.filter())?);
+    }
     let (id, pid, channel) = super::block_on(async {
         match bring_up(&daemon, &request, &store, &owner, &listener).await {
             // Older daemons look the network up when a container starts, newer ones when it is created.
@@ -145,7 +149,9 @@ pub fn hash(plan: &Plan, image: &Image) -> String {
 ///
 /// Other places that are writable by the policy (caches in the caller's home, say) stay what their owners made them: that
 /// a box of root's cannot fill root's caches takes nothing from anybody.
-fn check_writable(plan: &Plan) -> Result<(), DockerError> {
+///
+/// `root`: who is root in containers of a rootless daemon.
+fn check_writable(plan: &Plan, root: Option<u32>) -> Result<(), DockerError> {
     let workdir = plan.mounts.iter().find_map(|mount| match mount {
         Mount::Bind { source, target, writable: true, .. } if *target == plan.workdir => Some(source),
         _ => None,
@@ -153,14 +159,21 @@ fn check_writable(plan: &Plan) -> Result<(), DockerError> {
     let Some(path) = workdir else { return Ok(()) };
     let looked = std::fs::metadata(path);
     let data = looked.map_err(|source| DockerError::Files { what: "look at", path: path.clone(), source })?;
+    let of_root = root == Some(data.uid());
     let bits = match () {
+        () if root.is_some() => 0o002,
         () if data.uid() == plan.uid => 0o200,
         () if data.gid() == plan.gid => 0o020,
         () => 0o002,
     };
+    // Of what a rootless daemon's containers are besides root, the caller knows nothing.
+    if root.is_some() && !of_root {
+        return Ok(());
+    }
     // An access list says more than the bits; then the kernel decides.
     if data.mode() & bits == 0 && !has_access_list(path) {
-        let (path, owner) = (path.clone(), (data.uid(), data.gid()));
+        let owner = if of_root { (0, 0) } else { (data.uid(), data.gid()) };
+        let path = path.clone();
         return Err(DockerError::NotWritable { path, uid: plan.uid, gid: plan.gid, owner });
     }
     Ok(())

@@ -40,6 +40,8 @@ pub struct Abilities {
     pub live_restore: bool,
     /// Where it keeps its files.
     pub root: PathBuf,
+    /// It is Podman, which speaks the same API and wants filters as files.
+    pub podman: bool,
 }
 
 impl Abilities {
@@ -182,6 +184,7 @@ impl Daemon {
             pids: info.pids_limit.unwrap_or(false),
             live_restore: info.live_restore_enabled.unwrap_or(false),
             root: PathBuf::from(info.docker_root_dir.unwrap_or_default()),
+            podman: version.components.unwrap_or_default().iter().any(|part| part.name == "Podman Engine"),
         })
     }
 }

@@ -60,6 +60,16 @@ fn detail(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 
+/// A daemon may quote what it was asked in its answer, and that is long; people read the beginning.
+fn shortened(mut message: String) -> String {
+    const MOST: usize = 1000;
+    if let Some(end) = (0..=MOST).rev().find(|at| message.is_char_boundary(*at)).filter(|_| message.len() > MOST) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
 /// What was being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -116,7 +126,8 @@ impl DockerError {
     /// What an error of the API means. `socket`: the daemon's, to tell whether anybody is there and may be asked.
     pub(super) fn of(step: Step, socket: &Path, source: Bollard) -> DockerError {
         match source {
-            Bollard::DockerResponseServerError { status_code, .. } => {
+            Bollard::DockerResponseServerError { status_code, message } => {
+                let source = Bollard::DockerResponseServerError { status_code, message: shortened(message) };
                 DockerError::Refused { step, status: status_code, source }
             }
             Bollard::RequestTimeoutError => DockerError::Slow(step),

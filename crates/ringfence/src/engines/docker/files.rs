@@ -81,6 +81,14 @@ impl Store {
         fs::write(&path, text).map_err(failed("write", &path))
     }
 
+    /// Keeps a filter in a file that is called by its contents.
+    pub fn keep_filter(&self, text: &str) -> Result<PathBuf, DockerError> {
+        let hash = ringfence_policy::layers::content_hash(text.as_bytes());
+        let path = self.0.join(format!("filter-{}", hash.trim_start_matches("sha256:").get(..16).unwrap_or_default()));
+        file(&path, text.as_bytes(), 0o600)?;
+        Ok(path)
+    }
+
     /// Whether there is one.
     pub fn is_at(state: &Path) -> bool {
         state.join("docker").is_dir()

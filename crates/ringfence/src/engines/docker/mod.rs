@@ -130,6 +130,9 @@ fn verdict(guarantee: Guarantee, plan: &Plan, can: &Abilities) -> Verdict {
         Guarantee::FsDiskBounded if plan.mounts.iter().any(|m| matches!(m, Mount::Volume { writable: true, .. })) => {
             weakened("Docker: size and inode limit of each tmpfs; volumes have none")
         }
+        Guarantee::FsDiskBounded if can.podman => {
+            weakened("Podman: size of each tmpfs; it cannot limit the number of files")
+        }
         Guarantee::FsDiskBounded => enforced("Docker: size and inode limit of each tmpfs"),
         Guarantee::NetIsolated => enforced("Docker: own network namespace with loopback only"),
         Guarantee::NetHostSocketsClosed if plan.network == Network::None => {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,8 +26,8 @@ const OPTIONS: [(&str, &str); 3] = [
     ("com.docker.network.bridge.enable_icc", "false"),
     ("com.docker.network.bridge.enable_ip_masquerade", "true"),
 ];
-/// Where root notes that the firewall is set, for everybody.
-const NOTE: &str = "/run/ringfence/docker-network";
+/// Where root notes that the firewall is set, for everybody. Not in a directory of ours, which may be closed to others.
+const NOTE: &str = "/run/ringfence-docker-network";
 /// Addresses that every cloud gives its credentials away at.
 const LINK_LOCAL: &str = "169.254.0.0/16";
 
@@ -238,9 +238,10 @@ async fn firewall(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
             return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
     }
+    // For everybody to read, whatever the mask of this process is.
     let write = || {
-        fs::create_dir_all(Path::new(NOTE).parent().unwrap_or(Path::new("/")))?;
-        fs::write(NOTE, format!("{note}\n"))
+        fs::write(NOTE, format!("{note}\n"))?;
+        fs::set_permissions(NOTE, fs::Permissions::from_mode(0o644))
     };
     write().map_err(|source| DockerError::Files { what: "write", path: PathBuf::from(NOTE), source })
 }

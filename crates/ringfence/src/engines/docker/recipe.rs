@@ -1,14 +1,19 @@
-//! The recipe of the standard image: Debian packages, unpacked by `mmdebstrap` and imported. No registry is asked.
+//! The recipe of the standard image: Debian packages, unpacked by `mmdebstrap` and loaded. No registry is asked.
 //!
 //! The same list, suite and day give the same files, byte for byte: packages come from a snapshot of the archive where one
 //! is named, and every time stamp is that of the recipe.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use bollard::query_parameters::CreateImageOptionsBuilder;
-use futures_util::StreamExt;
+use bollard::query_parameters::ImportImageOptionsBuilder;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use ringfence_policy::facts::Facts;
+use sha2::{Digest, Sha256};
 
 use super::daemon::Daemon;
 use super::error::{DockerError, Step};
@@ -44,15 +49,8 @@ pub const SUITE: &str = "bookworm";
 
 /// All files of the image have this time, in seconds since 1970.
 const STAMP: u64 = 1_747_699_200;
-
-/// What is set in the image.
-const CHANGES: &[&str] = &[
-    "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "ENV LANG=C.UTF-8",
-    "USER 1000:1000",
-    "WORKDIR /home/sandbox",
-    "CMD [\"/bin/bash\"]",
-];
+/// The same, as images write it.
+const CREATED: &str = "2025-05-20T00:00:00Z";
 
 /// The archive that packages are taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,22 +87,96 @@ pub fn command(archive: &Archive, tape: &Path) -> Command {
     command
 }
 
-/// Imports a tape as an image. Returns its id.
-pub fn import(facts: &Facts, tape: &Path, name: &str) -> Result<String, DockerError> {
-    let failed = |source| DockerError::Files { what: "read", path: tape.to_path_buf(), source };
-    let bytes = std::fs::read(tape).map_err(failed)?;
+/// What an image says of itself. Nothing in it depends on when or where it is made.
+fn config(layer: &str) -> serde_json::Value {
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    serde_json::json!({
+        "architecture": architecture,
+        "os": "linux",
+        "created": CREATED,
+        "config": {
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"],
+            "User": "1000:1000",
+            "WorkingDir": "/home/sandbox",
+            "Cmd": ["/bin/bash"],
+        },
+        "rootfs": { "type": "layers", "diff_ids": [layer] },
+        "history": [{ "created": CREATED, "created_by": "ringfence image build" }],
+    })
+}
+
+/// Makes an image of a tape: as `docker save` would write it, so that its id says what is in it and nothing else. It lies
+/// beside the tape until it is loaded. Returns its id.
+pub fn load(facts: &Facts, tape: &Path, name: &str) -> Result<String, DockerError> {
     let daemon = Daemon::connect(facts)?;
+    let packed = tape.with_extension("image");
+    let failed = |what: &'static str| {
+        let path = packed.clone();
+        move |source: io::Error| DockerError::Files { what, path, source }
+    };
+    pack(tape, &packed, name).map_err(failed("write"))?;
+    let file = File::open(&packed).map_err(failed("read"))?;
     super::block_on(async {
         daemon.abilities().await?;
-        let (repository, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
-        let changes = CHANGES.join("\n");
-        let options =
-            CreateImageOptionsBuilder::new().from_src("-").repo(repository).tag(tag).changes(vec![changes]).build();
-        let body = bollard::body_full(bytes.into());
-        let mut events = std::pin::pin!(daemon.docker().create_image(Some(options), Some(body), None));
-        while let Some(event) = events.next().await {
+        // Pieces of a file: no image is held in memory.
+        let pieces = stream::iter(Pieces(file));
+        let patient = daemon.docker().clone().with_timeout(PATIENCE);
+        let options = ImportImageOptionsBuilder::new().build();
+        let mut events = std::pin::pin!(patient.import_image(options, bollard::body_try_stream(pieces), None));
+        let silent = |_| DockerError::Slow(Step::BuildImage);
+        while let Some(event) = tokio::time::timeout(PATIENCE, events.next()).await.map_err(silent)? {
             event.map_err(|source| daemon.error(Step::BuildImage, source))?;
         }
         Ok(super::images::inspect(&daemon, name).await?.id)
     })
+}
+
+/// How long the daemon may take for the next word while it unpacks.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A file, piece by piece.
+struct Pieces(File);
+
+impl Iterator for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn next(&mut self) -> Option<io::Result<Bytes>> {
+        let mut piece = vec![0; 1 << 18];
+        match self.0.read(&mut piece) {
+            Ok(0) => None,
+            Ok(count) => {
+                piece.truncate(count);
+                Some(Ok(piece.into()))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Writes the archive of an image with one layer.
+fn pack(layer: &Path, to: &Path, name: &str) -> io::Result<()> {
+    let mut hash = Sha256::new();
+    for piece in Pieces(File::open(layer)?) {
+        hash.update(&piece?);
+    }
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let config = config(&format!("sha256:{}", hex(&hash.finalize()))).to_string();
+    let config_name = format!("{}.json", hex(&Sha256::digest(&config)));
+    let tagged = if name.rsplit('/').next().is_some_and(|last| last.contains(':')) { "" } else { ":latest" };
+    let manifest = serde_json::json!([
+        { "Config": config_name, "RepoTags": [format!("{name}{tagged}")], "Layers": ["layer.tar"] }
+    ]);
+    let mut archive = tar::Builder::new(File::create(to)?);
+    let mut put = |name: &str, size: u64, bytes: &mut dyn Read| {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(size);
+        archive.append_data(&mut header, name, bytes)
+    };
+    let manifest = manifest.to_string();
+    put("manifest.json", manifest.len() as u64, &mut manifest.as_bytes())?;
+    put(&config_name, config.len() as u64, &mut config.as_bytes())?;
+    let mut layer = File::open(layer)?;
+    put("layer.tar", layer.metadata()?.len(), &mut layer)?;
+    archive.finish()
 }

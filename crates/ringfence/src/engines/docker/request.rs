@@ -145,6 +145,7 @@ pub fn request(
         labels: parts.labels,
         recursive_read_only: abilities.recursive_read_only(),
     };
+    let most = |inodes: u64| (!abilities.podman).then_some(inodes);
     for (target, source) in &compiled.mounts {
         let mut bind = |path: &Path, writable| {
             request.binds.insert(target.clone(), (path.to_path_buf(), writable));
@@ -157,7 +158,7 @@ pub fn request(
             Source::EmptyDir => bind(&files.empty_dir, false),
             Source::Skeleton(index) => bind(files.skeletons.get(*index).unwrap_or(&files.hidden_dir), false),
             Source::Space { mode, size, inodes, exec } => {
-                request.space.insert(target.clone(), space(user, *mode, *size, *inodes, *exec));
+                request.space.insert(target.clone(), space(user, *mode, *size, most(*inodes), *exec));
             }
             Source::Volume { volume, writable } => {
                 if let Some((_, name)) = parts.volumes.iter().find(|(ready, _)| ready == volume) {
@@ -170,21 +171,37 @@ pub fn request(
     for asked in &parts.image.volumes {
         if !request.binds.contains_key(asked) && !request.volumes.contains_key(asked) {
             let limits = &plan.limits;
-            let options = space(user, 0o755, limits.tmp_size, limits.tmp_inodes, plan.tmp_exec);
+            let options = space(user, 0o755, limits.tmp_size, most(limits.tmp_inodes), plan.tmp_exec);
             request.space.entry(asked.clone()).or_insert(options);
         }
     }
     Ok(request)
 }
 
-/// Options of private space.
-fn space(user: Unprivileged, mode: u32, size: u64, inodes: u64, exec: bool) -> String {
+/// Options of private space. Podman knows neither a number of files nor an owner: it is everybody's then, and there is
+/// nobody but the user.
+fn space(user: Unprivileged, mode: u32, size: u64, inodes: Option<u64>, exec: bool) -> String {
     let exec = if exec { "exec" } else { "noexec" };
     let Unprivileged { uid, gid } = user;
-    format!("rw,nosuid,nodev,{exec},mode={mode:o},size={size},nr_inodes={inodes},uid={uid},gid={gid}")
+    match inodes {
+        Some(inodes) => {
+            format!("rw,nosuid,nodev,{exec},mode={mode:o},size={size},nr_inodes={inodes},uid={uid},gid={gid}")
+        }
+        None => format!("rw,nosuid,nodev,{exec},mode=1777,size={size},notmpcopyup"),
+    }
 }
 
 impl Request {
+    /// The filter, as Docker takes it.
+    pub fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    /// Names a file that has the filter in it, in its place: what Podman takes.
+    pub fn filter_at(&mut self, file: &Path) {
+        self.filter = file.display().to_string();
+    }
+
     pub fn reach(&self) -> &Reach {
         &self.reach
     }

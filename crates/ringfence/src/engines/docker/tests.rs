@@ -27,6 +27,7 @@ fn abilities(api: (usize, usize)) -> Abilities {
         pids: true,
         live_restore: false,
         root: PathBuf::from("/var/lib/docker"),
+        podman: false,
     }
 }
 

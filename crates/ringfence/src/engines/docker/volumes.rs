@@ -75,16 +75,13 @@ async fn create(
         labels: Some(labels),
         ..VolumeCreateRequest::default()
     };
-    let found = match daemon.docker().create_volume(request).await {
-        Ok(volume) => volume,
-        // With another driver, it cannot be asked for like this.
-        Err(source) => {
-            let error = daemon.error(Step::CreateVolume, source);
-            match daemon.docker().inspect_volume(name.as_str()).await {
-                Ok(volume) => volume,
-                Err(_) => return Err(error),
-            }
-        }
+    let created = daemon.docker().create_volume(request).await;
+    // What is there decides: a daemon that was restarted answers without labels, and with another driver it cannot be asked
+    // for like this.
+    let found = match (created, daemon.docker().inspect_volume(name.as_str()).await) {
+        (_, Ok(volume)) => volume,
+        (Err(source), Err(_)) => return Err(daemon.error(Step::CreateVolume, source)),
+        (Ok(_), Err(source)) => return Err(daemon.error(Step::InspectVolume, source)),
     };
     let foreign =
         |difference: &str| DockerError::ForeignVolume { name: name.clone(), difference: difference.to_owned() };

@@ -152,7 +152,7 @@ impl Supervisor {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return;
         }
-        match client.wire.read(&mut self.buffer) {
+        match client.wire.read_with_descriptors(&mut self.buffer) {
             Ok(Read::Nothing) => {}
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
@@ -207,7 +207,8 @@ impl Supervisor {
             }
             client.highest = frame.stream;
             let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
-            self.ask(place, ask);
+            let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
+            self.ask(place, ask, pipes);
             return Ok(());
         }
         let Some(stream) = client.streams.get_mut(&frame.stream) else {
@@ -248,6 +249,10 @@ impl Supervisor {
                 *credit = add(*credit, more).ok_or(Unruly)?;
                 let id = follower.id;
                 self.feed(place, id);
+            }
+            (Kind::Data(channel @ (Channel::Out | Channel::Err)), ClientStream::Execution { id, .. }) => {
+                let id = *id;
+                self.read_by_client(id, channel, frame.payload)?;
             }
             (Kind::Data(Channel::In), stream) => {
                 let id = stream.execution().ok_or(Unruly)?;
@@ -298,10 +303,28 @@ impl Supervisor {
         }
     }
 
+    /// What a client has read from the pipes of its command, for the log.
+    fn read_by_client(&mut self, id: u64, channel: Channel, bytes: &[u8]) -> Result<(), Unruly> {
+        let execution = self.executions.all.get_mut(&id).filter(|e| e.told.is_some()).ok_or(Unruly)?;
+        execution.log[Execution::log_of(channel)].push(bytes);
+        self.feed_all(id);
+        Ok(())
+    }
+
     fn say(&mut self, id: u64, say: Say) {
         match say {
             Say::Signal { signal, tree } if (1..=64).contains(&signal) => self.signal(id, signal, tree),
             Say::Signal { .. } => {}
+            Say::Skipped { stderr, bytes } => {
+                if let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.told.is_some()) {
+                    execution.log[usize::from(stderr)].skip(bytes);
+                }
+            }
+            Say::Told => {
+                if let Some(told) = self.executions.all.get_mut(&id).and_then(|e| e.told.as_mut()) {
+                    *told = true;
+                }
+            }
             Say::Resize(size) => {
                 if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
                     self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
@@ -324,9 +347,9 @@ impl Supervisor {
         }
     }
 
-    fn ask(&mut self, place: (u64, u32), ask: Ask) {
+    fn ask(&mut self, place: (u64, u32), ask: Ask, pipes: Vec<OwnedFd>) {
         let answer = match ask {
-            Ask::Exec(ask) => match self.exec(place, ask) {
+            Ask::Exec(ask) => match self.exec(place, ask, pipes) {
                 Ok(()) => return,
                 Err(refusal) => Answer::Refused(refusal),
             },
@@ -340,14 +363,14 @@ impl Supervisor {
                 let from = execution.context.as_ref().map(|_| execution.log.each_ref().map(Capture::total));
                 self.follow(place, id, from.unwrap_or_default());
                 if begun {
-                    self.answer(place, &Answer::Begun { id, record });
+                    self.answer(place, &Answer::Begun { id, record, trouble: None });
                 }
                 return self.feed(place, id);
             }
             Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
             Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
             Ask::Guest(request) => {
-                let stream = self.open(To::Client(place), &self.below_workdir(request));
+                let stream = self.open(To::Client(place), &self.below_workdir(request), pipes);
                 return self.remember(place, ClientStream::Guest(stream));
             }
             Ask::Info => Answer::Info(Box::new(self.snapshot())),
@@ -355,10 +378,11 @@ impl Supervisor {
             Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
             Ask::Extend { life_ms, idle_ms } => {
                 if let Some(life) = life_ms {
-                    self.expires = Instant::now().checked_add(Duration::from_millis(life));
+                    let ends = (life < u64::MAX).then(|| Instant::now().checked_add(Duration::from_millis(life)));
+                    self.expires = ends.flatten();
                 }
                 if let Some(idle) = idle_ms {
-                    self.info.idle = Some(Duration::from_millis(idle));
+                    self.info.idle = (idle < u64::MAX).then(|| Duration::from_millis(idle));
                 }
                 Answer::Done
             }
@@ -387,7 +411,7 @@ impl Supervisor {
         self.remember(place, ClientStream::Attached(follower));
     }
 
-    fn exec(&mut self, place: (u64, u32), ask: ExecAsk) -> Result<(), Refusal> {
+    fn exec(&mut self, place: (u64, u32), ask: ExecAsk, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
         let limits = &self.plan.limits;
         let asked = ask.timeout_ms.map(Duration::from_millis);
         if let (Some(asked), Some(ceiling)) = (asked, limits.timeout_ceiling)
@@ -413,11 +437,16 @@ impl Supervisor {
         }
         self.executions.count += 1;
         let id = self.executions.count;
+        // What is to be recorded is not left to what a client says: it comes through here, and the pipes stay empty.
+        if ask.background || ask.terminal.is_some() || self.records_output() {
+            pipes.clear();
+        }
         let request = Exec {
             env: self.environment(&ask.env),
             cwd: self.inside(ask.cwd.as_deref().unwrap_or_default()),
             terminal: ask.terminal,
             stdin: ask.stdin,
+            piped: !pipes.is_empty(),
             argv: ask.argv,
         };
         let output = limits.output;
@@ -425,10 +454,12 @@ impl Supervisor {
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
         execution.context = ask.context;
+        execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
         execution.kills_before = self.kills;
         self.record(&mut execution, &request, &ask.env, place.0)?;
-        execution.stream = self.open(To::Execution(id), &Request::Exec(request));
+        execution.stream = self.open(To::Execution(id), &Request::Exec(request), pipes);
+        self.make_room();
         if ask.background {
             execution.attached.push(place);
             self.follow(place, id, [0; 2]);
@@ -471,7 +502,7 @@ impl Supervisor {
     fn below_workdir(&self, request: Request) -> Request {
         let at = |path: Vec<u8>| self.inside(&path);
         match request {
-            Request::Read { path, offset, length } => Request::Read { path: at(path), offset, length },
+            Request::Read { path, offset, length, piped } => Request::Read { path: at(path), offset, length, piped },
             Request::Write(write) => Request::Write(ringfence_guest::message::Write { path: at(write.path), ..write }),
             Request::List { path, depth } => Request::List { path: at(path), depth },
             Request::Stat { path } => Request::Stat { path: at(path) },

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ringfence_guest::frame::{Channel, WINDOW};
 
 use super::super::info::{ExecutionInfo, ExecutionState};
-use super::super::protocol::Finished;
+use super::super::protocol::{Finished, TOLD};
 use crate::capture::Capture;
 use crate::records::Ticket;
 use crate::supervise::{GRACE, Reason};
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A command that the guest does not even start in this time is not going to be.
 const START: Duration = Duration::from_secs(30);
 /// What is kept of a foreground execution, whose output went to its client.
-const FOREGROUND_LOG: u64 = 64 * 1024;
+const FOREGROUND_LOG: u64 = 2 * TOLD as u64;
 /// Ended executions that are remembered, and bytes of their output.
 const REMEMBERED: usize = 64;
 const REMEMBERED_BYTES: u64 = 16 << 20;
@@ -46,6 +46,9 @@ pub struct Execution {
     pub attached: Vec<Place>,
     /// Stdout and stderr.
     pub log: [Capture; 2],
+    /// Its outputs are pipes of its client's, which says what comes of them for the log: whether it has said all of it.
+    /// `None` when they come through here.
+    pub told: Option<bool>,
     pub input: Input,
     /// What was read for nobody and not granted again yet.
     pub owed: [u32; 2],
@@ -57,6 +60,8 @@ pub struct Execution {
     /// Its record until it has ended, and the id of it.
     pub ticket: Option<Ticket>,
     pub record: Option<String>,
+    /// Why there is none, to be told.
+    pub trouble: Option<String>,
 }
 
 /// What is on its way to the standard input.
@@ -116,6 +121,7 @@ impl Execution {
             owner: None,
             attached: Vec::new(),
             log: [log.clone(), log],
+            told: None,
             input: Input { credit: WINDOW, ..Input::default() },
             owed: [0; 2],
             clock: Clock::Runs(None),
@@ -124,6 +130,7 @@ impl Execution {
             finished: None,
             ticket: None,
             record: None,
+            trouble: None,
         }
     }
 
@@ -231,7 +238,7 @@ impl Executions {
 
     /// Forgets the oldest that ended, but for those that somebody still reads.
     pub fn trim(&mut self) {
-        let ended = |e: &Execution| e.finished.is_some() && e.attached.is_empty();
+        let ended = |e: &Execution| e.finished.is_some() && e.attached.is_empty() && e.owner.is_none();
         let mut count = self.all.values().filter(|e| ended(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
         while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {

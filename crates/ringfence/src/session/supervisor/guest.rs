@@ -133,10 +133,11 @@ impl Supervisor {
         match reply {
             Reply::Started { .. } if !execution.begun => {
                 execution.begun = true;
-                let record = execution.record.clone();
+                let (record, trouble) = (execution.record.clone(), execution.trouble.take());
                 let listening = execution.owner.into_iter().chain(execution.attached.clone());
                 for place in listening.collect::<Vec<_>>() {
-                    self.answer(place, &Answer::Begun { id, record: record.clone() });
+                    let (record, trouble) = (record.clone(), trouble.clone());
+                    self.answer(place, &Answer::Begun { id, record, trouble });
                 }
             }
             Reply::Exited(exited) if execution.begun => {

@@ -102,6 +102,7 @@ pub enum SuperviseError {
 /// Makes the session that `request` describes, tells its creator on `answer`, and stays until it has ended. For the
 /// `ringfence` program, which `create` starts for this alone.
 pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(), SuperviseError> {
+    raise_open_files();
     let mut bytes = Vec::new();
     request.read_to_end(&mut bytes).map_err(SuperviseError::Request)?;
     drop(request);
@@ -121,6 +122,14 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
         let _ = std::io::Write::write_all(&mut std::fs::File::from(answer), &text);
     }
     made?.run()
+}
+
+/// As many as it may have: pipes of clients pass through it.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // What it has then does.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 const LISTENER: u64 = 0;
@@ -168,6 +177,8 @@ pub(super) struct Supervisor {
     expires: Option<Instant>,
     /// Since when the guest has taken nothing of what waits.
     waits_since: Option<(Instant, usize)>,
+    /// Commands that there is room for the guest's own processes of.
+    room: u64,
     /// Clients are not read, since the guest does not take what they sent.
     paused: bool,
     /// Kills for memory so far; looked up when an execution has ended.
@@ -247,6 +258,7 @@ impl Supervisor {
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
             waits_since: None,
+            room: engines::GUEST_PROCESSES,
             paused: false,
             kills: 0,
             look_at_kills: false,
@@ -361,6 +373,7 @@ impl Supervisor {
         if std::mem::take(&mut self.look_at_kills) {
             self.kills = self.kills_now();
         }
+        self.make_room();
         self.record_ends();
     }
 
@@ -442,6 +455,8 @@ impl Supervisor {
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
+        // Also of those whose clients had more to tell.
+        self.ended = self.executions.all.keys().copied().collect();
         self.record_ends();
     }
 

@@ -31,6 +31,8 @@ pub struct Records {
     recorder: Recorder,
     redactor: Redactor,
     wanted: Wanted,
+    /// That one could not be written was told.
+    said: bool,
 }
 
 impl Records {
@@ -39,7 +41,7 @@ impl Records {
         let mut redactor = Redactor::new(pairs(facts.env.iter()), secrets);
         redactor.add_all(pairs(plan.env.iter().map(|(name, value)| (name, value))), secrets);
         let recorder = Recorder::new(&wanted.dir, redactor.clone(), wanted.policy.max_size);
-        Records { recorder, redactor, wanted }
+        Records { recorder, redactor, wanted, said: false }
     }
 
     /// One that keeps the values of these `NAME=value` entries out, too.
@@ -68,13 +70,13 @@ fn pairs<'a>(
 impl Supervisor {
     /// Begins the record of an execution. That it cannot be written stops nothing, unless the policy says so.
     pub(super) fn record(
-        &self,
+        &mut self,
         execution: &mut Execution,
         exec: &Exec,
         env: &[Vec<u8>],
         client: u64,
     ) -> Result<(), Refusal> {
-        let Some(records) = &self.records else { return Ok(()) };
+        let Some(records) = &mut self.records else { return Ok(()) };
         let command: Vec<OsString> = exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
         let ticket = records.recorder_without(env).begin(&Begin {
             profile: Some(&self.info.profile),
@@ -88,6 +90,10 @@ impl Supervisor {
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
+            Some(trouble) if !records.said => {
+                records.said = true;
+                execution.trouble = Some(trouble.to_string());
+            }
             Some(_) => {}
             None => execution.record = Some(ticket.id().to_owned()),
         }
@@ -95,13 +101,20 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Whether what commands write is recorded.
+    pub(super) fn records_output(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
+    }
+
     /// Writes how executions ended.
     pub(super) fn record_ends(&mut self) {
+        let output = self.records_output();
         for id in std::mem::take(&mut self.ended) {
             let Some(execution) = self.executions.all.get_mut(&id) else { continue };
             let (Some(ticket), Some(finished)) = (execution.ticket.take(), &execution.finished) else { continue };
-            let output = self.records.as_ref().is_some_and(|records| records.wanted.policy.output);
             let seen = execution.log.each_ref().map(|log| match output {
+                // Its client went before it had said how much it was.
+                _ if execution.told == Some(false) => Seen::Nothing,
                 true => Seen::Output(log),
                 false => Seen::Bytes(log.total()),
             });

@@ -1,5 +1,7 @@
 //! Streams between clients and the guest: who they belong to, and what either side may still send.
 
+use std::os::fd::OwnedFd;
+
 use ringfence_guest::frame::{Channel, Kind, WINDOW};
 use ringfence_guest::message::{Input as GuestInput, Request};
 
@@ -8,6 +10,7 @@ use super::super::protocol::{Answer, Finished, Refusal};
 use super::Supervisor;
 use super::clients::ClientStream;
 use super::executions::{Execution, Place};
+use crate::engines::GUEST_PROCESSES;
 use crate::supervise::Reason;
 
 /// Nobody grants more than this ahead.
@@ -43,13 +46,24 @@ pub fn add(grant: u32, more: u32) -> Option<u32> {
 
 impl Supervisor {
     /// Opens a stream of the guest.
-    pub(super) fn open(&mut self, to: To, request: &Request) -> u32 {
+    pub(super) fn open(&mut self, to: To, request: &Request, pipes: Vec<OwnedFd>) -> u32 {
         let stream = self.next_stream;
         // Four thousand million of them: a session does not live that long.
         self.next_stream = self.next_stream.wrapping_add(1).max(1);
         self.streams.insert(stream, Stream::new(to, request));
-        self.guest.message(stream, Kind::Open, request);
+        self.guest.message_with(stream, Kind::Open, request, pipes);
         stream
+    }
+
+    /// The guest has a process of its own for each command, which must not count against the caller.
+    pub(super) fn make_room(&mut self) {
+        let commands = self.streams.values().filter(|open| matches!(open.to, To::Execution(_))).count() as u64;
+        let commands = commands.max(GUEST_PROCESSES);
+        if let (true, Some(running)) = (commands != self.room, &self.running) {
+            self.room = commands;
+            // Without it there is less room than there should be, and a command that finds none says so.
+            let _ = running.make_room(commands);
+        }
     }
 
     /// Forgets a stream that its client does not want any more.
@@ -127,6 +141,12 @@ impl Supervisor {
     pub(super) fn disown(&mut self, id: u64) {
         let Some(execution) = self.executions.all.get_mut(&id) else { return };
         execution.owner = None;
+        if execution.finished.is_some() {
+            // It had only to say what came of its pipes.
+            self.feed_all(id);
+            self.ended.push(id);
+            return;
+        }
         let stream = execution.stream;
         if execution.ask_to_end(Reason::Cancelled, std::time::Instant::now()) {
             self.ask_to_end(id);
@@ -177,7 +197,8 @@ impl Supervisor {
             }
             complete &= follower.position[index] == log.total();
         }
-        let finished = execution.finished.filter(|_| complete);
+        // Its client may have more to tell.
+        let finished = execution.finished.filter(|_| complete && execution.owner.is_none());
         let settled = complete && execution.context.is_some();
         self.dirty.push(place.0);
         if settled {
@@ -247,12 +268,18 @@ impl Supervisor {
         execution.finished = Some(finished);
         execution.input.queue.clear();
         self.streams.remove(&execution.stream);
-        if let Some(owner) = execution.owner.take() {
-            self.answer_last(owner, &Answer::Ended(finished));
+        self.used = std::time::Instant::now();
+        match execution.owner {
+            // It tells what came of its pipes, and closes the stream then.
+            Some(owner) if execution.told.is_some() => return self.answer(owner, &Answer::Ended(finished)),
+            Some(owner) => {
+                execution.owner = None;
+                self.answer_last(owner, &Answer::Ended(finished));
+            }
+            None => {}
         }
         self.feed_all(id);
         self.ended.push(id);
-        self.used = std::time::Instant::now();
     }
 
     /// The session has ended: so has everything in it.

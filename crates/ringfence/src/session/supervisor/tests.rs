@@ -8,7 +8,9 @@ use ringfence_guest::frame::{self, Channel, Decoder, Kind, MAX_REQUEST, WINDOW};
 use ringfence_guest::message::{Exited, Hello, Input, Reply, Request};
 use ringfence_policy::{Inputs, Layer, resolve};
 
+use super::super::pipes::Outbox;
 use super::super::place::Place;
+use super::super::protocol::{Ask, ExecAsk};
 use super::super::{Event, Exec, Session, SessionError, Sessions};
 use super::*;
 use crate::supervise::Reason;
@@ -205,8 +207,7 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
     let socket = stage.place.socket(&stage.id);
     let open = |stream: u32| {
         let mut bytes = Vec::new();
-        let ask = super::super::protocol::Ask::Info;
-        frame::put_message(&mut bytes, stream, Kind::Open, &ask).unwrap();
+        frame::put_message(&mut bytes, stream, Kind::Open, &Ask::Info).unwrap();
         bytes
     };
     let data = |stream: u32| {
@@ -234,6 +235,31 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).expect("the end of the connection");
     }
+    // Pipes that are promised and do not come, are too few, or are none.
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let pipe = || rustix::pipe::pipe().unwrap().1;
+    for fds in [vec![], vec![pipe()], vec![null(), null()], vec![pipe(), null()]] {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let ask = ExecAsk {
+            argv: vec![b"true".to_vec()],
+            env: Vec::new(),
+            cwd: None,
+            terminal: None,
+            stdin: false,
+            timeout_ms: None,
+            background: false,
+            context: None,
+            piped: true,
+        };
+        let mut out = Outbox::default();
+        out.message(1, Kind::Open, &Ask::Exec(ask), fds).unwrap();
+        out.flush(client.as_fd()).unwrap();
+        client.read_to_end(&mut Vec::new()).expect("the end of the connection");
+    }
+    // One that stalls in the middle of a frame is nobody's trouble.
+    let mut stalled = UnixStream::connect(&socket).unwrap();
+    stalled.write_all(&open(1)[..7]).unwrap();
     let session = stage.session().await;
     let mut execution = session.exec(Exec::new(["true"])).await.unwrap();
     assert_eq!(execution.next().await, Some(Event::Stdout(bytes::Bytes::from_static(b"hello"))));

@@ -1,22 +1,27 @@
 //! One socket of the supervisor: frames in, frames out, never waiting.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_guest::frame::{self, Decoder, Kind};
+use ringfence_guest::frame::{Decoder, Kind};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use super::super::pipes::{self, Outbox};
+
 /// Bytes that are read at once.
 const CHUNK: usize = 256 * 1024;
+/// Sets of descriptors that may wait for the frame that they belong to: each comes with its first bytes.
+const MOST_SETS: usize = 4;
 
 #[derive(Debug)]
 pub struct Wire {
     socket: OwnedFd,
     /// Taken out while its frames are handled.
     pub decoder: Decoder,
-    out: Vec<u8>,
-    /// Up to here `out` was written.
-    sent: usize,
+    out: Outbox,
+    /// Descriptors that came, a set for each frame that brings some.
+    sets: VecDeque<Vec<OwnedFd>>,
     /// Whether the poller waits for room.
     pub waits_for_room: bool,
 }
@@ -32,7 +37,8 @@ pub enum Read {
 impl Wire {
     pub fn new(socket: OwnedFd, most: usize) -> Result<Wire, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Wire { socket, decoder: Decoder::new(most), out: Vec::new(), sent: 0, waits_for_room: false })
+        let (decoder, out) = (Decoder::new(most), Outbox::default());
+        Ok(Wire { socket, decoder, out, sets: VecDeque::new(), waits_for_room: false })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -41,13 +47,31 @@ impl Wire {
 
     /// Bytes that wait to be written.
     pub fn pending(&self) -> usize {
-        self.out.len() - self.sent
+        self.out.pending()
     }
 
-    /// Reads what is there, once, for the decoder.
+    /// Reads what is there, once, for the decoder. Descriptors are not taken: the kernel closes what comes.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> Result<Read, Errno> {
         buffer.resize(CHUNK, 0);
-        match rustix::io::read(&self.socket, &mut buffer[..]) {
+        let read = rustix::io::read(&self.socket, &mut buffer[..]);
+        self.took(read, buffer)
+    }
+
+    /// The same with the descriptors that come.
+    pub fn read_with_descriptors(&mut self, buffer: &mut Vec<u8>) -> Result<Read, Errno> {
+        buffer.resize(CHUNK, 0);
+        let read = pipes::receive(self.socket.as_fd(), buffer).map(|(n, set)| {
+            self.sets.extend(set);
+            n
+        });
+        if self.sets.len() > MOST_SETS {
+            return Err(Errno::TOOMANYREFS);
+        }
+        self.took(read, buffer)
+    }
+
+    fn took(&mut self, read: Result<usize, Errno>, buffer: &[u8]) -> Result<Read, Errno> {
+        match read {
             Ok(0) => Ok(Read::End),
             Ok(n) => {
                 self.decoder.feed(&buffer[..n]);
@@ -59,33 +83,33 @@ impl Wire {
         }
     }
 
+    /// The pipes that came with a frame, when they are as many as they should be.
+    pub fn take_pipes(&mut self, wanted: usize) -> Option<Vec<OwnedFd>> {
+        if wanted == 0 {
+            return Some(Vec::new());
+        }
+        self.sets.pop_front().filter(|set| set.len() == wanted && set.iter().all(pipes::is_pipe))
+    }
+
     pub fn put(&mut self, stream: u32, kind: Kind, payload: &[u8]) {
-        frame::put(&mut self.out, stream, kind, payload);
+        self.out.put(stream, kind, payload);
     }
 
     pub fn message<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T) {
+        self.message_with(stream, kind, message, Vec::new());
+    }
+
+    /// A message, and pipes that go with it.
+    pub fn message_with<T: Serialize>(&mut self, stream: u32, kind: Kind, message: &T, pipes: Vec<OwnedFd>) {
         // What is said here is bounded by what was read; a message that is not fails the stream, whose end is told too.
-        let _ = frame::put_message(&mut self.out, stream, kind, message);
+        let _ = self.out.message(stream, kind, message, pipes);
     }
 
     /// Writes what the socket takes. An error: nobody is there any more.
     pub fn flush(&mut self) -> Result<(), Errno> {
-        while self.sent < self.out.len() {
-            match rustix::net::send(&self.socket, &self.out[self.sent..], rustix::net::SendFlags::NOSIGNAL) {
-                Ok(n) => self.sent += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(errno) => return Err(errno),
-            }
+        match self.out.flush(self.socket.as_fd()) {
+            Ok(()) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
         }
-        if self.sent == self.out.len() {
-            self.out.clear();
-            self.out.shrink_to(CHUNK);
-            self.sent = 0;
-        } else if self.sent > 4 * CHUNK {
-            self.out.drain(..self.sent);
-            self.sent = 0;
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,214 @@
+//! `ringfence session …`: its subcommands and their flags.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueHint};
+use ringfence::policy::limits::parse_duration;
+
+use super::{PolicyFlags, RUN_HELP};
+
+#[derive(Debug, Subcommand)]
+pub enum Session {
+    /// Make a session, and print its id
+    Create(Box<SessionCreate>),
+    /// Run a command in a session
+    #[command(after_help = RUN_HELP)]
+    Exec(SessionExec),
+    /// A terminal in a session
+    Shell(SessionShell),
+    /// List sessions
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say everything about a session, and how each guarantee is kept
+    Show {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what was written in a session, as far as it is kept
+    Logs(SessionLogs),
+    /// Give a session more time
+    Extend {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// What is left of its life from now on, such as 2h (`never`: no end)
+        #[arg(long, value_name = "TIME", value_parser = parse_span, required_unless_present = "idle")]
+        life: Option<Span>,
+        /// It ends when it was idle for so long (`never`: it does not)
+        #[arg(long, value_name = "TIME", value_parser = parse_span)]
+        idle: Option<Span>,
+    },
+    /// End a session with everything in it, or one execution
+    Stop {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        #[arg(value_name = "EXECUTION")]
+        execution: Option<String>,
+    },
+    /// End sessions if they live, and forget them; a home of its own stays
+    Rm {
+        #[arg(value_name = "SESSION", required = true)]
+        sessions: Vec<String>,
+        /// Remove the home too, with all that is in it
+        #[arg(long)]
+        home: bool,
+        /// Do not ask
+        #[arg(long, requires = "home")]
+        yes: bool,
+    },
+    /// Copy files and directories in (`SRC SESSION:DST`) or out (`SESSION:SRC DST`)
+    Cp {
+        #[arg(value_hint = ValueHint::AnyPath)]
+        from: OsString,
+        #[arg(value_hint = ValueHint::AnyPath)]
+        to: OsString,
+    },
+    /// Let local programs connect to a port in a session
+    Forward {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// The port inside; another one on this side with LOCAL:PORT, any free one with 0:PORT
+        #[arg(value_name = "[LOCAL:]PORT", value_parser = parse_ports)]
+        ports: (u16, u16),
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct SessionCreate {
+    /// A name for it, which no other live session has
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Take the live session of this name if there is one
+    #[arg(long, requires = "name")]
+    pub reuse: bool,
+
+    /// End it when it was idle for so long (`never`: do not)
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_span)]
+    pub idle: Span,
+
+    /// End it after so long (`never`: do not)
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
+    pub life: Span,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+}
+
+/// A time that may be without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Option<Duration>);
+
+#[derive(Debug, Default, PartialEq, Args)]
+pub struct SessionExec {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Time until the command is ended, such as 30s, up to the session's ceiling
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub timeout: Option<Duration>,
+
+    /// Start in this directory of the session
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+
+    /// Pass a variable of the environment, or set it (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+
+    /// Pass our standard input on; without, the command's is empty
+    #[arg(long)]
+    pub stdin: bool,
+
+    /// Capture the output, and print one JSON object in its place
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the id of the execution and leave it running
+    #[arg(long, conflicts_with = "stdin")]
+    pub background: bool,
+
+    /// The command and its arguments; flags of Ringfence end here
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+impl SessionExec {
+    /// Reads the plainest command lines without clap: see [`Run::read_plain`].
+    pub(super) fn read_plain(args: impl Iterator<Item = OsString>) -> Option<SessionExec> {
+        let mut args = args;
+        if args.next()? != "session" || args.next()? != "exec" {
+            return None;
+        }
+        let mut exec = SessionExec::default();
+        loop {
+            let arg = args.next()?;
+            match arg.to_str()? {
+                "--" => break,
+                "--json" if !exec.json => exec.json = true,
+                "--stdin" if !exec.stdin => exec.stdin = true,
+                text if text.starts_with('-') || text.is_empty() || !exec.session.is_empty() => return None,
+                text => exec.session = text.to_owned(),
+            }
+        }
+        exec.command = args.collect();
+        (!exec.session.is_empty() && !exec.command.is_empty()).then_some(exec)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct SessionShell {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Start in this directory of the session
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+
+    /// A program instead of a shell
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionLogs {
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+
+    /// Of this execution alone, and nothing but what it wrote
+    #[arg(value_name = "EXECUTION")]
+    pub execution: Option<String>,
+
+    /// Go on until it has ended
+    #[arg(short, long, requires = "execution")]
+    pub follow: bool,
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn parse_span(text: &str) -> Result<Span, String> {
+    if text == "never" { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
+}
+
+/// The local port and the one inside.
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("`{text}` is not a port"));
+    let (local, inside) = match text.split_once(':') {
+        Some((local, inside)) => (port(local)?, port(inside)?),
+        None => (port(text)?, port(text)?),
+    };
+    if inside == 0 { Err("port 0 is nobody's".to_owned()) } else { Ok((local, inside)) }
+}
