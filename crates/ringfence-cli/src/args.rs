@@ -6,6 +6,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+mod skill;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 pub use history::{History, HistoryCommand, HistoryList, HistoryPrune};
 pub use policy::{BadFlag, PolicyFlags};
 pub use session::{Session, SessionCreate, SessionExec, SessionLogs, SessionShell, Span};
+
+pub use skill::{Skill, SkillAdd, SkillRun, SkillScan};
 
 use crate::clients::{Client, Scope};
 
@@ -67,6 +71,12 @@ pub enum Command {
     /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
     #[command(after_help = CODE_HELP)]
     Code(Code),
+    /// Skills: registered pieces of code, scanned, run in a sandbox and accounted for
+    #[command(subcommand)]
+    Skill(Skill),
+    /// Interpreters that keep variables between calls of `code --session … --context NAME`
+    #[command(subcommand)]
+    Context(Context),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
     Session(Session),
@@ -105,7 +115,10 @@ Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence coul
 impl Command {
     /// Whether its JSON object tells of a failure as well: it has more to say than others.
     pub fn says_its_failure(&self) -> bool {
-        matches!(self, Command::Run(_) | Command::Code(_) | Command::Session(Session::Exec(_)))
+        matches!(
+            self,
+            Command::Run(_) | Command::Code(_) | Command::Skill(Skill::Run(_)) | Command::Session(Session::Exec(_))
+        )
     }
 }
 
@@ -141,6 +154,14 @@ pub struct Code {
     /// Let Python import installed packages
     #[arg(long, help_heading = "Code")]
     pub packages: bool,
+
+    /// Run it in this session, under its policy
+    #[arg(long, value_name = "SESSION", help_heading = "Code")]
+    pub session: Option<String>,
+
+    /// Keep its variables under this name for the next call
+    #[arg(long, value_name = "NAME", requires = "session", help_heading = "Code")]
+    pub context: Option<String>,
 
     /// Print the whole result as one JSON object
     #[arg(long)]
@@ -237,6 +258,32 @@ impl Run {
         run.command = args.collect();
         Some(run)
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Context {
+    /// List the contexts of a session
+    List {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Interrupt the code that runs in a context; its variables stay
+    Interrupt {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Begin a context anew, without its variables
+    Restart {
+        #[arg(value_name = "SESSION")]
+        session: String,
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

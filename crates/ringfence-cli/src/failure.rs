@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use ringfence::EngineError;
-use ringfence::code::CodeError;
+use ringfence::code::{CodeError, ContextError};
 use ringfence::facts::FactsError;
 use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
@@ -12,6 +12,7 @@ use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::{PRIVATE, TreeError};
 use ringfence::records::StoreError;
 use ringfence::session::SessionError;
+use ringfence::skills::SkillError;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -51,6 +52,8 @@ pub enum Kind {
     Output,
     /// Records of the past cannot be used.
     Records,
+    /// A skill that is not there, or may not run.
+    Skill,
 }
 
 impl Kind {
@@ -264,8 +267,59 @@ impl From<CodeError> for Failure {
             CodeError::Engine(error) => error.into(),
             CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
                 .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
-            CodeError::NotStarted { .. } | CodeError::Channel(_) => Failure::new(Kind::Engine, error.to_string()),
+            CodeError::NotStarted { .. } | CodeError::Channel(_) | CodeError::Worker(_) => {
+                Failure::new(Kind::Engine, error.to_string())
+            }
             _ => Failure::new(Kind::Usage, error.to_string()),
+        }
+    }
+}
+
+impl From<ContextError> for Failure {
+    fn from(error: ContextError) -> Failure {
+        let message = error.to_string();
+        match error {
+            ContextError::Code(error) => error.into(),
+            ContextError::Session(error) => error.into(),
+            ContextError::NoContext(_) => {
+                Failure::new(Kind::Session, message).hint("`ringfence context list SESSION` shows all")
+            }
+            ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
+            ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),
+            ContextError::Lost(_) | ContextError::Mark(_) => Failure::new(Kind::Session, message),
+        }
+    }
+}
+
+impl From<SkillError> for Failure {
+    fn from(error: SkillError) -> Failure {
+        let message = error.to_string();
+        match error {
+            SkillError::Store(error) => error.into(),
+            SkillError::NoSkill(_) => Failure::new(Kind::Skill, message).hint("`ringfence skill list` shows all"),
+            SkillError::NoVersion { name, .. } => {
+                Failure::new(Kind::Skill, message).hint(format!("`ringfence skill show {name}` lists its versions"))
+            }
+            SkillError::Disabled { name, .. } => {
+                Failure::new(Kind::Skill, message).hint(format!("`ringfence skill enable {name}` lets it run again"))
+            }
+            SkillError::Verdict { name, verdict, .. } => Failure::new(Kind::Skill, message)
+                .hint(format!("`ringfence skill show {name}` says why; --verdict {verdict} runs it all the same")),
+            SkillError::VersionTaken { .. } => {
+                Failure::new(Kind::Skill, message).hint("name another version, or leave --version away")
+            }
+            SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
+            SkillError::Corrupt { .. } => Failure::new(Kind::Records, message)
+                .hint("somebody changed the database: remove the skill and add it again"),
+            SkillError::Inputs { .. } | SkillError::OtherLanguage(_) | SkillError::Language { .. } => {
+                Failure::new(Kind::Skill, message)
+            }
+            SkillError::Name(_)
+            | SkillError::Version(_)
+            | SkillError::TooLarge(_)
+            | SkillError::Nul
+            | SkillError::Host(_)
+            | SkillError::Schema(..) => Failure::new(Kind::Usage, message),
         }
     }
 }

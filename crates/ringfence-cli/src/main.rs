@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod archive;
 mod args;
 mod client_file;
 mod clients;
@@ -51,6 +52,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
         Command::Code(code) => commands::code::run(code),
+        Command::Skill(skill) => commands::skill::skill(skill),
+        Command::Context(context) => commands::context::context(&context),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
         Command::Image(command) => commands::image::image(&command),

@@ -6,9 +6,10 @@ use ringfence::engines::native::stacked;
 use ringfence::policy::Guarantee;
 use ringfence::policy::plan::Plan;
 use ringfence::policy::records::Records;
-use ringfence::records::{Begin, End, Journal, JournalError, Recorder, Redactor, Seen, Ticket};
+use ringfence::records::{Begin, End, Journal, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
 use ringfence::{Engine, EngineError, Outcome, Report};
 
+use crate::archive::Archive;
 use crate::failure::Failure;
 use crate::files::Places;
 use crate::output;
@@ -27,13 +28,14 @@ impl Entry {
     pub fn begin(
         situation: &Situation,
         command: &[OsString],
+        skill: Option<&SkillRun>,
         engine: Engine,
         plan: &Plan,
         report: &mut Report,
     ) -> Result<Entry, Failure> {
         // What is read later is about a record that could be written.
         report.recorded(None);
-        let begin = Begin { engine: Some(engine.name()), report: Some(report), ..begin(situation, command) };
+        let begin = Begin { engine: Some(engine.name()), report: Some(report), skill, ..begin(situation, command) };
         let ticket = recorder(situation).begin(&begin);
         let Some(trouble) = ticket.trouble() else { return Ok(Entry { ticket, said: false }) };
         report.recorded(Some(trouble));
@@ -91,8 +93,8 @@ pub fn prepare(situation: &Situation) {
 }
 
 /// Records a command that could not be started under its policy.
-pub fn failed(situation: &Situation, command: &[OsString], failure: Failure) -> Failure {
-    write_failed(&recorder(situation), &begin(situation, command), failure)
+pub fn failed(situation: &Situation, command: &[OsString], skill: Option<&SkillRun>, failure: Failure) -> Failure {
+    write_failed(&recorder(situation), &Begin { skill, ..begin(situation, command) }, failure)
 }
 
 /// Records a command for which there was no policy.
@@ -109,8 +111,33 @@ pub fn refused(command: &[OsString], failure: Failure) -> Failure {
         workdir: workdir.as_deref(),
         report: None,
         caller: None,
+        skill: None,
     };
     write_failed(&recorder, &begin, failure)
+}
+
+/// Begins the record of code that runs in a session.
+pub fn in_session(info: &ringfence::session::Info, command: &[OsString]) -> Result<(Ticket, Records), Failure> {
+    let facts = ringfence::facts::gather()?;
+    let archive = Archive::find()?;
+    let redactor = redactor(&facts.env, &archive.records);
+    let recorder = Recorder::new(archive.journal.dir(), redactor, archive.records.max_size);
+    let begin = Begin {
+        profile: Some(&info.profile),
+        engine: Some(&info.engine),
+        sandbox: Some(&info.id),
+        command,
+        workdir: Some(&info.workdir),
+        report: None,
+        caller: None,
+        skill: None,
+    };
+    Ok((recorder.begin(&begin), archive.records))
+}
+
+/// The end of such a record cannot be written.
+pub fn unrecorded(error: &JournalError) {
+    warn("the end of this run is not recorded", error);
 }
 
 fn write_failed(recorder: &Recorder, begin: &Begin<'_>, failure: Failure) -> Failure {
@@ -135,6 +162,7 @@ fn begin<'a>(situation: &'a Situation, command: &'a [OsString]) -> Begin<'a> {
         workdir: Some(&policy.workdir),
         report: None,
         caller: None,
+        skill: None,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::layer::{
     is_syscall_name, missing_in_file, unlimited,
 };
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network, User};
+use crate::policy::{Guard, MOST_WARM, Network, User, Verdict};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::{self, EngineChoice};
 use crate::rules::{Access, LayerKind};
@@ -84,6 +84,8 @@ const SETTINGS: &[&str] = &[
     "records",
     "commands",
     "kernel",
+    "skill_verdict",
+    "warm",
 ];
 
 const LIMITS: &[&str] =
@@ -269,6 +271,18 @@ impl Reader<'_> {
             }
             "records" => self.records(&mut settings.records, &full, value)?,
             "commands" => self.commands(settings, &full, value)?,
+            "warm" => {
+                let text = self.number_or_text(&full, value)?;
+                let number = text.parse::<u64>().ok().filter(|number| *number <= MOST_WARM);
+                let number = number.ok_or_else(|| self.wrong_type(&full, "a whole number from 0 to 256", value))?;
+                settings.warm = Some(self.at(number, value));
+            }
+            "skill_verdict" => {
+                let text = self.string(&full, value)?;
+                let verdict = Verdict::from_name(&text.value)
+                    .ok_or_else(|| self.unknown_value(&full, &text.value, value, Verdict::ALL.map(Verdict::name)))?;
+                settings.skill_verdict = Some(At::new(verdict, text.place));
+            }
             "kernel" => {
                 for (key, value) in self.table(&full, value)? {
                     if key.get_ref() != "allow_syscalls" {

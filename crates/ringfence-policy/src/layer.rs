@@ -8,7 +8,7 @@ use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network, User};
+use crate::policy::{Guard, Network, User, Verdict};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::EngineChoice;
 use crate::rules::{Access, Kind, LayerKind, Missing};
@@ -72,6 +72,8 @@ pub struct Settings {
     pub records: RecordSettings,
     pub commands: Vec<At<(String, CommandSetting)>>,
     pub allow_syscalls: Vec<At<String>>,
+    pub skill_verdict: Option<At<Verdict>>,
+    pub warm: Option<At<u64>>,
 }
 
 /// One path of `ro`, `rw` or `exclude`, as it was written.

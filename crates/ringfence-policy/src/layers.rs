@@ -24,7 +24,7 @@ use crate::git;
 use crate::layer::{At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration};
 use crate::look::Lookup;
-use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User};
+use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Verdict, WARM};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
 use crate::records::Records;
@@ -293,6 +293,8 @@ struct Stack {
     nesting: bool,
     strict: bool,
     trace_denials: bool,
+    skill_verdict: Verdict,
+    warm: u64,
     env: EnvPolicy,
     limits: Limits,
     records: Records,
@@ -328,6 +330,8 @@ impl Stack {
             nesting: false,
             strict: false,
             trace_denials: false,
+            skill_verdict: Verdict::default(),
+            warm: WARM,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
             records: Records::default(),
@@ -494,6 +498,8 @@ impl Stack {
             records,
             commands,
             allow_syscalls,
+            skill_verdict,
+            warm,
         } = settings;
         macro_rules! take {
             ($key:literal, $from:expr => $to:expr) => {
@@ -525,6 +531,8 @@ impl Stack {
         take!("nesting", nesting => self.nesting);
         take!("strict", strict => self.strict);
         take!("trace_denials", trace_denials => self.trace_denials);
+        take!("skill_verdict", skill_verdict => self.skill_verdict);
+        take!("warm", warm => self.warm);
         let LimitSettings {
             memory,
             cpus,
@@ -652,6 +660,8 @@ impl Stack {
             optional: self.optional,
             strict: self.strict,
             trace_denials: self.trace_denials,
+            skill_verdict: self.skill_verdict,
+            warm: self.warm,
         };
         Ok(Resolved {
             policy,

@@ -49,6 +49,48 @@ pub struct Policy {
     pub strict: bool,
     /// Watch for denied opens and report them by path.
     pub trace_denials: bool,
+    /// The worst verdict of the scan with which a skill may run.
+    pub skill_verdict: Verdict,
+    /// Interpreters that a pool holds ready; 0: none, and every one starts when it is needed.
+    pub warm: u64,
+}
+
+/// Interpreters that are held ready where nothing else is said.
+pub const WARM: u64 = 4;
+/// Nobody needs more.
+pub const MOST_WARM: u64 = 256;
+
+/// What a scan says of a piece of code, the best first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Clean,
+    /// A person should look at it.
+    #[default]
+    Review,
+    Dangerous,
+}
+
+impl Verdict {
+    pub const ALL: [Verdict; 3] = [Verdict::Clean, Verdict::Review, Verdict::Dangerous];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Clean => "clean",
+            Verdict::Review => "review",
+            Verdict::Dangerous => "dangerous",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Verdict> {
+        Self::ALL.into_iter().find(|verdict| verdict.name() == name)
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// What the root of the box is made of.

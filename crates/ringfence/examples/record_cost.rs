@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             workdir,
             report: Some(&report),
             caller: None,
+            skill: None,
         };
         recorder.begin(&begin).end(&End::failed("it did not start"))?;
         times.push(started.elapsed());

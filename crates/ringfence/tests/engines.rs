@@ -71,6 +71,8 @@ impl Project {
             optional: BTreeSet::from([Guarantee::KernelSecondWall]),
             strict: false,
             trace_denials: false,
+            skill_verdict: Default::default(),
+            warm: 0,
         };
         Self { dir, facts, policy }
     }

@@ -11,6 +11,11 @@ use std::time::Duration;
 use ringfence::records::{
     Begin, End, Filter, Journal, Place, Record, Recorder, Redactor, Status, Store, StoreError, journal,
 };
+use ringfence::skills::registry::Which;
+use ringfence::skills::{Registry, Source};
+
+/// The version of the tables.
+const LATEST: i64 = 3;
 
 /// A directory with a journal, and a database.
 struct Archive {
@@ -68,7 +73,16 @@ impl Archive {
 
 fn begin<'a>(command: &'a [OsString], profile: &'a str, sandbox: Option<&'a str>) -> Begin<'a> {
     let workdir = Some(Path::new("/work"));
-    Begin { profile: Some(profile), engine: Some("native"), sandbox, command, workdir, report: None, caller: None }
+    Begin {
+        profile: Some(profile),
+        engine: Some("native"),
+        sandbox,
+        command,
+        workdir,
+        report: None,
+        caller: None,
+        skill: None,
+    }
 }
 
 fn commands(records: &[Record]) -> Vec<String> {
@@ -263,7 +277,7 @@ fn migrations_go_both_ways() {
         let archive = archive();
         let mut store = Store::connect(&archive.place).unwrap();
         assert_eq!(store.version().unwrap(), 0);
-        store.migrate(1).unwrap();
+        store.migrate(LATEST).unwrap();
         for n in 0..20 {
             archive.ran(&["old", &format!("{n}")], "agent", Some("s"));
         }
@@ -271,31 +285,43 @@ fn migrations_go_both_ways() {
         let old = store.list(&Filter::default()).unwrap();
         assert_eq!(old.len(), 20);
 
-        store.migrate(2).unwrap();
-        assert_eq!(store.list(&Filter::default()).unwrap(), old);
-        archive.sql(
-            "INSERT INTO skill_code VALUES ('sha256:1', 'python', 'print(1)', 1);
-             INSERT INTO skills (name, version, hash, added) VALUES ('greet', '1', 'sha256:1', 1);
-             INSERT INTO skills (name, version, hash, source, added) VALUES ('other', '1', 'sha256:1', 'community', 1);
-             UPDATE executions SET skill = 'greet', skill_hash = 'sha256:1';",
-        );
-        archive.ran(&["new"], "skill", None);
-        store.refresh(&archive.journal()).unwrap();
-        let all = store.list(&Filter::default()).unwrap();
-        assert_eq!(all.len(), 21);
+        // To each version and back: what it did not add stays.
+        for version in (1..LATEST).rev() {
+            store.migrate(version).unwrap();
+            assert_eq!(store.version().unwrap(), version);
+            store.migrate(LATEST).unwrap();
+            assert_eq!(store.list(&Filter::default()).unwrap(), old, "{version}");
+        }
 
+        // What was there before skills had a source is from the cloud, and needs the sandbox.
+        store.migrate(2).unwrap();
+        let hash = ringfence::policy::layers::content_hash(b"print(1)");
+        archive.sql(&format!(
+            "INSERT INTO skill_code VALUES ('{hash}', 'python', 'print(1)', 1);
+             INSERT INTO skills (name, version, hash, added) VALUES ('greet', '1', '{hash}', 1);
+             INSERT INTO skills (name, version, hash, source, added) VALUES ('other', '1', '{hash}', 'community', 1);
+             UPDATE executions SET skill = 'greet', skill_hash = '{hash}';"
+        ));
+        store.migrate(LATEST).unwrap();
+        let ran = store.list(&Filter { skill: Some("greet".into()), ..Filter::default() }).unwrap();
+        assert_eq!(ran.len(), 20);
+        let mut registry = Registry::open(&archive.place).unwrap();
+        let greet = registry.find(&Which::parse("greet")).unwrap();
+        assert_eq!((greet.source, greet.sandbox_required, greet.hosts.len()), (Source::Cloud, true, 0));
+        assert!(greet.scan.is_none() && registry.rescan(&Which::parse("greet")).unwrap().scan.is_some());
+        assert_eq!(registry.list().unwrap().len(), 2);
+        drop(registry);
+
+        // Without the tables of skills, executions are as they were, but for which skill they ran.
         store.migrate(1).unwrap();
-        assert_eq!((store.version().unwrap(), store.list(&Filter::default()).unwrap()), (1, all.clone()));
-        store.migrate(2).unwrap();
-        assert_eq!(store.list(&Filter::default()).unwrap(), all);
-        drop(store);
-        assert_eq!(archive.store().list(&Filter::default()).unwrap(), all);
+        store.migrate(LATEST).unwrap();
+        assert_eq!(store.list(&Filter::default()).unwrap(), old);
+        assert!(Registry::open(&archive.place).unwrap().list().unwrap().is_empty());
 
-        let mut store = archive.store();
         store.migrate(0).unwrap();
         assert_eq!(store.version().unwrap(), 0);
         assert!(matches!(store.migrate(99), Err(StoreError::NoVersion(99))));
-        store.migrate(2).unwrap();
+        store.migrate(LATEST).unwrap();
         assert!(store.list(&Filter::default()).unwrap().is_empty());
 
         archive.sql("INSERT INTO migrations VALUES (99, 'later', 1)");
@@ -309,16 +335,16 @@ fn migrations_go_both_ways() {
 fn a_failed_migration_changes_nothing() {
     on_both(|archive| {
         let archive = archive();
-        let mut store = Store::connect(&archive.place).unwrap();
-        store.migrate(1).unwrap();
+        let mut store = Store::open(&archive.place).unwrap();
         archive.ran(&["kept"], "agent", None);
         store.refresh(&archive.journal()).unwrap();
+        store.migrate(1).unwrap();
         // In the way of the second half of the step.
         archive.sql("CREATE TABLE skills (x BIGINT)");
         assert!(matches!(store.migrate(2), Err(StoreError::Migrate { version: 2, .. })));
         assert_eq!(store.version().unwrap(), 1);
         archive.sql("DROP TABLE skills");
-        store.migrate(2).unwrap();
+        store.migrate(LATEST).unwrap();
         assert_eq!(commands(&store.list(&Filter::default()).unwrap()), ["kept"]);
     });
 }

@@ -8,7 +8,7 @@ Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NA
   --quick          fewer samples, about a minute
   --json FILE      every figure as JSON
   --svg FILE       a chart
-  --only SECTIONS  some of cold,crowd,work,session,docker,idle,mcp (with commas)
+  --only SECTIONS  some of cold,crowd,work,session,docker,idle,mcp,code (with commas)
   --user NAME      as root: the account for the second pass (else ringfence-test, the caller of sudo, or nobody)
   --load N,M,S     N sessions, M of them executing at any time, for S seconds (500,50,600 is what is promised)
   --idle N         idle sandboxes at once (1000; with --quick 100)
@@ -25,11 +25,20 @@ pub enum Section {
     Docker,
     Idle,
     Mcp,
+    Code,
 }
 
 impl Section {
-    pub const ALL: [Section; 7] =
-        [Section::Cold, Section::Crowd, Section::Work, Section::Session, Section::Docker, Section::Idle, Section::Mcp];
+    pub const ALL: [Section; 8] = [
+        Section::Cold,
+        Section::Crowd,
+        Section::Work,
+        Section::Session,
+        Section::Docker,
+        Section::Idle,
+        Section::Mcp,
+        Section::Code,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -40,6 +49,7 @@ impl Section {
             Section::Docker => "docker",
             Section::Idle => "idle",
             Section::Mcp => "mcp",
+            Section::Code => "code",
         }
     }
 }

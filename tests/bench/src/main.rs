@@ -3,6 +3,7 @@
 
 mod args;
 mod chart;
+mod code;
 mod docker;
 mod idle;
 mod library;
@@ -37,6 +38,7 @@ pub struct Results {
     pub docker: docker::Figures,
     pub idle: Vec<idle::Idle>,
     pub mcp: mcp::Mcp,
+    pub code: code::Figures,
     pub skips: Vec<Skip>,
     pub seconds: f64,
 }
@@ -93,6 +95,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         docker: docker::Figures::default(),
         idle: Vec::new(),
         mcp: mcp::Mcp::default(),
+        code: code::Figures::default(),
         skips: Vec::new(),
         seconds: 0.0,
     };
@@ -125,6 +128,11 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
     if args.wants(Section::Mcp) {
         let (mcp, skips) = mcp::measure(&scene, args.quick);
         results.mcp = mcp;
+        results.skips.extend(skips);
+    }
+    if args.wants(Section::Code) {
+        let (figures, skips) = code::measure(&scene, args.quick);
+        results.code = figures;
         results.skips.extend(skips);
     }
     results.seconds = begun.elapsed().as_secs_f64();

@@ -23,6 +23,7 @@ pub fn render(results: &Results) -> String {
     docker(&mut out, &results.docker);
     idle(&mut out, results);
     mcp(&mut out, results);
+    code(&mut out, results);
     skips(&mut out, results);
     let _ = writeln!(out, "\n{:.0} s in all.", results.seconds);
     out
@@ -218,6 +219,24 @@ fn mcp(out: &mut String, results: &Results) {
     let _ = write!(out, "\nMCP\n{table}");
     if let (Some(ping), Some(run)) = (&mcp.ping, &mcp.run_command) {
         let _ = writeln!(out, "  a command costs {:.2} ms more than a ping", run.median_ms - ping.median_ms);
+    }
+}
+
+fn code(out: &mut String, results: &Results) {
+    let code = &results.code;
+    let Some(bare) = code.rows.first() else { return };
+    let mut table = Table::new(["", "median ms", "× bare", "samples"]);
+    for row in &code.rows {
+        let ratio = format!("{:.2}", row.median_ms / bare.median_ms);
+        table.row([row.name.to_owned(), format!("{:.2}", row.median_ms), ratio, row.samples.to_string()]);
+    }
+    let _ = write!(out, "\nCode: a snippet of Python\n{table}");
+    if let (Some(rate), Some(left)) = (code.rate, code.left) {
+        let _ = writeln!(
+            out,
+            "  {rate:.0} in a second from a pool; after {} there are {} more descriptors and {} more processes",
+            code.executions, left.descriptors, left.processes
+        );
     }
 }
 

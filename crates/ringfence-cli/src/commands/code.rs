@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use ringfence::EngineError;
 use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Status};
 use ringfence::policy::suggest::Suggestion;
-use ringfence::records::Seen;
+use ringfence::records::{Seen, SkillRun};
 use ringfence_linux::sys;
 
 use crate::args;
-use crate::commands::failed_in_json;
+use crate::commands::{context, failed_in_json};
 use crate::failure::{Failure, Kind};
 use crate::output;
 use crate::record::{self, Entry};
@@ -27,14 +27,31 @@ const MAX_FILE: u64 = 64 << 20;
 const PROFILE: &str = "skill";
 
 pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
-    args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
+    if args.session.is_none() {
+        args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
+    }
     let code = read(&args).inspect_err(|failure| {
         if args.json {
             failed_in_json(failure);
         }
     })?;
-    match execute(&args, &code) {
-        Ok(result) => show(&args, result),
+    let done = match &args.session {
+        Some(session) => context::run(&args, session, &code),
+        None => execute(&args, &code),
+    };
+    match done {
+        Ok(mut result) => {
+            let written = keep_files(&result, args.out_dir.as_deref());
+            if args.json {
+                // The result is told, whatever became of the files: they are in it.
+                result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
+                output::json(&result)?;
+                return written.map(|()| ExitCode::from(exit_code(result.status)));
+            }
+            written?;
+            show(&result)?;
+            Ok(ExitCode::from(exit_code(result.status)))
+        }
         Err(failure) => {
             if args.json {
                 let mut result = CodeResult::failed(&code, &failure.message);
@@ -50,10 +67,14 @@ fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
     let situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
+    recorded(code, &situation, &command, None, signals)
+}
+
+/// Becomes readable when somebody wants the program to end.
+pub fn signals() -> Result<impl AsFd, Failure> {
     let wanted: Vec<i32> =
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
-    let cancel = || sys::signal_fd(&wanted).map_err(|errno| Failure::from(EngineError::Stdio(errno)));
-    recorded(code, &situation, &command, cancel)
+    sys::signal_fd(&wanted).map_err(|errno| Failure::from(EngineError::Stdio(errno)))
 }
 
 /// Runs code and records it. `cancel` is asked when everything is prepared; what it gives cancels when it becomes readable.
@@ -61,14 +82,15 @@ pub fn recorded<C: AsFd>(
     code: &Code,
     situation: &Situation,
     command: &[OsString],
+    skill: Option<&SkillRun>,
     cancel: impl FnOnce() -> Result<C, Failure>,
 ) -> Result<CodeResult, Failure> {
     record::prepare(situation);
     let policy = &situation.resolved.policy;
     let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine);
-    let prepared = prepared.map_err(|error| record::failed(situation, command, error.into()))?;
+    let prepared = prepared.map_err(|error| record::failed(situation, command, skill, error.into()))?;
     let mut report = prepared.report.clone();
-    let entry = Entry::begin(situation, command, prepared.engine, &prepared.plan, &mut report)?;
+    let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
     let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
     match ran {
         Ok(mut ran) => {
@@ -88,48 +110,67 @@ pub fn recorded<C: AsFd>(
 
 /// What the command line asks for.
 fn read(args: &args::Code) -> Result<Code, Failure> {
-    let names = || LANGUAGES.iter().map(|language| language.name);
-    let language = Language::named(&args.language).ok_or_else(|| {
-        let suggestion = Suggestion::among(&args.language, names()).to_string();
-        let known: Vec<&str> = names().collect();
-        Failure::new(Kind::Usage, format!("no language `{}`{suggestion}", args.language))
-            .hint(format!("there are {}", known.join(", ")))
-    })?;
-    let is_stdin = args.source == Path::new("-");
-    if is_stdin && std::io::stdin().is_terminal() {
-        output::say("ringfence: type or paste the code, then end it with Ctrl-D");
-    }
-    let bytes = if is_stdin { read_all(std::io::stdin(), &args.source)? } else { read_file(&args.source)? };
-    let source = String::from_utf8(bytes)
-        .map_err(|_| Failure::new(Kind::Usage, format!("`{}` is not UTF-8 text", args.source.display())))?;
-    let mut code = Code::new(language, source);
-    if !is_stdin {
+    let language = language(&args.language)?;
+    let mut code = Code::new(language, read_source(&args.source)?);
+    if args.source != Path::new("-") {
         // A name that messages can have in them; another does as well.
         let name = args.source.file_name().and_then(|name| name.to_str());
         code.name =
             name.filter(|name| !name.starts_with(['-', '~']) && !name.contains(char::is_control)).map(str::to_owned);
     }
-    let inputs = match (&args.input, &args.input_file) {
-        (Some(text), _) => Some((text.clone(), "--input".to_owned())),
-        (None, Some(path)) => {
-            let text = String::from_utf8_lossy(&read_file(path)?).into_owned();
-            Some((text, format!("`{}`", path.display())))
-        }
-        (None, None) => None,
-    };
-    if let Some((text, place)) = inputs {
-        code.inputs = serde_json::from_str(&text)
-            .map_err(|error| Failure::new(Kind::Usage, format!("{place} is not JSON: {error}")))?;
+    if let Some(inputs) = inputs(args.input.as_deref(), args.input_file.as_deref())? {
+        code.inputs = inputs;
     }
-    for path in &args.file {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            return Err(Failure::new(Kind::Usage, format!("`{}` has no name that could be used", path.display())));
-        };
-        code.files.push(File { path: name.to_owned(), data: read_file(path)? });
-    }
+    code.files = files(&args.file)?;
     code.out.clone_from(&args.out);
     code.packages = args.packages;
     Ok(code)
+}
+
+/// A language by any of its names.
+pub fn language(name: &str) -> Result<&'static Language, Failure> {
+    let names = || LANGUAGES.iter().map(|language| language.name);
+    Language::named(name).ok_or_else(|| {
+        let suggestion = Suggestion::among(name, names()).to_string();
+        let known: Vec<&str> = names().collect();
+        Failure::new(Kind::Usage, format!("no language `{name}`{suggestion}"))
+            .hint(format!("there are {}", known.join(", ")))
+    })
+}
+
+/// The text of a file, or of stdin (`-`).
+pub fn read_source(path: &Path) -> Result<String, Failure> {
+    let is_stdin = path == Path::new("-");
+    if is_stdin && std::io::stdin().is_terminal() {
+        output::say("ringfence: type or paste the code, then end it with Ctrl-D");
+    }
+    let bytes = if is_stdin { read_all(std::io::stdin(), path)? } else { read_file(path)? };
+    String::from_utf8(bytes).map_err(|_| Failure::new(Kind::Usage, format!("`{}` is not UTF-8 text", path.display())))
+}
+
+/// Inputs as the command line or a file says them.
+pub fn inputs(text: Option<&str>, file: Option<&Path>) -> Result<Option<serde_json::Value>, Failure> {
+    let (text, place) = match (text, file) {
+        (Some(text), _) => (text.to_owned(), "--input".to_owned()),
+        (None, Some(path)) => {
+            (String::from_utf8_lossy(&read_file(path)?).into_owned(), format!("`{}`", path.display()))
+        }
+        (None, None) => return Ok(None),
+    };
+    let inputs = serde_json::from_str(&text);
+    inputs.map(Some).map_err(|error| Failure::new(Kind::Usage, format!("{place} is not JSON: {error}")))
+}
+
+/// Files that go in, by their names alone.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            return Err(Failure::new(Kind::Usage, format!("`{}` has no name that could be used", path.display())));
+        };
+        files.push(File { path: name.to_owned(), data: read_file(path)? });
+    }
+    Ok(files)
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -149,23 +190,16 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Writes the files that came out.
-fn write_files(args: &args::Code, files: &[File]) -> Result<(), Failure> {
-    if let (Some(directory), false) = (&args.out_dir, files.is_empty()) {
+/// Puts the files that came out where they were asked for.
+pub fn keep_files(result: &CodeResult, directory: Option<&Path>) -> Result<(), Failure> {
+    if let (Some(directory), false) = (directory, result.files.is_empty()) {
         std::fs::create_dir_all(directory).map_err(|error| Failure::output(&error))?;
     }
-    files.iter().try_for_each(|file| write(args.out_dir.as_deref().unwrap_or(Path::new(".")), file))
+    result.files.iter().try_for_each(|file| write(directory.unwrap_or(Path::new(".")), file))
 }
 
-fn show(args: &args::Code, mut result: CodeResult) -> Result<ExitCode, Failure> {
-    let written = write_files(args, &result.files);
-    if args.json {
-        // The result is told, whatever became of the files: they are in it.
-        result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
-        output::json(&result)?;
-        return written.map(|()| ExitCode::from(exit_code(result.status)));
-    }
-    written?;
+/// A result for people.
+pub fn show(result: &CodeResult) -> Result<(), Failure> {
     let mut text = result.stdout.clone();
     if let Some(value) = &result.value {
         text.push_str(&format!("{value}\n"));
@@ -193,10 +227,10 @@ fn show(args: &args::Code, mut result: CodeResult) -> Result<ExitCode, Failure> 
     if let Some(note) = note {
         output::say(&format!("ringfence: {note}"));
     }
-    Ok(ExitCode::from(exit_code(result.status)))
+    Ok(())
 }
 
-fn exit_code(status: Status) -> u8 {
+pub fn exit_code(status: Status) -> u8 {
     match status {
         Status::Ok => 0,
         Status::Error | Status::Denied => 1,

@@ -3,15 +3,12 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ringfence::policy::config;
 use ringfence::policy::limits::{format_duration, format_size, parse_duration, parse_size};
-use ringfence::policy::records::Records;
-use ringfence::policy::rules::LayerKind;
-use ringfence::records::{Filter, Journal, Place, Record, Status, Store, Stream};
+use ringfence::records::{Filter, Record, Status, Store, Stream};
 
+use crate::archive::Archive;
 use crate::args::{History, HistoryCommand, HistoryList, HistoryPrune};
 use crate::failure::{Failure, Kind};
-use crate::files::{self, Links, Places};
 use crate::output::{self, one_line, printable};
 
 pub fn history(args: &History) -> Result<ExitCode, Failure> {
@@ -24,49 +21,6 @@ pub fn history(args: &History) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Where the user's records are.
-struct Archive {
-    journal: Journal,
-    place: Place,
-    records: Records,
-}
-
-impl Archive {
-    fn find() -> Result<Archive, Failure> {
-        let facts = ringfence::facts::gather()?;
-        let places = Places::new(&facts);
-        let global = places.global_file();
-        let text = files::read(&global, Links::Follow)?;
-        let layer =
-            text.map(|text| config::parse(&text, &global.display().to_string(), LayerKind::Global)).transpose()?;
-        let records = Records::of(layer.as_ref());
-        let journal = Journal::new(&places.records());
-        let file = || Place::File(journal.dir().join("records.db"));
-        let place = records.database.clone().map_or_else(file, Place::Url);
-        Ok(Archive { journal, place, records })
-    }
-
-    /// Opens the records and brings them up to date. What cannot be brought in now stays in the journal.
-    fn open(&self) -> Result<Store, Failure> {
-        self.journal.make().map_err(ringfence::records::StoreError::from)?;
-        let mut store = Store::open(&self.place)?;
-        match store.refresh(&self.journal) {
-            Ok(folded) => {
-                if folded.broken > 0 {
-                    output::say(&format!("warning: {} lines of the journal could not be understood", folded.broken));
-                }
-                if folded.lines > 0 {
-                    store.prune(self.records.keep, self.records.max_size)?;
-                }
-            }
-            Err(error) => {
-                output::say(&format!("warning: the latest runs are not shown: {}", Failure::from(error).message))
-            }
-        }
-        Ok(store)
-    }
-}
-
 fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
     let usage = |flag: &str, message: String| Failure::new(Kind::Usage, format!("--{flag}: {message}"));
     let filter = Filter {
@@ -76,14 +30,21 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         profile: args.profile.clone(),
         command: args.command.clone(),
         sandbox: args.session.as_deref().map(super::session::id_of).transpose()?,
+        skill: None,
     };
     let records = archive.open()?.list(&filter)?;
     if args.json {
         output::json(&serde_json::json!({ "records": records }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    output::data(&rows(&records))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each.
+pub fn rows(records: &[Record]) -> String {
     let mut text = String::new();
-    for record in &records {
+    for record in records {
         let (began, profile) = (time(record.began), record.profile.as_deref().unwrap_or("-"));
         let command = shortened(&printable(&line(&record.command)), 100);
         let row = format!(
@@ -96,8 +57,7 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         text.push_str(row.trim_end());
         text.push('\n');
     }
-    output::data(&text)?;
-    Ok(ExitCode::SUCCESS)
+    text
 }
 
 fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
@@ -123,6 +83,7 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
     add("profile", record.profile.clone());
     add("engine", record.engine.clone());
     add("sandbox", record.sandbox.clone());
+    add("skill", record.skill.as_ref().map(|skill| format!("{} ({})", skill.name, skill.hash)));
     add(
         "caller",
         record.caller.as_ref().map(|caller| {
@@ -206,7 +167,7 @@ fn since(text: &str) -> Result<i64, String> {
     humantime::parse_rfc3339_weak(&whole).map(millis).map_err(bad)
 }
 
-fn time(millis: i64) -> String {
+pub fn time(millis: i64) -> String {
     humantime::format_rfc3339_seconds(ringfence::records::time(millis)).to_string()
 }
 

@@ -125,7 +125,7 @@ fn run_code(
     if timeout.is_some() {
         situation.resolved.policy.limits.timeout = timeout;
     }
-    commands::code::recorded(code, &situation, &command, || Ok(cancel))
+    commands::code::recorded(code, &situation, &command, None, || Ok(cancel))
 }
 
 /// Somebody wants the server to end.

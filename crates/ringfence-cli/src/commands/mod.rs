@@ -3,6 +3,7 @@
 pub mod check;
 pub mod code;
 pub mod config;
+pub mod context;
 pub mod doctor;
 pub mod explain;
 pub mod generate;
@@ -12,6 +13,7 @@ pub mod install;
 pub mod mcp;
 pub mod run;
 pub mod session;
+pub mod skill;
 pub mod trust;
 
 use std::ffi::OsString;

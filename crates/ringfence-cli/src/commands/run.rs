@@ -52,7 +52,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     let (plan, engine, mut report) = match planned(&situation, &command) {
         Ok(planned) => planned,
         Err(failure) if args.dry_run => return Err(failure),
-        Err(failure) => return Err(record::failed(&situation, &command, failure)),
+        Err(failure) => return Err(record::failed(&situation, &command, None, failure)),
     };
     if args.dry_run {
         return dry_run(args, engine, &report, &plan, &situation);
@@ -66,7 +66,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         let outcome = super::session::once(args, &situation, command, &report)?;
         return Ok(close(&outcome, &plan, &situation, started));
     }
-    let entry = Entry::begin(&situation, &command, engine, &plan, &mut report)?;
+    let entry = Entry::begin(&situation, &command, None, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
     let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
     let executed = match executed {

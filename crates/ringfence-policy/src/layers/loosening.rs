@@ -59,6 +59,8 @@ impl Stack {
             records,
             commands,
             allow_syscalls,
+            skill_verdict,
+            warm,
         } = settings;
         let mut refuse = |place: &str, what: String| out.push(Loosening { place: place.to_owned(), what });
 
@@ -107,6 +109,16 @@ impl Stack {
             && self.strict
         {
             refuse(place, "turns `strict` off".into());
+        }
+        if let Some(At { value, place }) = skill_verdict
+            && *value > self.skill_verdict
+        {
+            refuse(place, format!("lets skills run that are `{value}`"));
+        }
+        if let Some(At { value, place }) = warm
+            && *value > self.warm
+        {
+            refuse(place, format!("holds {value} interpreters ready"));
         }
         for At { value, place } in optional {
             if !self.optional.contains(value) {

@@ -94,6 +94,8 @@ impl Resolved {
         for name in secrets {
             add(format!("records.secrets.{name}"), "true".into());
         }
+        add("warm".into(), policy.warm.to_string());
+        add("skill_verdict".into(), policy.skill_verdict.to_string());
         for (name, rule) in &policy.commands {
             let text = match rule {
                 CommandRule::Block => "false".into(),

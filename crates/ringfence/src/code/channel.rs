@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
@@ -10,18 +11,25 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use super::frames::{Decoder, Received};
+use super::result::result;
+use super::{Code, CodeError, Ran};
 use crate::capture::Capture;
-use crate::engines::Running;
-use crate::supervise::Companion;
+use crate::engines::{Engine, Running};
+use crate::supervise::{Companion, Ended, Outcome};
 
-pub(super) struct Channel<'a> {
-    cancel: Option<BorrowedFd<'a>>,
+#[derive(Debug)]
+pub(super) struct Channel {
+    cancel: Option<OwnedFd>,
     cancelled: Option<Instant>,
     streams: [Option<OwnedFd>; 2],
     captures: [Capture; 2],
     socket: Option<OwnedFd>,
     request: Vec<u8>,
     written: usize,
+    /// Whether there is no request after this one.
+    last: bool,
+    hurry: Option<Hurry>,
+    told: bool,
     decoder: Decoder,
     buffer: Vec<u8>,
     asked: RefCell<Vec<Source>>,
@@ -34,6 +42,15 @@ enum Source {
     Socket,
 }
 
+/// Somebody who waits for the result, and not for the end of the box.
+#[derive(Debug)]
+pub(super) struct Hurry {
+    pub code: Code,
+    pub engine: Engine,
+    pub started: Instant,
+    pub tell: SyncSender<Result<Ran, CodeError>>,
+}
+
 /// What is left when the box is gone.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -42,9 +59,10 @@ pub(super) struct Parts {
     pub received: Received,
 }
 
-impl<'a> Channel<'a> {
+impl Channel {
     /// A channel, and the standard descriptors for the box.
-    pub fn open(request: Vec<u8>, limit: u64, cancel: Option<BorrowedFd<'a>>) -> Result<(Self, [OwnedFd; 3]), Errno> {
+    pub fn open(request: Vec<u8>, limit: u64, cancel: Option<BorrowedFd<'_>>) -> Result<(Self, [OwnedFd; 3]), Errno> {
+        let cancel = cancel.map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 3)).transpose()?;
         let (out, out_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (err, err_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (ours, theirs) =
@@ -61,6 +79,9 @@ impl<'a> Channel<'a> {
             socket: Some(ours),
             request,
             written: 0,
+            last: true,
+            hurry: None,
+            told: false,
             decoder: Decoder::default(),
             buffer: vec![0; 1 << 16],
             asked: RefCell::default(),
@@ -71,6 +92,68 @@ impl<'a> Channel<'a> {
     pub fn into_parts(self) -> Parts {
         let [stdout, stderr] = self.captures;
         Parts { stdout, stderr, received: self.decoder.into_received() }
+    }
+
+    /// More requests come after the first.
+    pub fn keep_open(&mut self) {
+        self.last = false;
+    }
+
+    /// The last request, for an interpreter that waits for it.
+    pub fn begin(&mut self, request: Vec<u8>, cancel: Option<OwnedFd>, hurry: Option<Hurry>) {
+        (self.request, self.written, self.last) = (request, 0, true);
+        (self.cancel, self.hurry) = (cancel, hurry);
+    }
+
+    pub fn is_warm(&self) -> bool {
+        self.decoder.received().warm
+    }
+
+    pub fn has_started(&self) -> bool {
+        self.decoder.received().started
+    }
+
+    pub fn has_told(&self) -> bool {
+        self.told
+    }
+
+    /// Whether the runner has closed its end.
+    pub fn is_closed(&self) -> bool {
+        self.socket.is_none()
+    }
+
+    /// Ends the box, whatever it does.
+    pub fn give_up(&mut self) {
+        self.cancelled.get_or_insert_with(Instant::now);
+    }
+
+    /// Tells whoever is in a hurry as soon as the result is there. What was written before it is in the pipes by then.
+    fn tell(&mut self, running: &Running) -> Result<(), Errno> {
+        if !self.decoder.has_result() || self.cancelled.is_some() {
+            return Ok(());
+        }
+        let Some(hurry) = self.hurry.take() else { return Ok(()) };
+        for source in [Source::Stream(0), Source::Stream(1)] {
+            while self.read(source)? {}
+        }
+        let usage = running.usage();
+        let outcome = Outcome {
+            ended: Ended::Exited(0),
+            reason: None,
+            duration: hurry.started.elapsed(),
+            cpu: usage.cpu.unwrap_or_default(),
+            peak_memory: usage.peak_memory.unwrap_or_default(),
+            denied: Vec::new(),
+        };
+        let [stdout, stderr] = self.captures.clone();
+        let captures = [stdout.clone(), stderr.clone()];
+        let received = std::mem::take(&mut self.decoder).into_received();
+        let made = result(&hurry.code, hurry.engine, &outcome, Parts { stdout, stderr, received });
+        // Whoever asked may be gone.
+        let _ = hurry.tell.send(made.map(|result| Ran { result, outcome, captures }));
+        self.told = true;
+        self.give_up();
+        Ok(())
     }
 
     /// Sends what the socket takes of the request; after its end there is none to come.
@@ -86,6 +169,9 @@ impl<'a> Channel<'a> {
         if self.written == self.request.len() {
             self.request = Vec::new();
             self.written = 0;
+            if !self.last {
+                return Ok(());
+            }
             match rustix::net::shutdown(socket, Shutdown::Write) {
                 Ok(()) | Err(Errno::NOTCONN) => {}
                 Err(error) => return Err(error),
@@ -118,13 +204,13 @@ impl<'a> Channel<'a> {
     }
 }
 
-impl Companion for Channel<'_> {
+impl Companion for Channel {
     fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut wanted = Vec::with_capacity(4);
         let mut asked = self.asked.borrow_mut();
         asked.clear();
-        if let (Some(cancel), None) = (self.cancel, self.cancelled) {
-            wanted.push((cancel, PollFlags::IN));
+        if let (Some(cancel), None) = (&self.cancel, self.cancelled) {
+            wanted.push((cancel.as_fd(), PollFlags::IN));
             asked.push(Source::Cancel);
         }
         for (index, stream) in self.streams.iter().enumerate() {
@@ -141,7 +227,7 @@ impl Companion for Channel<'_> {
         wanted
     }
 
-    fn ready(&mut self, index: usize, flags: PollFlags, _: &Running) -> Result<(), Errno> {
+    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno> {
         let source = self.asked.borrow()[index];
         match source {
             Source::Cancel => self.cancelled = Some(Instant::now()),
@@ -151,6 +237,7 @@ impl Companion for Channel<'_> {
                 }
                 if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
                     self.read(source)?;
+                    self.tell(running)?;
                 }
             }
             Source::Stream(_) => {

@@ -2,9 +2,11 @@
 //!
 //! | kind | what it carries |
 //! |---|---|
+//! | `w` | the interpreter is ready for code |
 //! | `s` | the code starts now |
 //! | `d` | a rich result: a JSON object of media types |
 //! | `f` | a file: the length of its path, its path, its bytes |
+//! | `o`, `e` | what a context wrote to stdout or stderr: how much was dropped, then the rest |
 //! | `r` | the result: a JSON object |
 //! | `b` | the result of bash: status, line and interruption, then `=` and the value |
 
@@ -23,9 +25,13 @@ const MAX_HEAD: usize = 24;
 pub struct Received {
     /// The runner had started and was about to run the code.
     pub started: bool,
+    /// The interpreter was ready before there was code.
+    pub warm: bool,
     pub result: Option<Result>,
     pub rich: Vec<Rich>,
     pub files: Vec<File>,
+    /// Of a context: what was written to stdout and stderr, and how much of it was dropped.
+    pub written: [Option<(u64, Vec<u8>)>; 2],
     /// Something was too much or not to be understood, and was left away.
     pub cut: bool,
 }
@@ -86,6 +92,15 @@ impl Decoder {
         }
     }
 
+    pub(super) fn received(&self) -> &Received {
+        &self.received
+    }
+
+    /// Whether the last frame is there.
+    pub(super) fn has_result(&self) -> bool {
+        self.received.result.is_some() || self.broken
+    }
+
     /// What came until now; a frame that is not whole is lost.
     pub fn into_received(mut self) -> Received {
         self.received.cut |= self.body.is_some() || !self.head.is_empty();
@@ -112,14 +127,14 @@ impl Decoder {
         });
         let Some((kind, length)) = parsed else { return self.give_up() };
         let room = match kind {
-            b's' => 0,
-            b'r' | b'b' => MAX_MESSAGE,
+            b's' | b'w' => 0,
+            b'r' | b'b' | b'o' | b'e' => MAX_MESSAGE,
             b'd' if self.received.rich.len() < MAX_RICH => MAX_MESSAGE.min(MAX_RICH_BYTES - self.rich_bytes),
             b'f' if self.received.files.len() < MAX_FILES => (MAX_FILE_BYTES - self.file_bytes).saturating_add(300),
             b'd' | b'f' => 0,
             _ => return self.give_up(),
         };
-        let keep = length <= room && (kind == b's' || room > 0);
+        let keep = length <= room && (matches!(kind, b's' | b'w') || room > 0);
         self.received.cut |= !keep;
         // Memory is taken as bytes come, not as they are announced.
         self.body = Some(Body { kind, missing: length, data: keep.then(Vec::new) });
@@ -135,6 +150,10 @@ impl Decoder {
                 self.received.started = true;
                 true
             }
+            b'w' => {
+                self.received.warm = true;
+                true
+            }
             // The first one counts.
             b'r' | b'b' if self.received.result.is_some() => true,
             b'r' => {
@@ -144,6 +163,12 @@ impl Decoder {
             b'b' => {
                 self.received.result = shell(&data);
                 self.received.result.is_some()
+            }
+            b'o' | b'e' => {
+                let written = written(&data);
+                let understood = written.is_some();
+                self.received.written[usize::from(kind == b'e')] = written;
+                understood
             }
             b'd' => {
                 self.rich_bytes += data.len();
@@ -165,6 +190,12 @@ impl Decoder {
         };
         self.received.cut |= !understood;
     }
+}
+
+fn written(data: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let end = data.iter().take(20).position(|byte| *byte == b'\n')?;
+    let dropped = std::str::from_utf8(&data[..end]).ok()?.parse().ok()?;
+    Some((dropped, data[end + 1..].to_vec()))
 }
 
 fn file(data: Vec<u8>) -> Option<File> {
@@ -249,7 +280,7 @@ mod tests {
 
         #[test]
         fn frames_in_any_portions(
-            kinds in proptest::collection::vec((proptest::sample::select(b"sdfrbx".to_vec()), 0_usize..40), 0..20),
+            kinds in proptest::collection::vec((proptest::sample::select(b"swdfrboex".to_vec()), 0_usize..40), 0..20),
             size in 1_usize..50,
         ) {
             let bytes: Vec<u8> = kinds

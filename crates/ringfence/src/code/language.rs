@@ -3,6 +3,7 @@
 use ringfence_policy::limits::{Limits, MIB};
 
 use super::Code;
+use crate::skills::scan;
 
 /// A language that code can be in.
 #[derive(Debug, PartialEq)]
@@ -16,6 +17,8 @@ pub struct Language {
     /// What messages call the code.
     pub program: &'static str,
     pub(super) wire: Wire,
+    /// What the scanner reads it as.
+    pub(crate) scanned: scan::Language,
 }
 
 /// In which form a runner gets its request.
@@ -37,6 +40,7 @@ pub static LANGUAGES: [Language; 4] = [
         extension: "py",
         program: "main.py",
         wire: Wire::Marshal,
+        scanned: scan::Language::Python,
     },
     Language {
         name: "javascript",
@@ -45,6 +49,7 @@ pub static LANGUAGES: [Language; 4] = [
         extension: "js",
         program: "main.js",
         wire: Wire::Json,
+        scanned: scan::Language::JavaScript,
     },
     Language {
         name: "typescript",
@@ -53,6 +58,7 @@ pub static LANGUAGES: [Language; 4] = [
         extension: "ts",
         program: "main.ts",
         wire: Wire::Json,
+        scanned: scan::Language::TypeScript,
     },
     Language {
         name: "bash",
@@ -61,6 +67,7 @@ pub static LANGUAGES: [Language; 4] = [
         extension: "sh",
         program: "main.sh",
         wire: Wire::Lines,
+        scanned: scan::Language::Bash,
     },
 ];
 

@@ -6,8 +6,10 @@
 //! limit ended it is decided here, from outside.
 
 mod channel;
+mod context;
 mod frames;
 mod language;
+mod pool;
 mod request;
 mod result;
 
@@ -22,8 +24,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use self::channel::Channel;
+pub use self::context::{Context, ContextError, Contexts};
 pub use self::frames::{Decoder, Received};
 pub use self::language::{LANGUAGES, Language};
+pub use self::pool::{Pool, Warm};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use crate::capture::Capture;
 use crate::engines::{self, Engine, EngineError, StdioSpec};
@@ -91,6 +95,8 @@ pub enum CodeError {
     Engine(#[from] EngineError),
     #[error("cannot make a channel to the sandbox: {0}")]
     Channel(Errno),
+    #[error("cannot start a worker: {0}")]
+    Worker(std::io::Error),
     #[error("the {language} interpreter did not start: {reason}")]
     NotStarted { language: &'static str, reason: String },
 }
@@ -216,7 +222,7 @@ pub fn prepare<'a>(
     choice: EngineChoice,
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
-    let request = request::encode(code, false)?;
+    let request = request::encode(code, None)?;
     let policy = with_environment(policy);
     let plan = plan_for(code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value, json};
 
 use super::language::{PYTHON_MORE, Wire};
-use super::{Code, CodeError, MAX_INPUTS};
+use super::{Code, CodeError, MAX_INPUTS, Warm};
 
 /// Lists in lists.
 const MAX_DEPTH: usize = 500;
@@ -27,16 +27,39 @@ const SHELL_RESERVED: &[&str] = &[
     "result",
 ];
 
-/// The whole request as bytes. `keep`: the runner keeps its variables, and waits for the next one.
-pub(super) fn encode(code: &Code, keep: bool) -> Result<Vec<u8>, CodeError> {
+/// The whole request as bytes. With a mark, the runner puts it before what it sends, keeps its variables, and waits for the
+/// next one.
+pub(super) fn encode(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
     if inputs.len() > MAX_INPUTS {
         return Err(CodeError::InputsTooLarge(inputs.len()));
     }
     match code.language.wire {
-        Wire::Marshal => marshal(code, keep).map(framed),
-        Wire::Json => Ok(framed(json_request(code, keep))),
-        Wire::Lines => Ok(lines(code, &inputs, keep)),
+        Wire::Marshal => marshal(code, mark).map(framed),
+        Wire::Json => Ok(framed(json_request(code, mark))),
+        Wire::Lines => Ok(lines(code, &inputs, mark.is_some())),
+    }
+}
+
+/// Tells an interpreter to load modules and to say when it has.
+pub(super) fn warm(warm: &Warm) -> Vec<u8> {
+    match warm.language.wire {
+        Wire::Marshal => {
+            let mut out = vec![b'{'];
+            let text = |out: &mut Vec<u8>, text: &str| {
+                out.push(b'u');
+                length(out, text.len());
+                out.extend(text.as_bytes());
+            };
+            text(&mut out, "warm");
+            out.push(b'[');
+            length(&mut out, warm.preload.len());
+            warm.preload.iter().for_each(|module| text(&mut out, module));
+            out.push(b'0');
+            framed(out)
+        }
+        Wire::Json => framed(json!({ "warm": warm.preload }).to_string().into_bytes()),
+        Wire::Lines => Vec::new(),
     }
 }
 
@@ -46,7 +69,7 @@ fn framed(payload: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn json_request(code: &Code, keep: bool) -> Vec<u8> {
+fn json_request(code: &Code, mark: Option<&str>) -> Vec<u8> {
     let files: Vec<(&str, String)> = code.files.iter().map(|f| (f.path.as_str(), STANDARD.encode(&f.data))).collect();
     let request = json!({
         "language": code.language.name,
@@ -55,7 +78,8 @@ fn json_request(code: &Code, keep: bool) -> Vec<u8> {
         "inputs": code.inputs,
         "files": files,
         "out": code.out,
-        "keep": keep,
+        "keep": mark.is_some(),
+        "mark": mark.unwrap_or_default(),
         "last": last_expression(code),
     });
     request.to_string().into_bytes()
@@ -117,7 +141,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code, keep: bool) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = |out: &mut Vec<u8>, text: &str| {
         out.push(b'u');
@@ -125,14 +149,16 @@ fn marshal(code: &Code, keep: bool) -> Result<Vec<u8>, CodeError> {
         out.extend(text.as_bytes());
     };
     out.push(b'{');
-    for (name, value) in [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE)] {
+    let mark_text = mark.unwrap_or_default();
+    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE), ("mark", mark_text)];
+    for (name, value) in texts {
         text(&mut out, name);
         text(&mut out, value);
     }
     text(&mut out, "inputs");
     marshal_value(&mut out, &code.inputs, 0)?;
     text(&mut out, "keep");
-    out.push(if keep { b'T' } else { b'F' });
+    out.push(if mark.is_some() { b'T' } else { b'F' });
     text(&mut out, "files");
     out.push(b'[');
     length(&mut out, code.files.len());

@@ -126,8 +126,8 @@ impl CodeResult {
     }
 }
 
-fn blank(code: &Code, engine: Option<Engine>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
-    let Received { started, result, rich, files, cut } = parts.received;
+fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
+    let Received { started, warm: _, result, rich, files, written: _, cut } = parts.received;
     let (stdout_dropped, stderr_dropped) = (parts.stdout.dropped(), parts.stderr.dropped());
     let blank = CodeResult {
         status: Status::Ok,
@@ -142,7 +142,7 @@ fn blank(code: &Code, engine: Option<Engine>, parts: Parts) -> (CodeResult, Opti
         files,
         cut,
         usage: Usage::default(),
-        engine: engine.map(|engine| engine.name().to_owned()),
+        engine: engine.map(str::to_owned),
         language: code.language.name.to_owned(),
         id: crate::records::new_id(),
         error: None,
@@ -152,14 +152,11 @@ fn blank(code: &Code, engine: Option<Engine>, parts: Parts) -> (CodeResult, Opti
 
 /// What came of it: the limits and the end as seen from outside decide, then what the runner says.
 pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Parts) -> Result<CodeResult, CodeError> {
-    let (mut result, sent, started) = blank(code, Some(engine), parts);
+    let (mut result, sent, started) = blank(code, Some(engine.name()), parts);
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     result.usage =
         Usage { duration_ms: millis(outcome.duration), cpu_ms: millis(outcome.cpu), peak_memory: outcome.peak_memory };
-    // What the runner sends is not what was asked for until that was looked at.
-    let sent_files = result.files.len();
-    result.files.retain(|file| code.out.iter().any(|pattern| matches(pattern, &file.path)));
-    result.cut |= result.files.len() < sent_files;
+    keep_asked(&mut result, code);
     let limit = match outcome.reason {
         Some(Reason::Time | Reason::CpuTime) => Some(Status::Timeout),
         Some(Reason::Memory) => Some(Status::Memory),
@@ -184,6 +181,61 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
         result.status = limit;
     }
     Ok(result)
+}
+
+/// What the runner sends is not what was asked for until that was looked at.
+fn keep_asked(result: &mut CodeResult, code: &Code) {
+    let sent = result.files.len();
+    result.files.retain(|file| code.out.iter().any(|pattern| matches(pattern, &file.path)));
+    result.cut |= result.files.len() < sent;
+}
+
+/// What came of code in a context: an interpreter that ended, an interrupt and its reason as seen from outside decide, then
+/// what the runner says.
+pub(super) fn in_context(
+    code: &Code,
+    engine: &str,
+    mut received: Received,
+    ended: Option<&Outcome>,
+    stopped: Option<Status>,
+    duration: Duration,
+) -> CodeResult {
+    let written = std::mem::take(&mut received.written);
+    let empty = || Capture::new(0);
+    let (mut result, sent, _) = blank(code, Some(engine), Parts { stdout: empty(), stderr: empty(), received });
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let [stdout, stderr] = written.map(Option::unwrap_or_default);
+    (result.stdout_dropped, result.stdout) = (stdout.0, text(stdout.1));
+    (result.stderr_dropped, result.stderr) = (stderr.0, text(stderr.1));
+    result.usage.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    keep_asked(&mut result, code);
+    let mut interrupted = false;
+    match (sent, ended) {
+        (Some(frames::Result::Json(message)), _) => {
+            interrupted = message.get("status").and_then(Value::as_str) == Some("cancelled");
+            take_message(&mut result, &message);
+        }
+        (_, Some(outcome)) => {
+            take_end(&mut result, outcome.ended);
+            let exception = result.exception.get_or_insert_default();
+            exception.message =
+                format!("the interpreter has ended ({}): its variables are gone", self::ended(outcome.ended));
+            result.status = match outcome.reason {
+                Some(Reason::Time | Reason::CpuTime) => Status::Timeout,
+                Some(Reason::Memory) => Status::Memory,
+                Some(Reason::Cancelled) => Status::Cancelled,
+                _ => Status::Error,
+            };
+        }
+        _ => result.status = Status::Error,
+    }
+    // What ended by itself in the last moment has ended by itself.
+    match stopped {
+        Some(status) if interrupted || ended.is_some() => result.status = status,
+        None if interrupted => result.status = Status::Cancelled,
+        _ => {}
+    }
+    result
 }
 
 fn take_message(result: &mut CodeResult, message: &Value) {
@@ -230,7 +282,7 @@ fn take_end(result: &mut CodeResult, end: Ended) {
     result.status = if end == Ended::Signaled(libc::SIGSYS) { Status::Denied } else { Status::Error };
 }
 
-fn ended(end: Ended) -> String {
+pub(super) fn ended(end: Ended) -> String {
     match end {
         Ended::Exited(status) => format!("exit status {status}"),
         Ended::Signaled(signal) => format!("ended by {}", signal_name(signal)),

@@ -15,7 +15,7 @@ use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Caller, Owner, Status};
+use super::{Caller, Owner, SkillRun, Status};
 use crate::supervise::Reason;
 
 /// The file that is written to; sealed ones have a dot and an id after it.
@@ -69,6 +69,8 @@ pub struct Begun {
     pub caller: Caller,
     pub owner: Owner,
     pub report: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skill: Option<SkillRun>,
 }
 
 /// What is known when it has ended.

@@ -5,7 +5,7 @@
 //! whatever happens to either: what could not be recorded is said by the [`Ticket`], and by the report. Where records are is
 //! the caller's to say; nothing here looks for a home directory.
 
-mod database;
+pub(crate) mod database;
 mod fold;
 pub mod journal;
 mod migrations;
@@ -80,6 +80,16 @@ pub struct Begin<'a> {
     pub report: Option<&'a Report>,
     /// Who asked for it; `None`: the process that started this one.
     pub caller: Option<&'a Caller>,
+    /// The skill that it runs, if it runs one.
+    pub skill: Option<&'a SkillRun>,
+}
+
+/// Which skill an execution runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillRun {
+    pub name: String,
+    /// Of the code that runs: `sha256:…`.
+    pub hash: String,
 }
 
 /// How an execution ended.
@@ -182,6 +192,7 @@ impl Recorder {
             workdir: begin.workdir.map(|path| redactor.line(&path.to_string_lossy())),
             caller: begin.caller.cloned().unwrap_or_else(Caller::of_this_process),
             owner: Owner::of_this_process(),
+            skill: begin.skill.cloned(),
             // A record that is read speaks of itself: it was written.
             report: begin.report.and_then(|report| serde_json::value::to_raw_value(report).ok()),
         };
@@ -298,7 +309,7 @@ impl Report {
     }
 }
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

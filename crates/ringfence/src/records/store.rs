@@ -17,7 +17,7 @@ use super::fold;
 use super::journal::{self, Journal, JournalError, Stream};
 use super::migrations;
 use super::owner::{Caller, Here, Owner};
-use super::{Status, now};
+use super::{SkillRun, Status, now};
 
 /// How long to wait for somebody else who folds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,6 +73,8 @@ pub struct Record {
     pub stdout: Stream,
     pub stderr: Stream,
     pub report: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skill: Option<SkillRun>,
 }
 
 fn date<S: serde::Serializer>(millis: &i64, serializer: S) -> Result<S::Ok, S::Error> {
@@ -102,6 +104,8 @@ pub struct Filter {
     /// In the command, in capitals or not.
     pub command: Option<String>,
     pub sandbox: Option<String>,
+    /// Executions of this skill.
+    pub skill: Option<String>,
 }
 
 /// What folding found.
@@ -147,6 +151,11 @@ impl Store {
         };
         let failed = |source| StoreError::Open { place: name, source };
         Database::open(place).map(|database| Store { database }).map_err(failed)
+    }
+
+    /// For what else is kept beside the records.
+    pub(crate) fn database(&mut self) -> &mut Database {
+        &mut self.database
     }
 
     /// The version of the tables; 0 when there are none.
@@ -253,7 +262,7 @@ impl Store {
 
     /// The records that match, the latest first.
     pub fn list(&mut self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
-        let Filter { limit, since, status, profile, command, sandbox } = filter;
+        let Filter { limit, since, status, profile, command, sandbox, skill } = filter;
         let mut values: Vec<Value> = Vec::new();
         let mut conditions = Vec::new();
         let mut add = |condition: &str, value: Value| {
@@ -271,6 +280,9 @@ impl Store {
         }
         if let Some(sandbox) = sandbox {
             add("sandbox = $?", sandbox.as_str().into());
+        }
+        if let Some(skill) = skill {
+            add("skill = $?", skill.as_str().into());
         }
         if let Some(text) = command {
             let text = text.to_lowercase().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
@@ -377,7 +389,7 @@ fn unsigned(number: Option<i64>) -> Option<u64> {
 /// In the order in which [`record`] takes them.
 const COLUMNS: &str = "id, began, ended, status, profile, engine, sandbox, command, workdir, caller, exit_code, signal,
     reason, error, duration_us, cpu_us, peak_memory, stdout_bytes, stdout_head, stdout_tail, stderr_bytes, stderr_head,
-    stderr_tail, report";
+    stderr_tail, report, skill, skill_hash";
 
 fn record(mut row: Row) -> Result<Record, DatabaseError> {
     let json = |text: Option<String>| text.unwrap_or_default();
@@ -402,5 +414,9 @@ fn record(mut row: Row) -> Result<Record, DatabaseError> {
         stdout: Stream { bytes: unsigned(row.integer()?), head: row.text()?, tail: row.text()? },
         stderr: Stream { bytes: unsigned(row.integer()?), head: row.text()?, tail: row.text()? },
         report: serde_json::from_str(&json(row.text()?)).ok(),
+        skill: match (row.text()?, row.text()?) {
+            (Some(name), Some(hash)) => Some(SkillRun { name, hash }),
+            _ => None,
+        },
     })
 }

@@ -11,6 +11,7 @@ fn begin<'a>(command: &'a [OsString]) -> Begin<'a> {
         workdir: None,
         report: None,
         caller: None,
+        skill: None,
     }
 }
 

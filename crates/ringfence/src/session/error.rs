@@ -74,6 +74,8 @@ pub enum SessionError {
     ShuttingDown,
     #[error("`{}` is longer than {limit} bytes", path.display())]
     TooLong { path: PathBuf, limit: u64 },
+    #[error("cannot wait for a turn at `{}`: {source}", path.display())]
+    Turn { path: std::path::PathBuf, source: std::io::Error },
 }
 
 /// An answer to another question.

@@ -30,6 +30,7 @@ pub struct Exec {
     pub(super) stdin: bool,
     pub(super) terminal: Option<Size>,
     pub(super) background: bool,
+    pub(super) context: Option<String>,
 }
 
 impl Exec {
@@ -43,6 +44,7 @@ impl Exec {
             stdin: false,
             terminal: None,
             background: false,
+            context: None,
         }
     }
 
@@ -80,6 +82,12 @@ impl Exec {
     /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches.
     pub fn background(mut self, background: bool) -> Exec {
         self.background = background;
+        self
+    }
+
+    /// It is an interpreter that waits for code: listed under this name, and its time is what [`Controls::allow`] says.
+    pub(crate) fn context(mut self, context: String) -> Exec {
+        self.context = Some(context);
         self
     }
 }
@@ -121,6 +129,7 @@ impl Exec {
             stdin: self.stdin,
             timeout_ms: self.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
             background: self.background,
+            context: self.context.clone(),
             piped,
         })
     }
@@ -314,6 +323,12 @@ impl Controls {
     /// As [`Execution::stop`].
     pub async fn stop(&self) -> Result<(), SessionError> {
         self.sender.message(Kind::Input, &Say::Stop)
+    }
+
+    /// From now on a context may run for so long; `None`: it waits, and has its session's time.
+    pub(crate) async fn allow(&self, time: Option<Duration>) -> Result<(), SessionError> {
+        let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.sender.message(Kind::Input, &Say::Allow { ms })
     }
 
     /// As [`Execution::resize`].

@@ -93,6 +93,8 @@ pub struct ExecutionInfo {
     pub command: Vec<String>,
     pub background: bool,
     pub terminal: bool,
+    /// An interpreter that waits for code: `python/name`.
+    pub context: Option<String>,
     pub started: SystemTime,
     pub state: ExecutionState,
     /// Bytes written so far.

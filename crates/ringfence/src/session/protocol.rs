@@ -53,6 +53,8 @@ pub struct ExecAsk {
     pub stdin: bool,
     pub timeout_ms: Option<u64>,
     pub background: bool,
+    /// An interpreter that waits for code, by its language and name.
+    pub context: Option<String>,
     /// Two pipes came with it, for its outputs. They stay empty where these must come through the supervisor.
     pub piped: bool,
 }
@@ -80,6 +82,10 @@ pub enum Say {
         tree: bool,
     },
     Resize(Size),
+    /// How long a context may run from now on; without it, it waits.
+    Allow {
+        ms: Option<u64>,
+    },
     /// TERM, and KILL after the grace, for everything that descends from it.
     Stop,
     /// Bytes of a pipe that are not told of, before the data that follows.

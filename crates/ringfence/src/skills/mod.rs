@@ -1,3 +1,181 @@
 //! Skills: registered pieces of code with a source, a scan verdict and a history.
+//!
+//! A [`Registry`] keeps them beside the records, every version by the hash of its code. [`Skill::code`] is the only way from a
+//! skill to something that runs, and it is where all that can be refused is refused: a skill that is disabled, a verdict that
+//! the policy does not let through, inputs that do not fit. Nothing here runs code, and the sandbox holds whatever the scan
+//! says.
 
+pub mod registry;
 pub mod scan;
+mod schema;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use registry::Registry;
+pub use schema::Schema;
+
+use self::scan::{Declared, Scan, Verdict};
+use crate::code::{Code, Language};
+use crate::records::database::DatabaseError;
+use crate::records::{SkillRun, StoreError};
+
+/// Where a skill comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Written here.
+    Local,
+    /// By somebody whom nobody here knows: only ever in a sandbox.
+    Community,
+    /// By a service that the user has an account with. What was there before sources were is that.
+    Cloud,
+}
+
+impl Source {
+    pub const ALL: [Source; 3] = [Source::Local, Source::Community, Source::Cloud];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Local => "local",
+            Source::Community => "community",
+            Source::Cloud => "cloud",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Source> {
+        Self::ALL.into_iter().find(|source| source.name() == name)
+    }
+}
+
+/// A skill that is to be registered.
+#[derive(Debug, Clone)]
+pub struct New {
+    pub name: String,
+    /// The next whole number when `None`.
+    pub version: Option<String>,
+    pub language: &'static Language,
+    pub code: String,
+    pub source: Source,
+    /// What its inputs must be like; anything goes when `None`.
+    pub inputs: Option<Schema>,
+    /// Hosts that it is declared to reach. The scan has no finding for them; the network is the policy's to open.
+    pub hosts: Vec<String>,
+    /// Whether it must run in a sandbox. Ringfence runs everything in one; this is for other programs that read the registry.
+    pub sandbox_required: bool,
+}
+
+/// One version of a skill.
+#[derive(Debug, Clone, Serialize)]
+pub struct Skill {
+    pub name: String,
+    pub version: String,
+    /// Of the code: `sha256:…`.
+    pub hash: String,
+    pub language: String,
+    pub source: Source,
+    pub sandbox_required: bool,
+    pub disabled: bool,
+    /// Milliseconds since 1970.
+    pub added: i64,
+    pub inputs: Option<Schema>,
+    pub hosts: Vec<String>,
+    /// Nothing when it was never scanned.
+    pub scan: Option<Scan>,
+    pub scanned: Option<i64>,
+    #[serde(skip)]
+    pub code: String,
+}
+
+/// What went wrong with a skill; nothing has run.
+#[derive(Debug, thiserror::Error)]
+pub enum SkillError {
+    #[error(
+        "`{0}` cannot be the name of a skill: letters, digits, `.`, `_` and `-`, at most 64, a letter or digit first"
+    )]
+    Name(String),
+    #[error("`{0}` cannot be a version: letters, digits, `.`, `_`, `-` and `+`, at most 64, a letter or digit first")]
+    Version(String),
+    #[error("the code of a skill is at most {most} bytes, and not {0}", most = crate::code::MAX_SOURCE)]
+    TooLarge(usize),
+    #[error("the code has a NUL character in it")]
+    Nul,
+    #[error("`{0}` is not the name of a host")]
+    Host(String),
+    #[error("a community skill always needs the sandbox")]
+    SandboxRequired,
+    #[error("skill `{name}` has a version {version} already, with other code")]
+    VersionTaken { name: String, version: String },
+    #[error("the same code is registered as {0} already")]
+    OtherLanguage(String),
+    #[error("there is no skill `{0}`")]
+    NoSkill(String),
+    #[error("skill `{name}` has no version {version}")]
+    NoVersion { name: String, version: String },
+    #[error("skill `{name}` {version} is disabled")]
+    Disabled { name: String, version: String },
+    #[error("skill `{name}` {version} is {verdict}, and the policy lets nothing run that is worse than {allowed}")]
+    Verdict { name: String, version: String, verdict: Verdict, allowed: Verdict },
+    #[error("the inputs of skill `{name}` do not fit: {}", .reasons.join("; "))]
+    Inputs { name: String, reasons: Vec<String> },
+    #[error("`{0}` is not a JSON Schema: {1}")]
+    Schema(String, String),
+    #[error("the registry has other code than {hash} under that hash, or a value that it cannot have ({what})")]
+    Corrupt { hash: String, what: &'static str },
+    #[error("skill `{name}` is in {language}, which this program does not know")]
+    Language { name: String, language: String },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<DatabaseError> for SkillError {
+    fn from(error: DatabaseError) -> SkillError {
+        SkillError::Store(error.into())
+    }
+}
+
+impl Skill {
+    /// What there is to run with these inputs under a policy that lets `allowed` run.
+    pub fn code(&self, inputs: Value, allowed: Verdict) -> Result<Code, SkillError> {
+        let (name, version) = (|| self.name.clone(), || self.version.clone());
+        if self.disabled {
+            return Err(SkillError::Disabled { name: name(), version: version() });
+        }
+        let language = self.known_language()?;
+        // One that was there before there were scans is looked at now.
+        let verdict = match &self.scan {
+            Some(scan) => scan.verdict,
+            None => self.look(language).verdict,
+        };
+        if verdict > allowed {
+            return Err(SkillError::Verdict { name: name(), version: version(), verdict, allowed });
+        }
+        if let Some(schema) = &self.inputs {
+            schema.check(&inputs).map_err(|reasons| SkillError::Inputs { name: name(), reasons })?;
+        }
+        let mut code = Code::new(language, self.code.clone());
+        code.name = Some(format!("{}.{}", self.name, language.extension));
+        code.inputs = inputs;
+        Ok(code)
+    }
+
+    /// For the record of a run.
+    pub fn run(&self) -> SkillRun {
+        SkillRun { name: self.name.clone(), hash: self.hash.clone() }
+    }
+
+    fn known_language(&self) -> Result<&'static Language, SkillError> {
+        let (name, language) = (&self.name, &self.language);
+        let unknown = || SkillError::Language { name: name.clone(), language: language.clone() };
+        Language::named(language).ok_or_else(unknown)
+    }
+
+    fn look(&self, language: &Language) -> Scan {
+        look(language, &self.code, &self.hosts)
+    }
+}
+
+/// Scans code that reaches these hosts by declaration.
+pub fn look(language: &Language, code: &str, hosts: &[String]) -> Scan {
+    scan::scan(language.scanned, code.as_bytes(), &Declared { hosts: hosts.to_vec(), files: Vec::new() })
+}

@@ -105,6 +105,8 @@ pub fn policy(facts: &mut Facts, workdir: &std::path::Path) -> Policy {
         strict: false,
         records: Default::default(),
         trace_denials: false,
+        skill_verdict: Default::default(),
+        warm: 0,
     }
 }
 

@@ -88,7 +88,16 @@ fn every_end(stage: &Stage) -> Result<(), String> {
 
 fn begin<'a>(command: &'a [OsString], stage: &Stage) -> Begin<'a> {
     let engine = Some(stage.engine.name());
-    Begin { profile: Some("agent"), engine, sandbox: None, command, workdir: None, report: None, caller: None }
+    Begin {
+        profile: Some("agent"),
+        engine,
+        sandbox: None,
+        command,
+        workdir: None,
+        report: None,
+        caller: None,
+        skill: None,
+    }
 }
 
 /// Everything in the files of a directory.

@@ -171,7 +171,7 @@ pub fn sessions() -> Result<Sessions, Failure> {
 }
 
 /// Does something with sessions, on a runtime of this thread alone.
-fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
+pub fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
@@ -224,6 +224,6 @@ fn variables(env: &[std::ffi::OsString]) -> Vec<(std::ffi::OsString, std::ffi::O
         .collect()
 }
 
-async fn open(sessions: &Sessions, name: &str) -> Result<Live, Failure> {
+pub async fn open(sessions: &Sessions, name: &str) -> Result<Live, Failure> {
     Ok(sessions.open(name).await?)
 }

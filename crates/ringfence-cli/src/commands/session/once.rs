@@ -34,7 +34,7 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
             Ok(create) => sessions.create(create).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
-        let session = made.map_err(|failure| record::failed(situation, &command, failure))?;
+        let session = made.map_err(|failure| record::failed(situation, &command, None, failure))?;
         let run = async {
             let exec = Exec::new(command);
             // Said by name: a session's own limit leaves terminals out.

@@ -12,6 +12,11 @@ const { pathToFileURL } = require("url");
 const FRAME = 4 << 20;
 const TEXT = 64 << 10;
 const channel = 0;
+// A context has an end of its own for results, and files in the place of its output.
+const [end, ...paths] = process.argv.slice(1);
+const sender = end === undefined ? channel : Number(end);
+const written = paths.map((name) => fs.openSync(name, "r+"));
+paths.forEach((name) => fs.unlinkSync(name));
 const write = fs.writeSync;
 const read = fs.readSync;
 const stringify = JSON.stringify;
@@ -56,7 +61,7 @@ function send(kind, payload) {
   const data = Buffer.concat([Buffer.from(`${kind} ${body.length}\n`), body]);
   for (let at = 0; at < data.length; ) {
     try {
-      at += write(channel, data, at);
+      at += write(sender, data, at);
     } catch (error) {
       if (error.code !== "EAGAIN" && error.code !== "EINTR") throw error;
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
@@ -218,6 +223,7 @@ async function execute(request) {
   globalThis.inputs = inputs;
   unpack(request.files);
   if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
+  if (request.mark) fs.writeSync(sender, `\n${request.mark}\n`);
   send("s", "");
   const message = { status: "ok" };
   let interrupt;
@@ -244,7 +250,27 @@ async function execute(request) {
     process.off("SIGINT", interrupt);
   }
   pack(request.out);
+  output();
   send("r", stringify(message));
+}
+
+// What was written since the last time, head and tail; the files are empty afterwards.
+function output() {
+  const half = 1 << 19;
+  written.forEach((file, index) => {
+    const size = fs.fstatSync(file).size;
+    if (size === 0) return;
+    const part = (from, most) => {
+      const data = Buffer.alloc(Math.max(0, Math.min(most, size - from)));
+      return data.subarray(0, fs.readSync(file, data, 0, data.length, from));
+    };
+    const head = part(0, half);
+    const tail = part(Math.max(size - half, head.length), half);
+    const dropped = size - head.length - tail.length;
+    const between = dropped ? `\n[${dropped} bytes dropped]\n` : "";
+    send(index === 0 ? "o" : "e", Buffer.concat([Buffer.from(`${dropped}\n`), head, Buffer.from(between), tail]));
+    fs.ftruncateSync(file, 0);
+  });
 }
 
 // Waits for what the code has started: timers, requests.
@@ -262,7 +288,12 @@ function expect() {
 }
 
 async function serve() {
-  const first = receive();
+  let first = receive();
+  if (first?.warm) {
+    first.warm.forEach(createRequire(path.resolve("warm.js")));
+    send("w", "");
+    first = receive();
+  }
   if (!first) return;
   if (first.language === "typescript" && !require("module").stripTypeScriptTypes) {
     process.stderr.write("TypeScript needs Node 22.13 or newer\n");
@@ -272,6 +303,8 @@ async function serve() {
   Object.assign(globalThis, { require: createRequire(here), module: { exports: {} }, __filename: here, __dirname: process.cwd() });
   globalThis.exports = globalThis.module.exports;
   process.argv = [process.execPath, here];
+  // An interrupt between two executions is for nobody.
+  if (first.keep) process.on("SIGINT", () => {});
   for (let request = first; request; request = receive()) {
     expect();
     await execute(request);

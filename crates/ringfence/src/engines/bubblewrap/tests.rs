@@ -65,6 +65,8 @@ impl Host {
             optional: BTreeSet::from([Guarantee::KernelSecondWall]),
             strict: false,
             trace_denials: false,
+            skill_verdict: Default::default(),
+            warm: 0,
         };
         let mut host = Self { dir, facts, policy };
         host.rule(Access::Rw, &workdir, Missing::Fail);

@@ -19,6 +19,7 @@ use super::Supervisor;
 use super::executions::{Clock, Execution};
 use super::relay::{To, add};
 use super::wire::{Read, Wire};
+use crate::capture::Capture;
 use crate::records::Caller;
 use crate::supervise::Reason;
 
@@ -28,6 +29,8 @@ const MOST_CLIENTS: usize = 256;
 const MOST_STREAMS: usize = 1000;
 /// What may wait for a client beside the data that it granted.
 const MOST_WAITING: usize = 16 << 20;
+/// Whoever calls a context ends it in time; this is for those who died.
+const CONTEXT_SLACK: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Client {
@@ -335,6 +338,14 @@ impl Supervisor {
                     let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
                 }
             }
+            Say::Allow { ms } => {
+                let ceiling = self.plan.limits.timeout_ceiling.map(|ceiling| ceiling + CONTEXT_SLACK);
+                let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.context.is_some()) else { return };
+                let asked = ms.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
+                if matches!(execution.clock, Clock::Runs(_)) {
+                    execution.clock = Clock::Runs(asked.and_then(|time| Instant::now().checked_add(time)));
+                }
+            }
             Say::Stop => {
                 let asked = self.executions.all.get_mut(&id);
                 if asked.is_some_and(|e| e.ask_to_end(Reason::Cancelled, Instant::now())) {
@@ -356,7 +367,9 @@ impl Supervisor {
                 };
                 execution.attached.push(place);
                 let (begun, record) = (execution.begun, execution.record.clone());
-                self.follow(place, id);
+                // What a context sent before was for others.
+                let from = execution.context.as_ref().map(|_| execution.log.each_ref().map(Capture::total));
+                self.follow(place, id, from.unwrap_or_default());
                 if begun {
                     self.answer(place, &Answer::Begun { id, record, trouble: None });
                 }
@@ -401,8 +414,8 @@ impl Supervisor {
         }
     }
 
-    fn follow(&mut self, place: (u64, u32), id: u64) {
-        let follower = Follower { id, position: [0; 2], credit: [WINDOW; 2], window: WINDOW };
+    fn follow(&mut self, place: (u64, u32), id: u64, position: [u64; 2]) {
+        let follower = Follower { id, position, credit: [WINDOW; 2], window: WINDOW };
         self.remember(place, ClientStream::Attached(follower));
     }
 
@@ -418,6 +431,9 @@ impl Supervisor {
         let timeout = asked.or(limits.timeout.filter(|_| ask.terminal.is_none()));
         if self.streams.len() >= MOST_STREAMS {
             return Err(Refusal::TooMany);
+        }
+        if ask.context.as_ref().is_some_and(|context| context.len() > 256) {
+            return Err(Refusal::BadRequest);
         }
         let well_formed = |text: &Vec<u8>| !text.contains(&0);
         let names = |entry: &Vec<u8>| entry.iter().position(|b| *b == b'=').is_some_and(|at| at > 0);
@@ -445,6 +461,7 @@ impl Supervisor {
         let mut execution = Execution::new(id, 0, &request.argv, ask.background, output);
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
+        execution.context = ask.context;
         execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
         (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
@@ -463,7 +480,7 @@ impl Supervisor {
         self.make_room();
         if ask.background {
             execution.attached.push(place);
-            self.follow(place, id);
+            self.follow(place, id, [0; 2]);
         } else {
             execution.owner = Some(place);
             self.remember(place, ClientStream::Execution { id, window: WINDOW });

@@ -34,6 +34,8 @@ pub struct Execution {
     pub command: Vec<String>,
     pub background: bool,
     pub terminal: bool,
+    /// It is an interpreter that waits for code.
+    pub context: Option<String>,
     /// The guest said that it runs.
     pub begun: bool,
     pub started: Instant,
@@ -117,6 +119,7 @@ impl Execution {
             command: listed(argv),
             background,
             terminal: false,
+            context: None,
             begun: false,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -209,6 +212,7 @@ impl Execution {
             command: self.command.clone(),
             background: self.background,
             terminal: self.terminal,
+            context: self.context.clone(),
             started: self.started_at,
             state,
             stdout: self.log[0].total(),

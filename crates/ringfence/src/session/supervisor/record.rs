@@ -87,6 +87,7 @@ impl Supervisor {
             workdir: Some(&self.info.workdir),
             report: Some(&self.report),
             caller: self.clients.get(&client).map(|client| &client.caller),
+            skill: None,
         });
         match ticket.trouble() {
             Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),

@@ -134,7 +134,9 @@ impl Supervisor {
             }
             None => {
                 execution.owed[index] += bytes.len() as u32;
-                if execution.owed[index] >= WINDOW / 4 {
+                // A context waits for whoever called it: none of a result may be lost.
+                let called = execution.context.is_some() && !execution.attached.is_empty();
+                if execution.owed[index] >= WINDOW / 4 && !called {
                     let owed = std::mem::take(&mut execution.owed[index]);
                     self.grant(stream, channel, owed);
                 }
@@ -206,7 +208,11 @@ impl Supervisor {
         }
         // Its client may have more to tell.
         let finished = execution.finished.filter(|_| complete && execution.owner.is_none());
+        let settled = complete && execution.context.is_some();
         self.dirty.push(place.0);
+        if settled {
+            self.settle(id);
+        }
         if let Some(finished) = finished {
             self.detach(place, id);
             self.answer_last(place, &Answer::Ended(finished));
@@ -217,6 +223,20 @@ impl Supervisor {
     pub(super) fn detach(&mut self, place: Place, id: u64) {
         if let Some(execution) = self.executions.all.get_mut(&id) {
             execution.attached.retain(|other| *other != place);
+            if execution.context.is_some() {
+                self.settle(id);
+            }
+        }
+    }
+
+    /// Grants what a context wrote and its caller has taken.
+    fn settle(&mut self, id: u64) {
+        let Some(execution) = self.executions.all.get_mut(&id) else { return };
+        let (stream, owed) = (execution.stream, std::mem::take(&mut execution.owed));
+        for (channel, bytes) in [Channel::Out, Channel::Err].into_iter().zip(owed) {
+            if bytes > 0 {
+                self.grant(stream, channel, bytes);
+            }
         }
     }
 

@@ -255,6 +255,7 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
             stdin: false,
             timeout_ms: None,
             background: false,
+            context: None,
             piped: true,
         };
         let mut out = Outbox::default();
@@ -313,6 +314,7 @@ fn an_execution_is_not_forgotten_before_its_end_is_recorded() {
             workdir: None,
             report: None,
             caller: None,
+            skill: None,
         })
     };
     let finished =

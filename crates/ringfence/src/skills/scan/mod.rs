@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use javascript::last_expression;
+pub use ringfence_policy::policy::Verdict;
 pub use rules::{RULES, Rule};
 
 /// So much of a source is read. What is longer is for a person.
@@ -62,15 +63,6 @@ pub enum Severity {
     Low,
     Medium,
     High,
-}
-
-/// The sum of all findings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    Clean,
-    Review,
-    Dangerous,
 }
 
 /// One thing that somebody should look at.

@@ -1,0 +1,129 @@
+//! `ringfence code --session` and `ringfence context`: code in interpreters that stay in a session.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ringfence::code::{Code, CodeResult, Contexts};
+use ringfence::policy::limits::parse_duration;
+use ringfence::records::{self, End, Seen, Status};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{self, PolicyFlags};
+use crate::commands::code::exit_code;
+use crate::commands::session::{open, within};
+use crate::failure::{Failure, Kind};
+use crate::{output, record};
+
+pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
+    match command {
+        args::Context::List { session, json } => within(async |sessions| {
+            let contexts = Contexts::of(open(&sessions, session).await?).list().await?;
+            if *json {
+                output::json(&serde_json::json!({ "contexts": contexts }))?;
+            } else {
+                let row = |c: &ringfence::code::Context| format!("{:<24} {:<12} {}\n", c.name, c.language, c.execution);
+                output::data(&contexts.iter().map(row).collect::<String>())?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }),
+        args::Context::Interrupt { session, name } => within(async |sessions| {
+            Contexts::of(open(&sessions, session).await?).interrupt(name).await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        args::Context::Restart { session, name } => within(async |sessions| {
+            Contexts::of(open(&sessions, session).await?).restart(name).await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+/// Runs code in a session, and records it.
+pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, Failure> {
+    let timeout = args.policy.timeout.as_deref().map(parse_duration).transpose();
+    let timeout = timeout.map_err(|error| Failure::new(Kind::Usage, format!("--timeout: {error}")))?;
+    if (PolicyFlags { timeout: None, ..args.policy.clone() }) != PolicyFlags::default() {
+        let message = "a session has its policy: only --timeout can be said with --session";
+        return Err(Failure::new(Kind::Usage, message));
+    }
+    let mut command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
+    if let Some(name) = &args.context {
+        command.extend(["--context".into(), name.into()]);
+    }
+    within(async |sessions| {
+        let live = open(&sessions, session).await?;
+        let info = live.info().await?;
+        let (ticket, kept) = record::in_session(&info, &command)?;
+        let contexts = Contexts::of(live);
+        let name = args.context.clone().unwrap_or_else(|| format!("once-{}", ticket.id()));
+        let ran = contexts.run(&name, code, timeout, cancelled()?).await;
+        if args.context.is_none() {
+            // It may have ended by itself.
+            let _ = contexts.restart(&name).await;
+        }
+        match ran {
+            Ok(mut result) => {
+                result.id = ticket.id().to_owned();
+                if let Err(error) = ticket.end(&end(&result, kept.output).describe()) {
+                    record::unrecorded(&error);
+                }
+                Ok(result)
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                if let Err(error) = ticket.end(&End::failed(&failure.message)) {
+                    record::unrecorded(&error);
+                }
+                Err(failure)
+            }
+        }
+    })
+}
+
+/// How code ended, for its record.
+struct Ending {
+    exit_code: u8,
+    duration: Duration,
+    captures: [ringfence::capture::Capture; 2],
+    keeps: bool,
+}
+
+fn end(result: &CodeResult, keeps: bool) -> Ending {
+    let capture = |text: &str| {
+        let mut capture = records::capture();
+        capture.push(text.as_bytes());
+        capture
+    };
+    Ending {
+        exit_code: exit_code(result.status),
+        duration: Duration::from_millis(result.usage.duration_ms),
+        captures: [capture(&result.stdout), capture(&result.stderr)],
+        keeps,
+    }
+}
+
+impl Ending {
+    fn describe(&self) -> End<'_> {
+        let seen = match self.keeps {
+            true => self.captures.each_ref().map(Seen::Output),
+            false => self.captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
+        };
+        let (status, exit_code) = (Status::Exited, Some(i32::from(self.exit_code)));
+        End { status, exit_code, error: None, duration: Some(self.duration), seen, ..End::failed("") }
+    }
+}
+
+/// Ready when somebody wants the program to end.
+fn cancelled() -> Result<impl Future<Output = ()>, Failure> {
+    let listen =
+        |kind| signal(kind).map_err(|error| Failure::new(Kind::Engine, format!("cannot take signals: {error}")));
+    let (mut interrupt, mut terminate, mut hangup) =
+        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,268 @@
+//! `ringfence skill`: registers, scans, runs and accounts for skills.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use ringfence::code::{CodeResult, Language};
+use ringfence::policy::policy::Verdict;
+use ringfence::records::SkillRun;
+use ringfence::skills::registry::Which;
+use ringfence::skills::scan::Scan;
+use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
+use serde::Serialize;
+
+use crate::archive::Archive;
+use crate::args::{self, SkillAdd, SkillScan};
+use crate::commands::{code, failed_in_json, history};
+use crate::failure::{Failure, Kind};
+use crate::output::{self, printable};
+use crate::record;
+use crate::situation::Situation;
+
+/// Without `--profile`.
+const PROFILE: &str = "skill";
+
+pub fn skill(command: args::Skill) -> Result<ExitCode, Failure> {
+    match command {
+        args::Skill::Add(add) => self::add(&add),
+        args::Skill::Scan(scan) => self::scan(&scan),
+        args::Skill::Run(run) => self::run(*run),
+        args::Skill::List { json } => list(json),
+        args::Skill::Show { skill, code, json } => show(&Which::parse(&skill), code, json),
+        args::Skill::History { name, limit, json } => executions(&name, limit, json),
+        args::Skill::Disable { skill } => set_disabled(&Which::parse(&skill), true),
+        args::Skill::Enable { skill } => set_disabled(&Which::parse(&skill), false),
+        args::Skill::Rm { skill } => remove(&Which::parse(&skill)),
+    }
+}
+
+fn registry() -> Result<Registry, Failure> {
+    Ok(Registry::of(Archive::find()?.connect()?))
+}
+
+fn add(args: &SkillAdd) -> Result<ExitCode, Failure> {
+    let stem = args.file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
+    let name = args.name.clone().or_else(|| stem.map(str::to_owned));
+    let name = name.ok_or_else(|| Failure::new(Kind::Usage, "a skill needs a name").hint("write --name NAME"))?;
+    let inputs = args.inputs.as_deref().map(|path| {
+        let text = code::read_source(path)?;
+        Ok::<_, Failure>(Schema::parse(&text, &path.display().to_string())?)
+    });
+    let new = New {
+        name,
+        version: args.version.clone(),
+        language: language(args.language.as_deref(), &args.file)?,
+        code: code::read_source(&args.file)?,
+        source: args.source,
+        inputs: inputs.transpose()?,
+        hosts: args.host.clone(),
+        sandbox_required: !args.sandbox_optional,
+    };
+    let skill = registry()?.add(&new)?;
+    if args.json {
+        output::json(&skill)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::data(&format!("{}@{} {}\n", skill.name, skill.version, skill.hash))?;
+    if let Some(scan) = &skill.scan {
+        output::say(findings(scan).trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The language that is named, or the one of the file's name.
+fn language(named: Option<&str>, file: &Path) -> Result<&'static Language, Failure> {
+    if let Some(name) = named {
+        return code::language(name);
+    }
+    let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    Language::named(extension).ok_or_else(|| {
+        let message = format!("the name `{}` does not say which language it is", file.display());
+        Failure::new(Kind::Usage, message).hint("write --language python, javascript, typescript or bash")
+    })
+}
+
+fn scan(args: &SkillScan) -> Result<ExitCode, Failure> {
+    let scan = match (&args.skill, &args.file) {
+        (Some(skill), _) => registry()?.rescan(&Which::parse(skill))?.scan,
+        (None, Some(file)) => {
+            let language = language(args.language.as_deref(), file)?;
+            Some(skills::look(language, &code::read_source(file)?, &args.host))
+        }
+        (None, None) => None,
+    };
+    let scan = scan.ok_or_else(|| Failure::new(Kind::Usage, "nothing to scan"))?;
+    if args.json {
+        output::json(&scan)?
+    } else {
+        output::data(&findings(&scan))?
+    }
+    Ok(ExitCode::from(match scan.verdict {
+        Verdict::Clean => 0,
+        Verdict::Review => 1,
+        Verdict::Dangerous => 2,
+    }))
+}
+
+/// A line for each finding, then the verdict.
+fn findings(scan: &Scan) -> String {
+    let mut text = String::new();
+    for finding in &scan.findings {
+        let severity = serde_json::to_value(finding.severity).unwrap_or_default();
+        let place = format!("{}:{}", finding.line, finding.column);
+        text.push_str(&format!(
+            "{place:<8} {:<7} {:<20} {}\n",
+            severity.as_str().unwrap_or(""),
+            finding.rule,
+            finding.reason
+        ));
+    }
+    if scan.truncated {
+        text.push_str("there are more findings than are shown\n");
+    }
+    text.push_str(&format!("{}\n", scan.verdict));
+    printable(&text)
+}
+
+/// A result with the skill that it is of.
+#[derive(Debug, Serialize)]
+struct Ran<'a> {
+    skill: &'a str,
+    version: &'a str,
+    hash: &'a str,
+    #[serde(flatten)]
+    result: &'a CodeResult,
+}
+
+fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
+    args.policy.profile.get_or_insert_with(|| PROFILE.to_owned());
+    let failed = |failure: &Failure| {
+        if args.json {
+            failed_in_json(failure);
+        }
+    };
+    let (skill, result) = execute(&args).inspect_err(failed)?;
+    code::keep_files(&result, args.out_dir.as_deref())?;
+    if args.json {
+        output::json(&Ran { skill: &skill.name, version: &skill.version, hash: &skill.hash, result: &result })?;
+    } else {
+        code::show(&result)?;
+    }
+    Ok(ExitCode::from(code::exit_code(result.status)))
+}
+
+fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
+    let command: Vec<OsString> = vec!["skill".into(), "run".into(), args.skill.clone().into()];
+    let mut situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
+    if let Some(verdict) = args.verdict {
+        situation.resolved.policy.skill_verdict = verdict;
+    }
+    situation.warn(false);
+    record::prepare(&situation);
+    let skill = registry()?.find(&Which::parse(&args.skill))?;
+    let run: SkillRun = skill.run();
+    let refused = |error: SkillError| record::failed(&situation, &command, Some(&run), error.into());
+    let inputs = code::inputs(args.input.as_deref(), args.input_file.as_deref())?;
+    let inputs = inputs.unwrap_or_else(|| serde_json::json!({}));
+    let mut code = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(refused)?;
+    code.files = code::files(&args.file)?;
+    code.out.clone_from(&args.out);
+    code.packages = args.packages;
+    let result = code::recorded(&code, &situation, &command, Some(&run), code::signals)?;
+    Ok((skill, result))
+}
+
+fn list(json: bool) -> Result<ExitCode, Failure> {
+    let skills = registry()?.list()?;
+    if json {
+        output::json(&serde_json::json!({ "skills": skills }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |skill: &Skill| {
+        let verdict = skill.scan.as_ref().map_or("not scanned", |scan| scan.verdict.name());
+        let disabled = if skill.disabled { "disabled" } else { "" };
+        let (name, version, source) = (&skill.name, &skill.version, skill.source.name());
+        format!("{name:<24} {version:<8} {:<10} {source:<9} {verdict:<11} {disabled}", skill.language)
+            .trim_end()
+            .to_owned()
+    };
+    let text: String = skills.iter().map(|skill| row(skill) + "\n").collect();
+    output::data(&printable(&text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
+    let mut registry = registry()?;
+    let skill = registry.find(which)?;
+    if code {
+        output::data(&skill.code)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let versions = registry.versions(&Which { name: which.name.clone(), version: None })?;
+    if json {
+        let versions: Vec<_> = versions
+            .iter()
+            .map(|s| serde_json::json!({ "version": s.version, "hash": s.hash, "added": s.added, "disabled": s.disabled }))
+            .collect();
+        output::json(&serde_json::json!({ "skill": skill, "versions": versions }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    let mut add = |key: &str, value: &str| text.push_str(&format!("{key:<9} {value}\n"));
+    add("name", &skill.name);
+    add("version", &skill.version);
+    add("hash", &skill.hash);
+    add("language", &skill.language);
+    add("source", skill.source.name());
+    add("sandbox", if skill.sandbox_required { "required" } else { "optional for other programs" });
+    add("added", &history::time(skill.added));
+    if skill.disabled {
+        add("disabled", "it does not run");
+    }
+    if let Some(inputs) = &skill.inputs {
+        add("inputs", &inputs.to_string());
+    }
+    skill.hosts.iter().for_each(|host| add("host", host));
+    for version in &versions {
+        let mark = if version.disabled { " disabled" } else { "" };
+        add("version", &format!("{} {} {}{mark}", version.version, version.hash, history::time(version.added)));
+    }
+    match &skill.scan {
+        Some(scan) => text.push_str(&findings(scan)),
+        None => text.push_str("not scanned\n"),
+    }
+    output::data(&printable(&text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn executions(name: &str, limit: u64, json: bool) -> Result<ExitCode, Failure> {
+    let mut registry = Registry::of(Archive::find()?.open()?);
+    let records = registry.executions(name, (limit > 0).then_some(limit))?;
+    if records.is_empty() {
+        // A name that was mistyped is not a skill that never ran.
+        registry.find(&Which { name: name.to_owned(), version: None })?;
+    }
+    if json {
+        output::json(&serde_json::json!({ "records": records }))?;
+    } else {
+        output::data(&history::rows(&records))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_disabled(which: &Which, disabled: bool) -> Result<ExitCode, Failure> {
+    let count = registry()?.set_disabled(which, disabled)?;
+    said(which, count, if disabled { "disabled" } else { "enabled" })
+}
+
+fn remove(which: &Which) -> Result<ExitCode, Failure> {
+    let count = registry()?.remove(which)?;
+    said(which, count, "removed")
+}
+
+fn said(which: &Which, count: u64, what: &str) -> Result<ExitCode, Failure> {
+    let versions = if count == 1 { "1 version".to_owned() } else { format!("{count} versions") };
+    output::say(&format!("ringfence: {versions} of {} {what}", which.name));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,212 @@
+//! Contexts: interpreters that keep their variables, in real sessions.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/sessions.rs"]
+mod sessions;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ringfence::code::{Code, CodeResult, ContextError, Contexts, Language, Status};
+use ringfence::session::Session;
+use serde_json::json;
+use sessions::Home;
+
+fn code(language: &str, source: &str) -> Code {
+    Code::new(Language::named(language).unwrap(), source)
+}
+
+async fn run(session: &Session, name: &str, code: &Code) -> CodeResult {
+    let time = Some(Duration::from_secs(60));
+    Contexts::of(session.clone()).run(name, code, time, std::future::pending()).await.unwrap()
+}
+
+/// Each call by a connection of its own, as separate programs have it.
+#[tokio::test]
+async fn variables_are_kept() {
+    let home = Home::new();
+    let session = home.session().await;
+    for (language, first, second, third) in [
+        ("python", "import math\nx = 20\nprint('one')", "print('two')\nx += 1\nx", "x + math.floor(0.5)"),
+        ("javascript", "let x = 20; console.log('one')", "console.log('two'); x += 1; x", "x"),
+    ] {
+        let again = async || home.sessions.open(session.id()).await.unwrap();
+        let one = run(&again().await, language, &code(language, first)).await;
+        assert_eq!((one.status, one.stdout.as_str()), (Status::Ok, "one\n"), "{one:?}");
+        let two = run(&again().await, language, &code(language, second)).await;
+        assert_eq!((two.value, two.stdout.as_str()), (Some(json!(21)), "two\n"), "{language}");
+        let broken = run(&again().await, language, &code(language, "\nnobody_knows_this()")).await;
+        assert_eq!(broken.status, Status::Error);
+        assert_eq!(broken.exception.unwrap().trace[0].line, Some(2));
+        let three = run(&again().await, language, &code(language, third)).await;
+        assert_eq!(three.value, Some(json!(21)));
+        // Another one has variables of its own.
+        let other = run(&session, &format!("other-{language}"), &code(language, "x")).await;
+        assert_eq!(other.status, Status::Error, "{other:?}");
+    }
+    let contexts = Contexts::of(session.clone());
+    let names: Vec<String> = contexts.list().await.unwrap().into_iter().map(|context| context.name).collect();
+    assert_eq!(names, ["javascript", "other-javascript", "other-python", "python"]);
+    let wrong = contexts.run("python", &code("javascript", "1"), None, std::future::pending()).await;
+    assert!(matches!(wrong, Err(ContextError::OtherLanguage { .. })), "{wrong:?}");
+    contexts.restart("python").await.unwrap();
+    assert_eq!(run(&session, "python", &code("python", "x")).await.status, Status::Error);
+    for name in ["", "a b", "../x"] {
+        let refused = contexts.run(name, &code("python", "1"), None, std::future::pending()).await;
+        assert!(matches!(refused, Err(ContextError::Name(_))));
+    }
+    assert!(matches!(contexts.interrupt("nobody").await, Err(ContextError::NoContext(_))));
+    let bash = contexts.run("b", &code("bash", "true"), None, std::future::pending()).await;
+    assert!(matches!(bash, Err(ContextError::Language(_))));
+}
+
+#[tokio::test]
+async fn interrupts_time_and_crashes() {
+    let home = Home::new();
+    let session = home.session().await;
+    let contexts = Contexts::of(session.clone());
+    for (language, first, endless, crash) in [
+        ("python", "x = 7", "while True: pass", "import os; os.kill(os.getpid(), 9)"),
+        ("javascript", "var x = 7", "for (;;) {}", "process.kill(process.pid, 9); for (;;) {}"),
+    ] {
+        run(&session, language, &code(language, first)).await;
+        // Its time is up: the code ends, the variables stay.
+        let late = Some(Duration::from_millis(700));
+        let timeout = contexts.run(language, &code(language, endless), late, std::future::pending()).await.unwrap();
+        assert_eq!(timeout.status, Status::Timeout, "{language}");
+        // Somebody else interrupts it.
+        let forever = code(language, endless);
+        let (cancelled, ()) = tokio::join!(run(&session, language, &forever), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let other = home.sessions.open(session.id()).await.unwrap();
+            Contexts::of(other).interrupt(language).await.unwrap();
+        });
+        assert_eq!(cancelled.status, Status::Cancelled, "{language}");
+        // The caller cancels.
+        let soon = tokio::time::sleep(Duration::from_millis(500));
+        let cancelled = contexts.run(language, &code(language, endless), None, soon).await.unwrap();
+        assert_eq!(cancelled.status, Status::Cancelled, "{language}");
+        assert_eq!(run(&session, language, &code(language, "x")).await.value, Some(json!(7)), "{language}");
+        // A crash is said, and the next call has a new interpreter.
+        let crashed = run(&session, language, &code(language, crash)).await;
+        assert_eq!(crashed.status, Status::Error, "{language}");
+        assert!(crashed.exception.unwrap().message.contains("signal 9"));
+        assert_eq!(run(&session, language, &code(language, "1 + 1")).await.value, Some(json!(2)));
+        assert_eq!(run(&session, language, &code(language, "x")).await.status, Status::Error);
+    }
+    // One that does not listen is ended.
+    let deaf = code("python", "import signal\nsignal.signal(2, signal.SIG_IGN)\nwhile True: pass");
+    let ended = contexts.run("deaf", &deaf, Some(Duration::from_millis(500)), std::future::pending()).await.unwrap();
+    assert_eq!(ended.status, Status::Timeout);
+    assert!(contexts.list().await.unwrap().iter().all(|context| context.name != "deaf"));
+}
+
+#[tokio::test]
+async fn large_results_are_whole() {
+    let home = Home::new();
+    let session = home.session().await;
+    let long = run(&session, "a", &code("python", "'x' * 3_000_000")).await;
+    assert_eq!(long.value.unwrap().as_str().unwrap().len(), 3_000_000);
+    let mut files = code("python", "open('/tmp/f', 'wb').write(b'x' * 9_000_000)\nimport os; os.chdir('/tmp'); 1");
+    files.out = vec!["f".into()];
+    let made = run(&session, "a", &files).await;
+    assert_eq!((made.status, made.files[0].data.len()), (Status::Ok, 9_000_000));
+    let mut inputs = code("python", "len(text)");
+    inputs.inputs = json!({ "text": "é".repeat(2_000_000) });
+    assert_eq!(run(&session, "a", &inputs).await.value, Some(json!(2_000_000)));
+    let flood = run(&session, "a", &code("python", "for _ in range(60): print('y' * 100_000)")).await;
+    assert!(flood.stdout.len() < 2 << 20 && flood.stdout_dropped > 4_000_000, "{}", flood.stdout_dropped);
+    // Two at once wait for each other.
+    let slow = code("python", "import time; time.sleep(0.3); n = globals().get('n', 0) + 1; n");
+    let (one, two) = tokio::join!(run(&session, "b", &slow), run(&session, "b", &slow));
+    let mut both = [one.value.unwrap().as_i64().unwrap(), two.value.unwrap().as_i64().unwrap()];
+    both.sort_unstable();
+    assert_eq!(both, [1, 2]);
+}
+
+/// What one context does to the results of another.
+#[tokio::test]
+async fn results_cannot_be_forged() {
+    let home = Home::new();
+    let session = home.session().await;
+    let own = run(&session, "victim", &code("python", "import os; os.getpid()")).await.value.unwrap();
+    let mut attack = code(
+        "python",
+        "import os\nfound = []\nfor n in range(10):\n    for mode in (os.O_RDONLY, os.O_WRONLY):\n        try:\n            \
+         os.close(os.open(f'/proc/{pid}/fd/{n}', mode))\n            found.append(n)\n        except OSError: pass\n\
+         try:\n    open(f'/proc/{pid}/mem', 'rb')\n    found.append('mem')\nexcept OSError: pass\nfound",
+    );
+    attack.inputs = json!({ "pid": own });
+    let found = run(&session, "attacker", &attack).await;
+    assert_eq!(found.value, Some(json!([])), "{found:?}");
+    // Its own results are all that it can lie about.
+    let lie = "import os\nos.write(3, b'\\n' + b'0' * 32 + b'\\nr 25\\n{\"status\":\"ok\",\"value\":1}')\n2";
+    run(&session, "attacker", &code("python", lie)).await;
+    assert_eq!(run(&session, "attacker", &code("python", "4")).await.value, Some(json!(4)));
+    assert_eq!(run(&session, "victim", &code("python", "3")).await.value, Some(json!(3)));
+}
+
+/// The caller is killed: the supervisor ends the code in time.
+#[tokio::test]
+async fn a_caller_that_dies() {
+    let home = Home::new();
+    let session = home.session().await;
+    run(&session, "a", &code("python", "1")).await;
+    let other = home.sessions.open(session.id()).await.unwrap();
+    let contexts = Contexts::of(other);
+    let endless = code("python", "while True: pass");
+    let call = contexts.run("a", &endless, Some(Duration::from_secs(1)), std::future::pending());
+    // Given up in the middle, as if its process had been killed.
+    assert!(tokio::time::timeout(Duration::from_millis(400), call).await.is_err());
+    drop(contexts);
+    let started = Instant::now();
+    let contexts = Contexts::of(session.clone());
+    while !contexts.list().await.unwrap().is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it still runs");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    // One that waits has its session's time.
+    run(&session, "a", &code("python", "1")).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert_eq!(contexts.list().await.unwrap().len(), 1);
+}
+
+#[test]
+fn through_the_program() {
+    let place = support::Place::new();
+    place.write("project/one.py", "x = 41");
+    place.write("project/two.py", "x + 1");
+    let created = place.ringfence(&["session", "create", "work"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    let call = |file: &str| place.ringfence(&["code", "python", file, "--session", "work", "--context", "main"]);
+    assert_eq!(call("one.py").code, 0);
+    let two = call("two.py");
+    assert_eq!((two.code, two.out.as_str()), (0, "42\n"), "{}", two.err);
+    let list = place.ringfence(&["context", "list", "work", "--json"]);
+    assert!(list.out.contains("\"name\":\"main\""), "{}", list.out);
+    assert_eq!(place.ringfence(&["context", "restart", "work", "main"]).code, 0);
+    assert_eq!(call("two.py").code, 1);
+    // Without a name nothing is kept.
+    let once = place.ringfence(&["code", "python", "one.py", "--session", "work", "--json"]);
+    assert_eq!(once.code, 0, "{}", once.err);
+    let id = serde_json::from_str::<serde_json::Value>(&once.out).unwrap()["id"].as_str().unwrap().to_owned();
+    let record = place.ringfence(&["history", "show", &id, "--json"]);
+    assert!(record.out.contains("one.py") && record.out.contains("\"exit_code\":0"), "{}", record.out);
+    assert!(!place.ringfence(&["context", "list", "work"]).out.contains("once"));
+    for args in [
+        &["code", "python", "one.py", "--context", "main"][..],
+        &["code", "python", "one.py", "--session", "nobody", "--context", "main"],
+        &["code", "python", "one.py", "--session", "work", "--memory", "1g"],
+        &["code", "bash", "one.py", "--session", "work", "--context", "b"],
+        &["context", "interrupt", "work", "nobody"],
+    ] {
+        assert_eq!(place.ringfence(args).code, 125, "{args:?}");
+    }
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

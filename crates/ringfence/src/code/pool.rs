@@ -1,0 +1,260 @@
+//! Warm interpreters: each in a box of its own, started ahead in the background, and used once.
+//!
+//! A worker makes a box by the same road as every other, with the interpreter up and its modules loaded, and waits for one
+//! piece of code. The result goes back as soon as it is there; then the box ends, and the worker makes the next. No
+//! interpreter, no box and no descriptor ever serves two executions, and none is a copy of another. Why not by forking is in
+//! `docs/design/warm-interpreters.md`.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringfence_policy::facts::Facts;
+use ringfence_policy::plan::Plan;
+use ringfence_policy::policy::Policy;
+use ringfence_policy::profiles::EngineChoice;
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+
+use super::channel::{Channel, Hurry};
+use super::language::Wire;
+use super::{Code, CodeError, Language, Prepared, Ran, plan_for, request, result, with_environment};
+use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
+use crate::report::Report;
+use crate::supervise::{Companion, supervise};
+
+/// How long an interpreter may take until it waits for code.
+const WARM_UP: Duration = Duration::from_secs(30);
+
+/// Interpreters of one language under one policy, which are ready before they are needed.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    choice: EngineChoice,
+    pub report: Report,
+}
+
+/// What a pool holds.
+#[derive(Debug, Clone)]
+pub struct Warm {
+    pub language: &'static Language,
+    /// Whether installed packages can be imported.
+    pub packages: bool,
+    /// Modules that are loaded before the code is there.
+    pub preload: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    warm: Warm,
+    policy: Policy,
+    facts: Facts,
+    plan: Plan,
+    engine: Engine,
+    /// Tells an interpreter to get ready.
+    request: Vec<u8>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Workers whose box is ready.
+    ready: usize,
+    closed: bool,
+}
+
+/// Code that waits for a box.
+#[derive(Debug)]
+struct Job {
+    code: Code,
+    request: Vec<u8>,
+    cancel: Option<OwnedFd>,
+    answer: SyncSender<Result<Ran, CodeError>>,
+}
+
+impl Pool {
+    /// Starts as many interpreters as the policy says (`warm`); with none, everything runs cold. Returns at once.
+    pub fn new(warm: Warm, policy: &Policy, facts: &Facts, choice: EngineChoice) -> Result<Pool, CodeError> {
+        let mut code = Code::new(warm.language, "");
+        code.packages = warm.packages;
+        let request = request::warm(&warm);
+        let policy = with_environment(policy);
+        let plan = plan_for(&code, &policy, facts)?;
+        let (engine, report) = engines::select(choice, &plan, facts)?;
+        let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm };
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, queue, changed });
+        let worker = |_| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || shared.work())
+        };
+        let workers: Result<Vec<JoinHandle<()>>, std::io::Error> = (0..size).map(worker).collect();
+        let workers = workers.map_err(CodeError::Worker)?;
+        Ok(Pool { shared, workers, choice, report })
+    }
+
+    /// Runs code in a box that is ready, or in the next one that is. It is cancelled when `cancel` becomes readable.
+    pub fn run(&self, code: &Code, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
+        let Shared { warm, policy, facts, .. } = &*self.shared;
+        let fits = code.language == warm.language && code.packages == warm.packages;
+        if self.workers.is_empty() || !fits {
+            return super::prepare(code, policy, facts, self.choice)?.run(facts, cancel);
+        }
+        code.check()?;
+        let request = request::encode(code, None)?;
+        let cancel = cancel.map(|fd| fd.try_clone_to_owned()).transpose();
+        let cancel =
+            cancel.map_err(|error| CodeError::Channel(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
+        let (answer, wait): (_, Receiver<_>) = sync_channel(1);
+        self.shared.lock().jobs.push_back(Job { code: code.clone(), request, cancel, answer });
+        self.shared.changed.notify_all();
+        // Every job is answered, unless its worker panicked.
+        wait.recv().unwrap_or_else(|_| Err(EngineError::Lost("its worker is gone".to_owned()).into()))
+    }
+
+    /// How many interpreters wait for code now.
+    pub fn ready(&self) -> usize {
+        self.shared.lock().ready
+    }
+
+    pub fn engine(&self) -> Engine {
+        self.shared.engine
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+        for worker in self.workers.drain(..) {
+            // One that panicked has nothing left to end.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Box after box, each for one job.
+    fn work(&self) {
+        loop {
+            let warm = self.warm_up();
+            let Some(job) = self.next_job(warm.is_ok()) else {
+                if let Ok((running, _)) = warm {
+                    // Nobody is left to be told.
+                    let _ = running.finish();
+                }
+                return;
+            };
+            match warm {
+                Ok((running, channel)) => self.serve(job, running, channel),
+                Err(error) => self.answer(&job, Err(error)),
+            }
+        }
+    }
+
+    /// Waits for a job; `None` when there will be none.
+    fn next_job(&self, is_ready: bool) -> Option<Job> {
+        let mut queue = self.lock();
+        queue.ready += usize::from(is_ready);
+        let job = loop {
+            if queue.closed {
+                break None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                break Some(job);
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        };
+        queue.ready -= usize::from(is_ready);
+        job
+    }
+
+    /// A box with an interpreter that waits for code.
+    fn warm_up(&self) -> Result<(Running, Channel), CodeError> {
+        let (mut channel, stdio) =
+            Channel::open(self.request.clone(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
+        channel.keep_open();
+        let running = engines::start(self.engine, &self.plan, &self.facts, StdioSpec::Files(stdio))?;
+        let until = Instant::now() + WARM_UP;
+        while !channel.is_warm() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || channel.is_closed() {
+                // One that has ended says why.
+                if left.is_zero() {
+                    channel.give_up();
+                }
+                let outcome = supervise(running, &self.policy, &self.facts, &mut channel)?;
+                let code = Code { packages: self.warm.packages, ..Code::new(self.warm.language, "") };
+                result::result(&code, self.engine, &outcome, channel.into_parts())?;
+                let (language, reason) = (self.warm.language.name, "it did not get ready".to_owned());
+                return Err(CodeError::NotStarted { language, reason });
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let ready: Vec<(usize, rustix::event::PollFlags)> = {
+                let wants = channel.wants();
+                let mut fds: Vec<PollFd<'_>> = wants.iter().map(|(fd, f)| PollFd::from_borrowed_fd(*fd, *f)).collect();
+                match poll(&mut fds, Some(&timeout)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(CodeError::Channel(errno)),
+                }
+                let revents = fds.iter().map(PollFd::revents).enumerate();
+                revents.filter(|(_, flags)| !flags.is_empty()).collect()
+            };
+            for (index, flags) in ready {
+                channel.ready(index, flags, &running).map_err(CodeError::Channel)?;
+            }
+        }
+        Ok((running, channel))
+    }
+
+    fn serve(&self, job: Job, running: Running, mut channel: Channel) {
+        let hurry =
+            Hurry { code: job.code.clone(), engine: self.engine, started: Instant::now(), tell: job.answer.clone() };
+        let cancel = match job.cancel.as_ref().map(|fd| fd.as_fd().try_clone_to_owned()).transpose() {
+            Ok(cancel) => cancel,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+                return self.answer(&job, Err(CodeError::Channel(errno)));
+            }
+        };
+        channel.begin(job.request.clone(), cancel, Some(hurry));
+        let ran = supervise(running, &self.policy, &self.facts, &mut channel);
+        if channel.has_told() {
+            return;
+        }
+        let started = channel.has_started();
+        let ran = ran.map_err(CodeError::from).and_then(|outcome| {
+            let parts = channel.into_parts();
+            let captures = [parts.stdout.clone(), parts.stderr.clone()];
+            Ok(Ran { result: result::result(&job.code, self.engine, &outcome, parts)?, outcome, captures })
+        });
+        match ran {
+            // Something killed the box while it waited. The code has not run, and gets another one.
+            Err(_) if !started => self.answer(&job, self.run_cold(&job)),
+            ran => self.answer(&job, ran),
+        }
+    }
+
+    fn run_cold(&self, job: &Job) -> Result<Ran, CodeError> {
+        let Shared { policy, facts, plan, engine, .. } = self;
+        let report = engines::select((*engine).into(), plan, facts)?.1;
+        let (policy, request) = (policy.clone(), job.request.clone());
+        let prepared = Prepared { code: &job.code, policy, request, plan: plan.clone(), engine: *engine, report };
+        prepared.run(facts, job.cancel.as_ref().map(AsFd::as_fd))
+    }
+
+    fn answer(&self, job: &Job, ran: Result<Ran, CodeError>) {
+        // Whoever asked may be gone.
+        let _ = job.answer.send(ran);
+    }
+}

@@ -1,0 +1,312 @@
+//! The registry: skills in the database of the records, and their executions.
+//!
+//! Versions are kept until they are removed, and none ever changes its code. What is read is checked against its hash: a
+//! database that somebody wrote to is not believed.
+
+use ringfence_policy::layers::content_hash;
+
+use super::scan::{Finding, Scan, Verdict};
+use super::{New, Schema, Skill, SkillError, Source, look};
+use crate::code::{Language, MAX_SOURCE};
+use crate::records::database::{Database, DatabaseError, Row, Value};
+use crate::records::{Filter, Place, Record, Store, now};
+
+/// Most characters of a name or a version.
+const LONGEST: usize = 64;
+
+/// All registered skills.
+#[derive(Debug)]
+pub struct Registry {
+    store: Store,
+}
+
+/// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Which {
+    pub name: String,
+    /// A version, or a hash.
+    pub version: Option<String>,
+}
+
+impl Which {
+    pub fn parse(text: &str) -> Which {
+        match text.split_once('@') {
+            Some((name, version)) => Which { name: name.to_owned(), version: Some(version.to_owned()) },
+            None => Which { name: text.to_owned(), version: None },
+        }
+    }
+
+    fn missing(&self) -> SkillError {
+        match &self.version {
+            Some(version) => SkillError::NoVersion { name: self.name.clone(), version: version.clone() },
+            None => SkillError::NoSkill(self.name.clone()),
+        }
+    }
+
+    /// As a condition, with its values.
+    fn condition(&self) -> (&'static str, Vec<Value>) {
+        match &self.version {
+            Some(version) => (
+                "skills.name = $1 AND (skills.version = $2 OR skills.hash = $2)",
+                vec![self.name.as_str().into(), version.as_str().into()],
+            ),
+            None => ("skills.name = $1", vec![self.name.as_str().into()]),
+        }
+    }
+}
+
+impl Registry {
+    /// Opens the database and brings its tables up to date.
+    pub fn open(place: &Place) -> Result<Registry, SkillError> {
+        Ok(Registry { store: Store::open(place)? })
+    }
+
+    /// The registry in a database that is open.
+    pub fn of(store: Store) -> Registry {
+        Registry { store }
+    }
+
+    /// Scans a skill and registers it. The same once more changes nothing, unless another version is asked for.
+    pub fn add(&mut self, new: &New) -> Result<Skill, SkillError> {
+        check(new)?;
+        let hash = content_hash(new.code.as_bytes());
+        let scan = look(new.language, &new.code, &new.hosts);
+        let version = self.store.database().transaction(|database| insert(database, new, &hash, &scan))?;
+        self.find(&Which { name: new.name.clone(), version: Some(version) })
+    }
+
+    /// The latest version, or the one that is named.
+    pub fn find(&mut self, which: &Which) -> Result<Skill, SkillError> {
+        let found = self.versions(which)?;
+        found.into_iter().next().ok_or_else(|| which.missing())
+    }
+
+    /// All versions, the latest first.
+    pub fn versions(&mut self, which: &Which) -> Result<Vec<Skill>, SkillError> {
+        let (condition, values) = which.condition();
+        self.select(condition, &values)
+    }
+
+    /// The latest version of each skill, by name.
+    pub fn list(&mut self) -> Result<Vec<Skill>, SkillError> {
+        let mut all = self.select("1 = 1", &[])?;
+        all.dedup_by(|later, first| later.name == first.name);
+        Ok(all)
+    }
+
+    /// Scans again: the rules may have changed since.
+    pub fn rescan(&mut self, which: &Which) -> Result<Skill, SkillError> {
+        let skill = self.find(which)?;
+        let scan = skill.look(skill.known_language()?);
+        let values = [
+            scan.verdict.name().into(),
+            findings(&scan).into(),
+            now().into(),
+            skill.name.as_str().into(),
+            skill.version.as_str().into(),
+        ];
+        let update = "UPDATE skills SET verdict = $1, findings = $2, scanned = $3 WHERE name = $4 AND version = $5";
+        self.store.database().execute(update, &values)?;
+        self.find(&Which { name: skill.name, version: Some(skill.version) })
+    }
+
+    /// Lets a skill run no more, or again: all versions, or the one that is named. How many there were.
+    pub fn set_disabled(&mut self, which: &Which, disabled: bool) -> Result<u64, SkillError> {
+        let (condition, values) = which.condition();
+        let update = format!("UPDATE skills SET disabled = {} WHERE {condition}", i64::from(disabled));
+        self.changed(which, &update, &values)
+    }
+
+    /// Removes all versions, or the one that is named, and code that nothing refers to any more. Its executions stay.
+    pub fn remove(&mut self, which: &Which) -> Result<u64, SkillError> {
+        let (condition, values) = which.condition();
+        let removed = self.changed(which, &format!("DELETE FROM skills WHERE {condition}"), &values)?;
+        let orphans = "DELETE FROM skill_code WHERE hash NOT IN (SELECT hash FROM skills)";
+        self.store.database().transaction(|database| database.execute(orphans, &[]).map_err(SkillError::from))?;
+        Ok(removed)
+    }
+
+    /// What ran of a skill, the latest first, also of one that was removed.
+    pub fn executions(&mut self, name: &str, limit: Option<u64>) -> Result<Vec<Record>, SkillError> {
+        let filter = Filter { skill: Some(name.to_owned()), limit, ..Filter::default() };
+        let mut records = self.store.list(&filter)?;
+        // A box of one execution has the id of that.
+        for record in records.iter_mut().filter(|record| record.sandbox.is_none()) {
+            record.sandbox = Some(record.id.clone());
+        }
+        Ok(records)
+    }
+
+    fn changed(&mut self, which: &Which, statement: &str, values: &[Value]) -> Result<u64, SkillError> {
+        let database = self.store.database();
+        let changed = database.transaction(|database| database.execute(statement, values).map_err(SkillError::from))?;
+        if changed == 0 { Err(which.missing()) } else { Ok(changed) }
+    }
+
+    /// By name, the latest first.
+    fn select(&mut self, condition: &str, values: &[Value]) -> Result<Vec<Skill>, SkillError> {
+        let statement = format!(
+            "SELECT skills.name, skills.version, skills.hash, skill_code.language, skills.source, skills.sandbox_required,
+                 skills.disabled, skills.added, skills.inputs, skills.hosts, skills.verdict, skills.findings,
+                 skills.scanned, skill_code.code
+             FROM skills JOIN skill_code ON skill_code.hash = skills.hash
+             WHERE {condition} ORDER BY skills.name, skills.added DESC"
+        );
+        let rows = self.store.database().query(&statement, values)?;
+        rows.into_iter().map(skill).collect()
+    }
+}
+
+fn check(new: &New) -> Result<(), SkillError> {
+    let New { name, version, language: _, code, source, inputs: _, hosts, sandbox_required } = new;
+    if !is_word(name, "._-") {
+        return Err(SkillError::Name(name.clone()));
+    }
+    if let Some(version) = version.as_ref().filter(|version| !is_word(version, "._-+")) {
+        return Err(SkillError::Version(version.clone()));
+    }
+    if code.len() > MAX_SOURCE {
+        return Err(SkillError::TooLarge(code.len()));
+    }
+    if code.contains('\0') {
+        return Err(SkillError::Nul);
+    }
+    if let Some(host) = hosts.iter().find(|host| !is_word(host.strip_prefix("*.").unwrap_or(host), "._-:")) {
+        return Err(SkillError::Host(host.clone()));
+    }
+    if *source == Source::Community && !sandbox_required {
+        return Err(SkillError::SandboxRequired);
+    }
+    Ok(())
+}
+
+fn is_word(text: &str, also: &str) -> bool {
+    (1..=LONGEST).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// Puts one in. Its version.
+fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result<String, SkillError> {
+    let known = "SELECT version, hash, added FROM skills WHERE name = $1 ORDER BY added DESC";
+    let mut versions = Vec::new();
+    for mut row in database.query(known, &[new.name.as_str().into()])? {
+        let mut text = || row.text().map(Option::unwrap_or_default);
+        let (version, hash) = (text()?, text()?);
+        versions.push((version, hash, row.integer()?.unwrap_or(0)));
+    }
+    let latest = versions.first().map_or(0, |(.., added)| *added);
+    let version = match &new.version {
+        Some(version) => version.clone(),
+        // The same code again is the same version.
+        None => match versions.first().filter(|(_, known, _)| known == hash) {
+            Some((version, ..)) => version.clone(),
+            None => {
+                let numbers = versions.iter().filter_map(|(version, ..)| version.parse::<u64>().ok());
+                numbers.max().unwrap_or(0).saturating_add(1).to_string()
+            }
+        },
+    };
+    let here = versions.iter().find(|(known, ..)| *known == version);
+    if here.is_some_and(|(_, known, _)| known != hash) {
+        return Err(SkillError::VersionTaken { name: new.name.clone(), version });
+    }
+    let code =
+        "INSERT INTO skill_code (hash, language, code, added) VALUES ($1, $2, $3, $4) ON CONFLICT (hash) DO NOTHING";
+    let values = [hash.into(), new.language.name.into(), new.code.as_str().into(), now().into()];
+    database.execute(code, &values)?;
+    for mut row in database.query("SELECT language FROM skill_code WHERE hash = $1", &[hash.into()])? {
+        let language = row.text()?.unwrap_or_default();
+        if language != new.language.name {
+            return Err(SkillError::OtherLanguage(language));
+        }
+    }
+    // What is said about a version can change; its code cannot, and neither does it run again because it is added again.
+    database
+        .execute(
+            "INSERT INTO skills (name, version, hash, source, inputs, hosts, verdict, findings, scanned, sandbox_required,
+                 added)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+             ON CONFLICT (name, version) DO UPDATE SET
+                 source = excluded.source, inputs = excluded.inputs, hosts = excluded.hosts, verdict = excluded.verdict,
+                 findings = excluded.findings, scanned = excluded.scanned, sandbox_required = excluded.sandbox_required",
+            &[
+                new.name.as_str().into(),
+                version.as_str().into(),
+                hash.into(),
+                new.source.name().into(),
+                new.inputs.as_ref().map(ToString::to_string).into(),
+                serde_json::json!(new.hosts).to_string().into(),
+                scan.verdict.name().into(),
+                findings(scan).into(),
+                now().into(),
+                i64::from(new.sandbox_required).into(),
+                // Later than any other version, also in the same millisecond.
+                now().max(latest.saturating_add(1)).into(),
+            ],
+        )?;
+    Ok(version)
+}
+
+/// What is kept of a scan beside its verdict.
+fn findings(scan: &Scan) -> String {
+    serde_json::json!({ "findings": scan.findings, "truncated": scan.truncated }).to_string()
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Findings {
+    Kept {
+        findings: Vec<Finding>,
+        truncated: bool,
+    },
+    /// As they were written at first.
+    Plain(Vec<Finding>),
+}
+
+fn skill(mut row: Row) -> Result<Skill, SkillError> {
+    let text = |row: &mut Row| -> Result<String, DatabaseError> { row.text().map(Option::unwrap_or_default) };
+    let name = text(&mut row)?;
+    let version = text(&mut row)?;
+    let hash = text(&mut row)?;
+    let corrupt = |what| SkillError::Corrupt { hash: hash.clone(), what };
+    let language = text(&mut row)?;
+    let source = text(&mut row)?;
+    let source = Source::from_name(&source).ok_or_else(|| corrupt("source"))?;
+    let mut number = || row.integer().map(|number| number.unwrap_or(0));
+    let (sandbox_required, disabled, added) = (number()? != 0, number()? != 0, number()?);
+    let inputs = row.text()?;
+    let inputs = inputs.map(|text| Schema::parse(&text, "inputs")).transpose()?;
+    let hosts = row.text()?.map(|text| serde_json::from_str(&text)).transpose();
+    let hosts = hosts.map_err(|_| corrupt("hosts"))?.unwrap_or_default();
+    let verdict = row.text()?.map(|name| Verdict::from_name(&name).ok_or_else(|| corrupt("verdict")));
+    let kept = row.text()?.map(|text| serde_json::from_str(&text)).transpose();
+    let (findings, truncated) = match kept.map_err(|_| corrupt("findings"))? {
+        Some(Findings::Kept { findings, truncated }) => (findings, truncated),
+        Some(Findings::Plain(findings)) => (findings, false),
+        None => (Vec::new(), false),
+    };
+    let scan = verdict.transpose()?.map(|verdict| Scan { verdict, findings, truncated });
+    let scanned = row.integer()?;
+    let code = text(&mut row)?;
+    if content_hash(code.as_bytes()) != hash {
+        return Err(corrupt("code"));
+    }
+    let language = Language::named(&language).map_or(language, |known| known.name.to_owned());
+    Ok(Skill {
+        name,
+        version,
+        hash,
+        language,
+        source,
+        // Whatever the table says.
+        sandbox_required: sandbox_required || source == Source::Community,
+        disabled,
+        added,
+        inputs,
+        hosts,
+        scan,
+        scanned,
+        code,
+    })
+}

@@ -1,0 +1,159 @@
+//! Declared inputs: a JSON Schema, checked before a run. It fetches nothing, whatever a schema refers to, and a hostile pattern
+//! costs no more than the text is long.
+
+use boon::{Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::SkillError;
+
+/// Bytes of a schema.
+const MAX_SCHEMA: usize = 256 << 10;
+/// Reasons that are told.
+const MAX_REASONS: usize = 5;
+/// Characters of a reason.
+const MAX_REASON: usize = 200;
+/// What the schema is called while it is compiled; nothing is there.
+const PLACE: &str = "https://ringfence.invalid/inputs.json";
+
+/// What inputs must be like.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Schema(Value);
+
+/// Loads nothing.
+struct Nothing;
+
+impl UrlLoader for Nothing {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn std::error::Error>> {
+        Err(format!("`{url}` is somewhere else, and nothing is fetched").into())
+    }
+}
+
+impl Schema {
+    /// Reads a schema; `place` is what messages call it.
+    pub fn parse(text: &str, place: &str) -> Result<Schema, SkillError> {
+        let bad = |reason: String| SkillError::Schema(place.to_owned(), shortened(&reason));
+        if text.len() > MAX_SCHEMA {
+            return Err(bad(format!("it has {} bytes, more than {MAX_SCHEMA}", text.len())));
+        }
+        let value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let schema = Schema(value);
+        schema.compile().map_err(bad)?;
+        Ok(schema)
+    }
+
+    /// Why a value does not fit, with the places of what is wrong.
+    pub fn check(&self, value: &Value) -> Result<(), Vec<String>> {
+        let (schemas, index) = self.compile().map_err(|reason| vec![shortened(&reason)])?;
+        let Err(error) = schemas.validate(value, index) else { return Ok(()) };
+        let mut reasons = Vec::new();
+        collect(&error, &mut reasons);
+        Err(reasons)
+    }
+
+    fn compile(&self) -> Result<(Schemas, SchemaIndex), String> {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler.use_loader(Box::new(Nothing));
+        compiler.add_resource(PLACE, self.0.clone()).map_err(|error| error.to_string())?;
+        let index = compiler.compile(PLACE, &mut schemas).map_err(|error| format!("{error:#}"))?;
+        Ok((schemas, index))
+    }
+}
+
+/// The innermost reasons.
+fn collect(error: &ValidationError<'_, '_>, reasons: &mut Vec<String>) {
+    if reasons.len() >= MAX_REASONS {
+        return;
+    }
+    error.causes.iter().for_each(|cause| collect(cause, reasons));
+    if error.causes.is_empty() {
+        let place = error.instance_location.to_string();
+        let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+        let what = match &error.kind {
+            // The value itself may be a secret.
+            ErrorKind::Pattern { want, .. } => format!("does not match `{want}`"),
+            ErrorKind::Format { want, .. } => format!("is no {want}"),
+            ErrorKind::Minimum { want, .. } => format!("must be at least {want}"),
+            ErrorKind::Maximum { want, .. } => format!("must be at most {want}"),
+            ErrorKind::ExclusiveMinimum { want, .. } => format!("must be more than {want}"),
+            ErrorKind::ExclusiveMaximum { want, .. } => format!("must be less than {want}"),
+            ErrorKind::MultipleOf { want, .. } => format!("must be a multiple of {want}"),
+            ErrorKind::ContentEncoding { want, .. } | ErrorKind::ContentMediaType { want, .. } => {
+                format!("is no {want}")
+            }
+            kind => kind.to_string(),
+        };
+        reasons.push(shortened(&format!("{place}{what}")));
+    }
+}
+
+impl std::fmt::Display for Schema {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut text: String = plain.take(MAX_REASON + 1).collect();
+    if text.chars().count() > MAX_REASON {
+        text.pop();
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn inputs_are_checked() {
+        let schema = json!({
+            "type": "object", "required": ["year"], "additionalProperties": false,
+            "properties": { "year": { "type": "integer", "minimum": 1900 }, "name": { "type": "string", "pattern": "^[a-z]+$" } },
+        });
+        let schema = Schema::parse(&schema.to_string(), "s.json").unwrap();
+        assert!(schema.check(&json!({ "year": 2024, "name": "abc" })).is_ok());
+        for (value, word) in [
+            (json!({}), "year"),
+            (json!({ "year": 3 }), "/year: "),
+            (json!({ "year": "2024" }), "/year: "),
+            (json!({ "year": 2024, "name": "A" }), "/name: "),
+            (json!({ "year": 2024, "more": 1 }), "more"),
+            (json!([]), "object"),
+        ] {
+            let reasons = schema.check(&value).unwrap_err();
+            assert!(reasons.join(" ").contains(word), "{value}: {reasons:?}");
+        }
+        let secret = schema.check(&json!({ "year": "hunter2" })).unwrap_err().join(" ");
+        assert!(!secret.contains("hunter2"), "{secret}");
+    }
+
+    #[test]
+    fn hostile_schemas() {
+        for text in [
+            "",
+            "nonsense",
+            r#"{"type": "nonsense"}"#,
+            r#"{"$ref": "http://127.0.0.1:9/x.json"}"#,
+            r#"{"$ref": "file:///etc/passwd"}"#,
+            r#"{"pattern": "("}"#,
+            // Backtracking.
+            r#"{"pattern": "(a)\\1"}"#,
+            r#"{"pattern": "((a{1,1000}){1,1000}){1,1000}"}"#,
+        ] {
+            assert!(Schema::parse(text, "s.json").is_err(), "{text}");
+        }
+        let started = std::time::Instant::now();
+        let schema = Schema::parse(r#"{"pattern": "^(a+)+$"}"#, "s.json").unwrap();
+        assert!(schema.check(&json!(format!("{}b", "a".repeat(100_000)))).is_err());
+        // Endless.
+        let endless = Schema::parse(r##"{"$ref": "#"}"##, "s.json");
+        assert!(endless.is_err() || endless.unwrap().check(&json!(1)).is_err());
+        assert!(started.elapsed() < std::time::Duration::from_secs(20));
+    }
+}

@@ -1,0 +1,233 @@
+//! The registry of skills on real databases: the same tests on SQLite and on PostgreSQL.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::ffi::OsString;
+
+use ringfence::code::Language;
+use ringfence::policy::layers::content_hash;
+use ringfence::records::{Begin, End, Journal, Place, Recorder, Redactor, Store};
+use ringfence::skills::registry::Which;
+use ringfence::skills::scan::Verdict;
+use ringfence::skills::{New, Registry, Schema, Skill, SkillError, Source};
+use serde_json::json;
+
+struct Shelf {
+    dir: tempfile::TempDir,
+    place: Place,
+}
+
+impl Shelf {
+    fn registry(&self) -> Registry {
+        Registry::open(&self.place).unwrap()
+    }
+
+    fn sql(&self, statements: &str) -> Result<(), String> {
+        match &self.place {
+            Place::File(path) => {
+                let connection = rusqlite::Connection::open(path).unwrap();
+                connection.execute_batch(statements).map_err(|error| error.to_string())
+            }
+            Place::Url(url) => {
+                let mut client = postgres::Client::connect(url, postgres::NoTls).unwrap();
+                client.batch_execute(statements).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+fn on_both(test: fn(&Shelf)) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::File(dir.path().join("records.db"));
+    test(&Shelf { dir, place });
+    let Some(postgres) = support::Postgres::start() else { return };
+    test(&Shelf { dir: tempfile::tempdir().unwrap(), place: Place::Url(postgres.database("skills")) });
+}
+
+fn new(name: &str, code: &str) -> New {
+    New {
+        name: name.to_owned(),
+        version: None,
+        language: Language::named("python").unwrap(),
+        code: code.to_owned(),
+        source: Source::Local,
+        inputs: None,
+        hosts: Vec::new(),
+        sandbox_required: true,
+    }
+}
+
+fn which(text: &str) -> Which {
+    Which::parse(text)
+}
+
+fn verdict(skill: &Skill) -> Verdict {
+    skill.scan.as_ref().unwrap().verdict
+}
+
+#[test]
+fn versions_are_kept() {
+    on_both(|shelf| {
+        let mut registry = shelf.registry();
+        let first = registry.add(&new("greet", "print('a')")).unwrap();
+        assert_eq!((first.version.as_str(), first.hash.as_str()), ("1", content_hash(b"print('a')").as_str()));
+        assert_eq!((first.language.as_str(), first.source, verdict(&first)), ("python", Source::Local, Verdict::Clean));
+        // The same once more is the same.
+        assert_eq!(registry.add(&new("greet", "print('a')")).unwrap().version, "1");
+        let second = registry.add(&new("greet", "print('é \u{1F600} \\' ; --')")).unwrap();
+        assert_eq!(second.version, "2");
+        let named = registry.add(&New { version: Some("1.0+x".into()), ..new("greet", "print('a')") }).unwrap();
+        assert_eq!(named.hash, first.hash);
+        assert_eq!(registry.find(&which("greet")).unwrap().version, "1.0+x");
+        assert_eq!(registry.find(&which("greet@2")).unwrap().code, "print('é \u{1F600} \\' ; --')");
+        assert_eq!(registry.find(&which(&format!("greet@{}", second.hash))).unwrap().version, "2");
+        let versions = registry.versions(&which("greet")).unwrap();
+        assert_eq!(versions.iter().map(|s| s.version.as_str()).collect::<Vec<_>>(), ["1.0+x", "2", "1"]);
+        let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") });
+        assert!(matches!(taken, Err(SkillError::VersionTaken { .. })), "{taken:?}");
+        registry.add(&new("another", "1")).unwrap();
+        let names: Vec<String> = registry.list().unwrap().into_iter().map(|s| s.name + "@" + &s.version).collect();
+        assert_eq!(names, ["another@1", "greet@1.0+x"]);
+
+        assert!(matches!(registry.find(&which("nobody")), Err(SkillError::NoSkill(_))));
+        assert!(matches!(registry.find(&which("greet@9")), Err(SkillError::NoVersion { .. })));
+        assert!(matches!(registry.find(&which("' OR 1=1 --")), Err(SkillError::NoSkill(_))));
+
+        // Code goes with the last version that has it.
+        assert_eq!(registry.remove(&which("greet@1")).unwrap(), 1);
+        assert_eq!(registry.find(&which("greet")).unwrap().code, "print('a')");
+        assert_eq!(registry.remove(&which("greet")).unwrap(), 2);
+        assert!(matches!(registry.remove(&which("greet")), Err(SkillError::NoSkill(_))));
+        let other = New { language: Language::named("bash").unwrap(), ..new("greet", "print('a')") };
+        assert_eq!(registry.add(&other).unwrap().language, "bash");
+        assert!(matches!(registry.add(&new("greet2", "print('a')")), Err(SkillError::OtherLanguage(_))));
+    });
+}
+
+#[test]
+fn what_may_not_run() {
+    on_both(|shelf| {
+        let mut registry = shelf.registry();
+        let schema = r#"{"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}"#;
+        let inputs = Some(Schema::parse(schema, "schema").unwrap());
+        let double = registry.add(&New { inputs, ..new("double", "result = x * 2") }).unwrap();
+        let code = double.code(json!({ "x": 21 }), Verdict::Clean).unwrap();
+        assert_eq!((code.name.as_deref(), &code.inputs), (Some("double.py"), &json!({ "x": 21 })));
+        assert!(matches!(double.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+
+        let bad = registry.add(&new("bad", "import base64\nexec(base64.b64decode('cHJpbnQoMSk='))")).unwrap();
+        assert_eq!(verdict(&bad), Verdict::Dangerous);
+        assert!(!bad.scan.as_ref().unwrap().findings.is_empty());
+        for allowed in [Verdict::Clean, Verdict::Review] {
+            assert!(matches!(bad.code(json!({}), allowed), Err(SkillError::Verdict { .. })));
+        }
+        assert!(bad.code(json!({}), Verdict::Dangerous).is_ok());
+        // One that nobody scanned is not let through unseen.
+        shelf.sql("UPDATE skills SET verdict = NULL, findings = NULL, scanned = NULL WHERE name = 'bad'").unwrap();
+        let unseen = registry.find(&which("bad")).unwrap();
+        assert!(unseen.scan.is_none());
+        assert!(matches!(unseen.code(json!({}), Verdict::Review), Err(SkillError::Verdict { .. })));
+        assert_eq!(verdict(&registry.rescan(&which("bad")).unwrap()), Verdict::Dangerous);
+
+        assert_eq!(registry.set_disabled(&which("double"), true).unwrap(), 1);
+        let disabled = registry.find(&which("double")).unwrap();
+        assert!(matches!(disabled.code(json!({ "x": 1 }), Verdict::Dangerous), Err(SkillError::Disabled { .. })));
+        // Adding it once more does not let it run again.
+        assert!(registry.add(&new("double", "result = x * 2")).unwrap().disabled);
+        registry.set_disabled(&which("double"), false).unwrap();
+        assert!(registry.find(&which("double")).unwrap().code(json!({ "x": 1 }), Verdict::Clean).is_ok());
+
+        let declared = "import urllib.request\nurllib.request.urlopen('https://api.example.org/x')";
+        let undeclared = registry.add(&new("net", declared)).unwrap();
+        let hosts = vec!["api.example.org".to_owned()];
+        let known = registry.add(&New { hosts, version: Some("2".into()), ..new("net", declared) }).unwrap();
+        assert!(verdict(&known) < verdict(&undeclared), "{:?} {:?}", known.scan, undeclared.scan);
+        assert_eq!(verdict(&registry.rescan(&which("net@2")).unwrap()), verdict(&known));
+    });
+}
+
+#[test]
+fn what_cannot_be_registered() {
+    on_both(|shelf| {
+        let mut registry = shelf.registry();
+        for name in ["", "a b", "../x", "-x", "a@b", "é", &"x".repeat(65)] {
+            assert!(matches!(registry.add(&new(name, "1")), Err(SkillError::Name(_))), "{name}");
+        }
+        for version in ["", "a/b", " 1", "1@2", "-1"] {
+            let add = New { version: Some(version.into()), ..new("x", "1") };
+            assert!(matches!(registry.add(&add), Err(SkillError::Version(_))), "{version}");
+        }
+        assert!(matches!(registry.add(&new("x", "a\0b")), Err(SkillError::Nul)));
+        assert!(matches!(registry.add(&new("x", &" ".repeat((4 << 20) + 1))), Err(SkillError::TooLarge(_))));
+        let host = New { hosts: vec!["a b".into()], ..new("x", "1") };
+        assert!(matches!(registry.add(&host), Err(SkillError::Host(_))));
+        let community = New { source: Source::Community, sandbox_required: false, ..new("x", "1") };
+        assert!(matches!(registry.add(&community), Err(SkillError::SandboxRequired)));
+        assert!(registry.list().unwrap().is_empty());
+        let local = New { sandbox_required: false, ..new("x", "1") };
+        assert!(!registry.add(&local).unwrap().sandbox_required);
+        assert!(registry.add(&New { source: Source::Community, ..new("y", "1") }).unwrap().sandbox_required);
+        // Not by the table either.
+        assert!(shelf.sql("UPDATE skills SET sandbox_required = 0 WHERE name = 'y'").is_err());
+        assert!(shelf.sql("UPDATE skills SET source = 'elsewhere'").is_err());
+        // Code that somebody changed is not believed.
+        shelf.sql("UPDATE skill_code SET code = 'import os'").unwrap();
+        assert!(matches!(registry.find(&which("x")), Err(SkillError::Corrupt { what: "code", .. })));
+    });
+}
+
+#[test]
+fn executions_are_found() {
+    on_both(|shelf| {
+        let mut registry = shelf.registry();
+        let skill = registry.add(&new("greet", "print('a')")).unwrap();
+        let recorder = Recorder::new(shelf.dir.path(), Redactor::default(), None);
+        let command = [OsString::from("skill"), "run".into(), "greet".into()];
+        let run = skill.run();
+        for (sandbox, skill) in [(None, Some(&run)), (Some("s-1"), Some(&run)), (None, None)] {
+            let begin = Begin {
+                profile: Some("skill"),
+                engine: Some("native"),
+                sandbox,
+                command: &command,
+                workdir: None,
+                report: None,
+                caller: None,
+                skill,
+            };
+            recorder.begin(&begin).end(&End::failed("no")).unwrap();
+        }
+        let mut store = Store::open(&shelf.place).unwrap();
+        store.refresh(&Journal::new(shelf.dir.path())).unwrap();
+        drop(store);
+        registry.remove(&which("greet")).unwrap();
+        let ran = registry.executions("greet", None).unwrap();
+        assert_eq!(ran.len(), 2);
+        assert!(ran.iter().all(|record| record.skill.as_ref() == Some(&run)));
+        // A box of one execution has its id.
+        assert_eq!(ran[0].sandbox.as_deref(), Some("s-1"));
+        assert_eq!(ran[1].sandbox.as_deref(), Some(ran[1].id.as_str()));
+        assert_eq!(registry.executions("greet", Some(1)).unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn many_at_once() {
+    on_both(|shelf| {
+        drop(shelf.registry());
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                scope.spawn(move || {
+                    let mut registry = shelf.registry();
+                    (0..5).for_each(|i| drop(registry.add(&new("busy", &format!("print({n}, {i})"))).unwrap()));
+                });
+            }
+        });
+        let mut versions: Vec<u32> =
+            shelf.registry().versions(&which("busy")).unwrap().iter().map(|s| s.version.parse().unwrap()).collect();
+        versions.sort();
+        assert_eq!(versions, (1..=20).collect::<Vec<_>>());
+    });
+}
