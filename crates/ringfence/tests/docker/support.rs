@@ -181,6 +181,7 @@ impl Live {
             cwd: self.plan.workdir.to_str().unwrap().as_bytes().to_vec(),
             terminal: None,
             stdin: false,
+            piped: false,
         });
         let mut bytes = Vec::new();
         put_message(&mut bytes, stream, Kind::Open, &request).unwrap();
