@@ -162,16 +162,16 @@ fn errors_have_true_lines() {
 fn sudden_ends() {
     let table: &[(&str, &str, &str)] = &[
         ("python", "import os; os._exit(4)", "exit status 4"),
-        ("python", "import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("python", "import os; os.kill(os.getpid(), 9)", "SIGKILL (signal 9)"),
         ("javascript", "process.exit(4)", "exit status 4"),
-        ("bash", "kill -9 $$", "signal 9"),
+        ("bash", "kill -9 $$", "SIGKILL (signal 9)"),
     ];
     on_all(|host, engine| {
         for (name, source, message) in table {
             let result = run(host, engine, name, source);
             let message_of = result.exception.unwrap().message;
             // bwrap says a signal as a shell does.
-            let message_of = message_of.replace("ended by ", "").replace("exit status 137", "signal 9");
+            let message_of = message_of.replace("ended by ", "").replace("exit status 137", "SIGKILL (signal 9)");
             assert_eq!((result.status, message_of.as_str()), (Status::Error, *message), "{engine} {source}");
         }
     });
