@@ -60,7 +60,7 @@ fn a_day_in_the_life() {
     assert_eq!(taken.code, 125);
     assert!(taken.err.contains("there is a session `notes` already"), "{}", taken.err);
     here.ringfence(&["session", "logs", "notes", "1"]).expect(0, "hello\n");
-    here.ringfence(&["session", "extend", "notes", "--life", "2h"]).expect(0, "");
+    here.ringfence(&["session", "extend", "notes", "--life", "48h"]).expect(0, "");
     here.ringfence(&["session", "stop", "notes"]).expect(0, "");
     // Once more is what is wanted already.
     here.ringfence(&["session", "stop", "notes"]).expect(0, "");
