@@ -49,6 +49,7 @@ pub struct Idle {
 }
 
 /// Something idle that goes when it is dropped.
+#[expect(clippy::large_enum_variant, reason = "a thousand at most")]
 enum Sleeper {
     Box(Running),
     Bare(Child),
