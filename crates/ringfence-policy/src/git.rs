@@ -58,6 +58,8 @@ struct Repository {
 /// Bounds for repositories made to be slow.
 const MOST_SUBMODULES: usize = 256;
 const MOST_INCLUDES: usize = 32;
+const MOST_DIRECTORIES: usize = 4096;
+const MOST_HOOKS: usize = 64;
 
 /// An empty `commondir` stops git. This one says where git looks anyway.
 const COMMONDIR: Missing = Missing::ProtectText(".\n");
@@ -131,16 +133,17 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<Path
 pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<Suspicion>) {
     let mut rules = Rules { workdir, outer, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
     let mut suspicions = Vec::new();
-    if is_bare(workdir) {
-        rules.git_dir(workdir);
-        rules.protect(&workdir.join(".git"), Kind::Dir);
-        return (rules.out, suspicions);
-    }
+    // As git does: what `.git` says comes first, whatever else lies in the directory.
     match look(workdir) {
         Look::Repository(repository) => rules.repository(&repository, home),
         Look::Refused(path, suspicion) => {
             rules.add(Access::Ro, &path, Missing::Protect(Kind::File));
+            rules.refused(&path, home);
             suspicions.push(suspicion);
+        }
+        Look::Nothing if is_bare(workdir) => {
+            rules.protect(&workdir.join(".git"), Kind::Dir);
+            rules.inside(workdir, home);
         }
         Look::Nothing => {
             // No repository can be planted here: not by `git init`, not by making the directory a bare one.
@@ -278,10 +281,21 @@ fn submodule(dir: &Path, git_dir: &Path) -> Option<PathBuf> {
 
 /// Whether git takes the directory for a repository by itself.
 fn is_bare(dir: &Path) -> bool {
+    // Git only asks whether it could go there, which it thinks of an executable file too.
+    let enters = |name: &str| fs::metadata(dir.join(name)).is_ok_and(|m| m.is_dir() || m.mode() & 0o111 != 0);
     // `HEAD` was a link once, which leads to nothing before the first commit.
-    fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir())
-        && dir.join("objects").is_dir()
-        && dir.join("refs").is_dir()
+    fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir()) && enters("objects") && enters("refs")
+}
+
+/// Whether the directory of a submodule is a repository, or was one before a box took something away.
+fn was_repository(dir: &Path) -> bool {
+    ["config", "HEAD", "objects", "hooks"].iter().any(|name| fs::symlink_metadata(dir.join(name)).is_ok())
+}
+
+/// The path without links, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let whole = |dir: &Path| Some(dir.canonicalize().ok()?.join(path.strip_prefix(dir).ok()?));
+    path.ancestors().find_map(whole).unwrap_or_else(|| path.to_path_buf())
 }
 
 struct Rules<'a> {
@@ -337,11 +351,47 @@ impl Rules<'_> {
         self.configured(repository, home);
     }
 
+    /// A repository that lies in the working directory with all that belongs to it, or is the working directory.
+    fn inside(&mut self, dir: &Path, home: &Path) {
+        self.git_dir(dir);
+        self.worktrees(dir, None);
+        self.submodules(dir, self.workdir);
+        let (top, git_dir, common_dir) = (self.workdir.to_path_buf(), dir.to_path_buf(), dir.to_path_buf());
+        self.configured(&Repository { top, git_dir, common_dir }, home);
+    }
+
+    /// What git uses all the same behind a pointer that nothing is granted for.
+    fn refused(&mut self, dot_git: &Path, home: &Path) {
+        let pointed = read(dot_git).and_then(|text| Some(dot_git.parent()?.join(text.strip_prefix("gitdir:")?.trim())));
+        let dir = real(&pointed.unwrap_or_else(|| dot_git.to_path_buf()));
+        if dir.starts_with(self.workdir) && dir != self.workdir {
+            return self.inside(&dir, home);
+        }
+        // Nothing outside is named, not even as read-only: a box may not see it at all.
+        let top = self.workdir.to_path_buf();
+        self.configured(&Repository { common_dir: top.clone(), git_dir: dir, top }, home);
+    }
+
+    /// Links in a directory of hooks: what they lead to is executed too.
+    fn linked(&mut self, hooks: &Path) {
+        let entries = fs::read_dir(hooks).into_iter().flatten().flatten().take(MOST_HOOKS);
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink())) {
+            let target = real(&entry.path());
+            if target.starts_with(self.workdir) && target != self.workdir {
+                self.add(Access::Ro, &target, Missing::Ignore);
+            }
+        }
+    }
+
     /// The names in a repository's directory that make git execute something or look elsewhere.
     fn git_dir(&mut self, dir: &Path) {
         let config = self.config(dir.join("config"));
         self.protect(&dir.join("config"), Kind::File);
         self.protect(&dir.join("hooks"), Kind::Dir);
+        self.linked(&dir.join("hooks"));
+        // Remotes of old, which say where to push to and need no configuration.
+        self.protect(&dir.join("remotes"), Kind::Dir);
+        self.protect(&dir.join("branches"), Kind::Dir);
         self.add(Access::Ro, &dir.join("commondir"), COMMONDIR);
         self.protect(&dir.join("info/attributes"), Kind::File);
         self.protect(&dir.join("objects/info/alternates"), Kind::File);
@@ -365,6 +415,12 @@ impl Rules<'_> {
             }
             self.add(Access::Ro, &dir.join("commondir"), Missing::Ignore);
             self.add(Access::Ro, &dir.join("gitdir"), Missing::Ignore);
+            let pointer = read(&dir.join("gitdir")).map(|text| real(&dir.join(text.trim_end_matches('\n'))));
+            if let Some(pointer) =
+                pointer.filter(|pointer| pointer.starts_with(self.workdir) && pointer != self.workdir)
+            {
+                self.add(Access::Ro, &pointer, Missing::Ignore);
+            }
             self.worktree_config(&dir, &config);
         }
     }
@@ -372,17 +428,21 @@ impl Rules<'_> {
     /// Directories of submodules (`modules/a/b`, `modules/a/modules/b`), and the `.git` in their worktrees.
     fn submodules(&mut self, common_dir: &Path, top: &Path) {
         let mut open = directories(&common_dir.join("modules"));
-        let mut count = 0;
+        let (mut count, mut visited) = (0, 0);
         while let Some(dir) = open.pop() {
-            if !is_bare(&dir) {
-                open.extend(directories(&dir));
-                continue;
-            }
-            count += 1;
-            if count > MOST_SUBMODULES {
+            let repository = was_repository(&dir);
+            visited += 1;
+            count += usize::from(repository);
+            if count > MOST_SUBMODULES || visited > MOST_DIRECTORIES {
                 // Too many to protect one by one: all as they are.
                 self.add(Access::Ro, &common_dir.join("modules"), Missing::Ignore);
                 return;
+            }
+            if !is_bare(&dir) {
+                open.extend(directories(&dir));
+            }
+            if !repository {
+                continue;
             }
             self.git_dir(&dir);
             let config = self.config(dir.join("config"));
@@ -400,6 +460,8 @@ impl Rules<'_> {
             let inside = dir.starts_with(self.workdir) && dir != top;
             if inside && fs::symlink_metadata(dir.join(".git")).is_ok_and(|meta| meta.is_dir()) {
                 self.git_dir(&dir.join(".git"));
+                // Without it, the next box would not know of them.
+                self.add(Access::Ro, &top.join(".gitmodules"), Missing::Ignore);
             }
         }
     }
@@ -408,7 +470,7 @@ impl Rules<'_> {
     /// writable place.
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
-        let mut open = vec![common_dir.join("config"), git_dir.join("config.worktree")];
+        let mut open = vec![common_dir.join("config"), git_dir.join("config"), git_dir.join("config.worktree")];
         for file in &self.outer.files {
             // Often a link into a project of dotfiles, which may be this one.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
@@ -429,14 +491,19 @@ impl Rules<'_> {
             };
             for value in config.all("hookspath") {
                 let path = resolve(top, value);
-                if self.is_writable(&path, common_dir) && path != self.workdir {
-                    self.protect(&path, Kind::Dir);
+                self.linked(&path);
+                for path in BTreeSet::from([real(&path), path]) {
+                    if self.is_writable(&path, common_dir) && path != self.workdir {
+                        self.protect(&path, Kind::Dir);
+                    }
                 }
             }
             for value in config.includes() {
                 let path = resolve(file.parent().unwrap_or(top), value);
-                if self.is_writable(&path, common_dir) {
-                    self.protect(&path, Kind::File);
+                for path in BTreeSet::from([real(&path), path.clone()]) {
+                    if self.is_writable(&path, common_dir) {
+                        self.protect(&path, Kind::File);
+                    }
                 }
                 open.push(path);
             }

@@ -287,10 +287,29 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                     }
                 }
                 rules.all(Access::Ro, home, EXECUTED);
+            } else {
+                // Dotfiles are kept in projects, and home has links to them.
+                for name in STARTUP.iter().chain(AUTOSTART).chain(EXECUTED).chain(&[".ssh/config"]) {
+                    if let Some(path) = linked_from(home, name).filter(|p| p.starts_with(workdir) && p != workdir) {
+                        rules.add(Access::Ro, path, Missing::Ignore);
+                    }
+                }
             }
         }
     }
     (rules.out, warnings)
+}
+
+/// Where a name at home leads, when it or a directory above it is a link.
+fn linked_from(home: &Path, name: &str) -> Option<PathBuf> {
+    let mut path = home.to_path_buf();
+    for part in Path::new(name).components() {
+        path.push(part);
+        if std::fs::symlink_metadata(&path).ok()?.is_symlink() {
+            return home.join(name).canonicalize().ok();
+        }
+    }
+    None
 }
 
 struct Rules {

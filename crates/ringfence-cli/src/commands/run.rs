@@ -258,7 +258,7 @@ fn repositories(plan: &Plan, situation: &Situation, started: SystemTime) -> Vec<
         format!(
             "ringfence: warning: `{}` was made or changed, and git goes into it by itself: read its configuration and \
              hooks before you use git outside",
-            place.display()
+            output::one_line(&place.display().to_string())
         )
     };
     changed.iter().filter(|dir| !protected(&dir.join(".git"))).map(line).collect()

@@ -68,6 +68,8 @@ fn ordinary_repository() {
         [
             "ro w/.git/config",
             "ro w/.git/hooks/",
+            "ro w/.git/remotes/",
+            "ro w/.git/branches/",
             "ro w/.git/commondir",
             "ro w/.git/info/attributes",
             "ro w/.git/objects/info/alternates",
@@ -117,6 +119,8 @@ fn linked_worktree() {
             "ro main/.git/MERGE_HEAD?",
             "ro main/.git/config",
             "ro main/.git/hooks/",
+            "ro main/.git/remotes/",
+            "ro main/.git/branches/",
             "ro main/.git/commondir",
             "ro main/.git/info/attributes",
             "ro main/.git/objects/info/alternates",
@@ -155,7 +159,7 @@ fn planted_pointers_grant_nothing() {
         let project = Project::new(files);
         victim(&project);
         let (rules, suspicions) = project.rules("w");
-        assert_eq!(rules, ["ro w/.git"], "{files:?}");
+        assert!(rules[0] == "ro w/.git" && rules.iter().all(|rule| rule.starts_with("ro w/")), "{files:?} {rules:?}");
         assert!(matches!(suspicions[..], [Suspicion::PlantedPointer { .. }]), "{suspicions:?}");
     }
     let project = Project::new(&[("w/.git", "nonsense")]);
@@ -338,4 +342,62 @@ fn configuration_text() {
     assert_eq!(config.last("core", "key"), Some("x # y"));
     assert_eq!(config.last("section", "k"), Some("tail  "));
     assert_eq!(config.last("x", "path"), Some("C:\\d"));
+}
+
+/// Each of these was a way to have something executed outside, found by attack.
+#[test]
+fn what_git_follows_is_protected_however_it_is_reached() {
+    let has = |project: &Project, expected: &[&str]| {
+        let (rules, _) = project.rules("w");
+        for line in expected {
+            assert!(rules.contains(&(*line).to_owned()), "{line}: {rules:?}");
+        }
+    };
+    // What looks like a bare repository beside `.git` does not take its place.
+    let project = Project::new(&[("w/HEAD", "x"), ("w/objects/", ""), ("w/refs/", "")]);
+    project.git("w/.git");
+    project.write("w/.git/config", "[core]\n\thooksPath = .githooks\n");
+    has(&project, &["ro w/.git/config", "ro w/.git/hooks/", "ro w/.githooks/"]);
+    // A bare one has hooks elsewhere too.
+    let project = Project::new(&[]);
+    project.git("w");
+    project.write("w/config", "[core]\n\thooksPath = gh\n");
+    has(&project, &["ro w/.git/", "ro w/config", "ro w/gh/"]);
+    // A pointer to a repository in the project itself, as people lay out worktrees.
+    let project = Project::new(&[("w/.git", "gitdir: ./.bare\n"), ("w/.bare/worktrees/a/gitdir", "ROOT/w/a/.git\n")]);
+    project.git("w/.bare");
+    project.write("w/a/.git", "gitdir: ROOT/w/.bare/worktrees/a\n");
+    has(&project, &["ro w/.git", "ro w/.bare/config", "ro w/.bare/hooks/", "ro w/a/.git?"]);
+    // Half a repository is read-only, and its hooks as well.
+    let project = Project::new(&[("w/.git/config", "[core]\n\thooksPath = .githooks\n")]);
+    has(&project, &["ro w/.git", "ro w/.githooks/"]);
+    // Git takes an executable file for a directory that it can enter.
+    let project =
+        Project::new(&[("w/.git/HEAD", "ref: refs/heads/main\n"), ("w/.git/objects/", ""), ("w/.git/refs", "")]);
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(project.root.join("w/.git/refs"), executable).unwrap();
+    has(&project, &["ro w/.git/config", "ro w/.git/hooks/"]);
+    // Names above the project that are links.
+    let project = Project::new(&[("w/gh/", ""), ("w/cfg/git.cfg", "")]);
+    std::os::unix::fs::symlink(&project.root, project.root.join("link")).unwrap();
+    project.git("w/.git");
+    let root = project.root.display();
+    project.write(
+        "w/.git/config",
+        &format!("[core]\n\thooksPath = {root}/link/w/gh\n[include]\n\tpath = {root}/link/w/cfg/git.cfg\n"),
+    );
+    has(&project, &["ro w/gh/", "ro w/cfg/git.cfg"]);
+    // Hooks that are links into the project.
+    let project = Project::new(&[("w/scripts/pre-commit", "")]);
+    project.git("w/.git");
+    std::os::unix::fs::symlink("../../scripts/pre-commit", project.root.join("w/.git/hooks/pre-commit")).unwrap();
+    has(&project, &["ro w/scripts/pre-commit?"]);
+    // A submodule that a box took something from, and submodules of old.
+    let project =
+        Project::new(&[("w/.git/modules/lib/config", ""), ("w/.gitmodules", "[submodule \"old\"]\n\tpath = old\n")]);
+    project.git("w/.git");
+    project.git("w/old/.git");
+    let expected =
+        ["ro w/.git/modules/lib/config", "ro w/.git/modules/lib/hooks/", "ro w/old/.git/config", "ro w/.gitmodules?"];
+    has(&project, &expected);
 }
