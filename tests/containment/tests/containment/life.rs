@@ -127,7 +127,8 @@ fn killed_launcher(stage: &Stage) -> Result<(), String> {
         launcher.kill();
     }
     nothing_left(&before)?;
-    let gone = host::eventually(SOON, || files.changes(&scene.snapshot(), None).is_empty());
+    // A hundred keepers wait for one lock.
+    let gone = host::eventually(4 * SOON, || files.changes(&scene.snapshot(), None).is_empty());
     ensure(gone, || format!("files: {}", files.changes(&scene.snapshot(), None)))
 }
 

@@ -347,6 +347,8 @@ async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alon
         }
         data
     });
+    // Which is there by now.
+    let session = stage.session().await;
     let connect = super::super::protocol::Ask::Guest(Request::Connect { port: 80 });
     let mut bytes = Vec::new();
     frame::put_message(&mut bytes, 1, Kind::Open, &connect).unwrap();
@@ -356,7 +358,6 @@ async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alon
     client.write_all(&bytes).unwrap();
     client.read_to_end(&mut Vec::new()).expect("the end of the connection");
 
-    let session = stage.session().await;
     let mut port = in_time(session.connect(80)).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut port, b"hello").await.unwrap();
     // Answered behind it.
