@@ -336,6 +336,8 @@ fn what_a_crash_leaves_is_found_by_its_labels() {
     let scene = Scene::new("home");
     let mut scene = scene;
     scene.layer.network(false);
+    // Of a run that was killed.
+    docker(&["volume", "rm", "--force", "ringfence-home-rfcrash"]);
     let mut live = scene.start_named(Some("rfcrash")).unwrap();
     let id = live.id().to_owned();
     // Whoever made it is gone at once: nothing is dropped, and the socket closes.
