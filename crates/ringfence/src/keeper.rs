@@ -152,6 +152,8 @@ fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>)
 
 /// In a list: a control group, for when the keeper is killed too.
 const GROUP: u8 = b'g';
+/// Among the names of the living: the list of one of them.
+const BOX: u8 = b'b';
 
 /// Whether a list has this path.
 fn lists(list: &[u8], path: &[u8]) -> bool {
@@ -269,17 +271,23 @@ impl<'a> Registry<'a> {
     fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return };
-        let gone = own == Some(name) || rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        let Memory { living, list, full } = &mut *self.memory;
+        // Asked once: the names of a box that ends between two rounds are in use for all of them, and to forget its list then
+        // would leave them for good.
+        let gone = own == Some(name)
+            || !lists(living, name.to_bytes())
+                && rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
         if gone == (round == Round::Living) {
             return;
         }
-        let Memory { living, list, full } = &mut *self.memory;
         let length = read_all(&file, list);
         if round == Round::Living {
             // Never beyond the capacity: it would be memory taken.
-            *full |= living.capacity() - living.len() < length;
+            *full |= living.capacity() - living.len() < length + name.to_bytes().len() + 2;
             if !*full {
                 living.extend_from_slice(&list[..length]);
+                living.push(BOX);
+                living.extend_from_slice(name.to_bytes_with_nul());
             }
             return;
         }

@@ -61,6 +61,31 @@ fn what_a_crash_left_is_swept() {
     assert!(!left.exists() && !registry.exists());
 }
 
+/// A box that lives when a sweep begins and ends in the middle of it: its names and its list stay for its own keeper.
+#[test]
+fn a_box_that_ends_during_a_sweep_is_not_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (place, left) = (base.join("registry"), base.join("left"));
+    own_directory(&place).unwrap();
+    fs::create_dir(&left).unwrap();
+    let list = place.join("box-1-0");
+    fs::write(&list, [b"d", left.as_os_str().as_bytes(), b"\0"].concat()).unwrap();
+    let lives = fs::File::open(&list).unwrap();
+    rustix::fs::flock(&lives, FlockOperation::LockExclusive).unwrap();
+
+    let (path, mut memory) = (c_path(&place).unwrap(), Memory::new());
+    let mut registry = Registry::open(&path, &mut memory).unwrap();
+    registry.look_at(c"box-1-0", None, Round::Living);
+    drop(lives);
+    registry.look_at(c"box-1-0", None, Round::Remove);
+    registry.look_at(c"box-1-0", None, Round::Forget);
+    registry.close();
+    assert!(left.is_dir() && list.is_file());
+    sweep(&place);
+    assert!(!left.exists() && !place.exists());
+}
+
 #[test]
 fn a_list_elsewhere_when_the_name_is_taken() {
     let dir = tempfile::tempdir().unwrap();
