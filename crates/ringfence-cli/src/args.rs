@@ -126,11 +126,9 @@ const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
 
+/// What code is given, and what is brought back.
 #[derive(Debug, Args)]
-pub struct Code {
-    #[command(flatten)]
-    pub policy: PolicyFlags,
-
+pub struct Given {
     /// The inputs, as JSON: `inputs` in the code, and a variable for each member
     #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
     pub input: Option<String>,
@@ -154,6 +152,15 @@ pub struct Code {
     /// Let Python import installed packages
     #[arg(long, help_heading = "Code")]
     pub packages: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Code {
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+
+    #[command(flatten)]
+    pub given: Given,
 
     /// Run it in this session, under its policy
     #[arg(long, value_name = "SESSION", help_heading = "Code")]

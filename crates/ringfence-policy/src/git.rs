@@ -34,7 +34,7 @@ pub type Found = (Access, PathBuf, Missing);
 /// A repository that is not what it seems; nothing was granted for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Suspicion {
-    #[error("`{}` points at `{}`, which does not point back: it is read-only, and nothing was made writable for it", .file.display(), .target.display())]
+    #[error("`{}` points at `{}`, which does not point back: nothing was made writable for it, and the pointer is read-only", .file.display(), .target.display())]
     PlantedPointer { file: PathBuf, target: PathBuf },
     #[error("`{}` is a symbolic link: the repository behind it is read-only", .0.display())]
     Link(PathBuf),

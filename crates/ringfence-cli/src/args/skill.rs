@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueHint};
 use ringfence::policy::policy::Verdict;
 use ringfence::skills::Source;
 
-use super::PolicyFlags;
+use super::{Given, PolicyFlags};
 
 #[derive(Debug, Subcommand)]
 pub enum Skill {
@@ -129,29 +129,8 @@ pub struct SkillRun {
     #[arg(long, value_parser = verdict_parser(), help_heading = "Policy")]
     pub verdict: Option<Verdict>,
 
-    /// The inputs, as JSON: `inputs` in the code, and a variable for each member
-    #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
-    pub input: Option<String>,
-
-    /// The same from a file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
-    pub input_file: Option<PathBuf>,
-
-    /// Put a copy of a file into the working directory of the code (repeatable)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
-    pub file: Vec<PathBuf>,
-
-    /// Bring files back whose names match, such as `*.png` (repeatable)
-    #[arg(long, value_name = "PATTERN", help_heading = "Code")]
-    pub out: Vec<String>,
-
-    /// Where they are put; nothing there is replaced
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Code")]
-    pub out_dir: Option<PathBuf>,
-
-    /// Let Python import installed packages
-    #[arg(long, help_heading = "Code")]
-    pub packages: bool,
+    #[command(flatten)]
+    pub given: Given,
 
     /// Print the whole result as one JSON object
     #[arg(long)]

@@ -14,7 +14,7 @@ use ringfence::policy::suggest::Suggestion;
 use ringfence::records::{Seen, SkillRun};
 use ringfence_linux::sys;
 
-use crate::args;
+use crate::args::{self, Given};
 use crate::commands::{context, failed_in_json};
 use crate::failure::{Failure, Kind};
 use crate::output;
@@ -41,7 +41,7 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
     };
     match done {
         Ok(mut result) => {
-            let written = keep_files(&result, args.out_dir.as_deref());
+            let written = keep_files(&result, args.given.out_dir.as_deref());
             if args.json {
                 // The result is told, whatever became of the files: they are in it.
                 result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
@@ -118,13 +118,19 @@ fn read(args: &args::Code) -> Result<Code, Failure> {
         code.name =
             name.filter(|name| !name.starts_with(['-', '~']) && !name.contains(char::is_control)).map(str::to_owned);
     }
-    if let Some(inputs) = inputs(args.input.as_deref(), args.input_file.as_deref())? {
+    if let Some(inputs) = inputs(&args.given)? {
         code.inputs = inputs;
     }
-    code.files = files(&args.file)?;
-    code.out.clone_from(&args.out);
-    code.packages = args.packages;
+    equip(&mut code, &args.given)?;
     Ok(code)
+}
+
+/// Gives it all but its inputs, which a skill has looked at before.
+pub fn equip(code: &mut Code, given: &Given) -> Result<(), Failure> {
+    code.files = files(&given.file)?;
+    code.out.clone_from(&given.out);
+    code.packages = given.packages;
+    Ok(())
 }
 
 /// A language by any of its names.
@@ -149,9 +155,9 @@ pub fn read_source(path: &Path) -> Result<String, Failure> {
 }
 
 /// Inputs as the command line or a file says them.
-pub fn inputs(text: Option<&str>, file: Option<&Path>) -> Result<Option<serde_json::Value>, Failure> {
-    let (text, place) = match (text, file) {
-        (Some(text), _) => (text.to_owned(), "--input".to_owned()),
+pub fn inputs(given: &Given) -> Result<Option<serde_json::Value>, Failure> {
+    let (text, place) = match (&given.input, &given.input_file) {
+        (Some(text), _) => (text.clone(), "--input".to_owned()),
         (None, Some(path)) => {
             (String::from_utf8_lossy(&read_file(path)?).into_owned(), format!("`{}`", path.display()))
         }
@@ -162,7 +168,7 @@ pub fn inputs(text: Option<&str>, file: Option<&Path>) -> Result<Option<serde_js
 }
 
 /// Files that go in, by their names alone.
-pub fn files(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
+fn files(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     let mut files = Vec::new();
     for path in paths {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {

@@ -143,7 +143,7 @@ fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
         }
     };
     let (skill, result) = execute(&args).inspect_err(failed)?;
-    code::keep_files(&result, args.out_dir.as_deref())?;
+    code::keep_files(&result, args.given.out_dir.as_deref())?;
     if args.json {
         output::json(&Ran { skill: &skill.name, version: &skill.version, hash: &skill.hash, result: &result })?;
     } else {
@@ -163,12 +163,10 @@ fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
     let skill = registry()?.find(&Which::parse(&args.skill))?;
     let run: SkillRun = skill.run();
     let refused = |error: SkillError| record::failed(&situation, &command, Some(&run), error.into());
-    let inputs = code::inputs(args.input.as_deref(), args.input_file.as_deref())?;
+    let inputs = code::inputs(&args.given)?;
     let inputs = inputs.unwrap_or_else(|| serde_json::json!({}));
     let mut code = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(refused)?;
-    code.files = code::files(&args.file)?;
-    code.out.clone_from(&args.out);
-    code.packages = args.packages;
+    code::equip(&mut code, &args.given)?;
     let result = code::recorded(&code, &situation, &command, Some(&run), code::signals)?;
     Ok((skill, result))
 }
