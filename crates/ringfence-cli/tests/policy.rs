@@ -28,6 +28,36 @@ fn config_show_names_the_origin_of_every_value() {
     assert_eq!((&network["value"], &network["layer"]), (&"none".into(), &"project".into()));
 }
 
+/// A file that was meant to be read is never passed over: its rules would be missing without a word.
+#[test]
+fn an_own_file_that_cannot_be_read_is_an_error() {
+    let place = Place::new();
+    let file = place.home.join(".config/ringfence/config.toml");
+    place.write("dotfiles/rf.toml", "network = \"none\"\n");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(place.home.join("dotfiles/rf.toml"), &file).unwrap();
+    let done = place.ringfence(&["config", "show"]);
+    assert!(done.code == 0 && done.out.contains("network = none"), "{} {}", done.out, done.err);
+    std::fs::remove_file(place.home.join("dotfiles/rf.toml")).unwrap();
+    let done = place.ringfence(&["run", "--", "echo", "ran"]);
+    assert!(done.code == 125 && done.out.is_empty() && done.err.contains("config.toml"), "{} {}", done.code, done.err);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let done = place.ringfence(&["run", "--", "echo", "ran"]);
+    assert!(done.code == 125 && done.err.contains("not a regular file"), "{} {}", done.code, done.err);
+}
+
+#[test]
+fn nothing_in_proc_can_be_hidden() {
+    let place = Place::new();
+    for rule in ["/proc/1", "/dev/shm/x"] {
+        let done = place.ringfence(&["run", "--exclude", rule, "--", "true"]);
+        assert!(done.code == 125 && done.err.contains("of its own"), "{rule}: {} {}", done.code, done.err);
+    }
+    place.write("project/secret", "");
+    assert_eq!(place.ringfence(&["run", "--exclude", "secret", "--", "true"]).code, 0);
+}
+
 #[test]
 fn explain_says_which_rule_decides() {
     let place = Place::new();
