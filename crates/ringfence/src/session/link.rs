@@ -48,6 +48,8 @@ struct Shared {
     next: AtomicU32,
     /// Bytes of each output that are kept.
     keeps: AtomicU64,
+    /// Has a permit once the supervisor has said who it is.
+    greeted: Semaphore,
     /// Closed when nothing comes any more.
     end: Semaphore,
 }
@@ -112,6 +114,7 @@ impl Link {
             streams: Mutex::default(),
             next: AtomicU32::new(1),
             keeps: AtomicU64::new(ringfence_policy::limits::MIB),
+            greeted: Semaphore::new(0),
             end: Semaphore::new(0),
         });
         let task = tokio::spawn(Arc::clone(&shared).carry());
@@ -176,6 +179,12 @@ impl Link {
         }
     }
 
+    /// Waits until the supervisor has spoken. One that was killed takes connections as long as the kernel clears it away, and
+    /// never speaks: then it is lost, and nothing was asked of it yet.
+    pub async fn greeted(&self) -> Result<(), SessionError> {
+        self.shared.greeted.acquire().await.map(drop).map_err(|_| self.lost())
+    }
+
     /// Waits until the other side has closed the connection.
     pub async fn closed(&self) {
         // Never has a permit; closed with the connection.
@@ -221,6 +230,7 @@ impl Shared {
         streams.closed = true;
         // Their receivers see the end.
         streams.open.clear();
+        self.greeted.close();
         self.end.close();
     }
 
@@ -268,7 +278,10 @@ impl Shared {
         while let Some(frame) = decoder.next_frame()? {
             if frame.stream == 0 && frame.kind == Kind::Reply {
                 match frame.message::<Hello>() {
-                    Ok(Hello { version: VERSION, output }) => self.keeps.store(output, Ordering::Relaxed),
+                    Ok(Hello { version: VERSION, output }) => {
+                        self.keeps.store(output, Ordering::Relaxed);
+                        self.greeted.add_permits(1);
+                    }
                     _ => {
                         streams.foreign = true;
                         return Err(FrameError::Malformed { what: "version" });

@@ -378,11 +378,21 @@ impl Sessions {
         let path = place.socket(id);
         let until = std::time::Instant::now() + MAKING;
         loop {
-            match Link::connect(id, &path) {
-                Ok(link) => return Ok(Session { link, place }),
-                Err(error) if absent(&error) => {}
+            let failed = match Link::connect(id, &path) {
+                Ok(link) => match tokio::time::timeout(MAKING, link.greeted()).await {
+                    Ok(Ok(())) => return Ok(Session { link, place }),
+                    Ok(Err(lost @ SessionError::Lost { .. })) => lost,
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => {
+                        return Err(SessionError::Connect {
+                            id: id.to_owned(),
+                            source: std::io::ErrorKind::TimedOut.into(),
+                        });
+                    }
+                },
+                Err(error) if absent(&error) => SessionError::NotFound(id.to_owned()),
                 Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
-            }
+            };
             let (looked, gone) = (self.place(), id.to_owned());
             if let Some(kept) = blocking(move || looked.ended(&gone)).await? {
                 let end = match kept.info.state {
@@ -391,8 +401,11 @@ impl Sessions {
                 };
                 return Err(SessionError::Ended { id: id.to_owned(), end });
             }
-            if !place.session(id).is_dir() || std::time::Instant::now() >= until {
+            if !place.session(id).is_dir() {
                 return Err(SessionError::NotFound(id.to_owned()));
+            }
+            if std::time::Instant::now() >= until {
+                return Err(failed);
             }
             tokio::time::sleep(STARTING).await;
         }
