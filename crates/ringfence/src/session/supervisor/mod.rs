@@ -175,8 +175,9 @@ pub(super) struct Supervisor {
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
-    /// When the tree was last counted.
+    /// When the tree was last counted; and that there was nobody in it, which only an execution changes.
     looked: Instant,
+    pub(super) deserted: bool,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -256,6 +257,7 @@ impl Supervisor {
             killed: 0,
             over: 0,
             looked: now,
+            deserted: false,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -316,7 +318,8 @@ impl Supervisor {
 
     /// Whether the tree is counted from here, since no control group does.
     fn watches(&self) -> bool {
-        self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
+        let limited = self.plan.limits.memory.is_some() && !self.deserted;
+        limited && self.running.as_ref().is_some_and(|running| !running.has_group())
     }
 
     /// Whether the processor time of commands is counted: each process has its own limit, the tree has none.
@@ -364,8 +367,9 @@ impl Supervisor {
         self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
             self.looked = now;
-            let over =
-                limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
+            let census = limits::census(running.pid());
+            self.deserted = census.processes == 0 && self.executions.running().next().is_none();
+            let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
                 self.killed += 1;
