@@ -485,7 +485,6 @@ impl Supervisor {
             execution.owner = Some(place);
             self.remember(place, ClientStream::Execution { id, window: WINDOW });
         }
-        self.deserted = false;
         self.executions.all.insert(id, execution);
         Ok(())
     }

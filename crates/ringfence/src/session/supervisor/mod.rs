@@ -130,6 +130,8 @@ const HIGH: usize = 8 << 20;
 /// command may have left in the background.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_millis(250);
+/// A process that was left behind and killed the guest's may pass for it: so it is looked at all the same.
+const LOOK_DESERTED: Duration = Duration::from_secs(5);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
@@ -175,9 +177,9 @@ pub(super) struct Supervisor {
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
-    /// When the tree was last counted; and that there was nobody in it, which only an execution changes.
+    /// When the tree was last counted; and that there was nobody in it but the guest's own process for the next command.
     looked: Instant,
-    pub(super) deserted: bool,
+    deserted: bool,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -318,8 +320,7 @@ impl Supervisor {
 
     /// Whether the tree is counted from here, since no control group does.
     fn watches(&self) -> bool {
-        let limited = self.plan.limits.memory.is_some() && !self.deserted;
-        limited && self.running.as_ref().is_some_and(|running| !running.has_group())
+        self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
     }
 
     /// Whether the processor time of commands is counted: each process has its own limit, the tree has none.
@@ -335,7 +336,11 @@ impl Supervisor {
 
     /// How long it is from one count of the tree to the next.
     fn pace(&self) -> Duration {
-        if self.executions.running().next().is_some() { LOOK } else { LOOK_IDLE }
+        match self.executions.running().next() {
+            Some(_) => LOOK,
+            None if self.deserted => LOOK_DESERTED,
+            None => LOOK_IDLE,
+        }
     }
 
     /// Looks at every clock.
@@ -368,7 +373,7 @@ impl Supervisor {
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
             self.looked = now;
             let census = limits::census(running.pid());
-            self.deserted = census.processes == 0 && self.executions.running().next().is_none();
+            self.deserted = census.processes <= 1;
             let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
