@@ -1,7 +1,10 @@
 //! `read_file`, `write_file`, `edit_file` and `list_files`: through the guest, so that no path leads out of the sandbox.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
+use ringfence::policy::plan::Stub;
 use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
@@ -9,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Act, Desk, Nature};
 use crate::mcp::answer::{Trouble, done, with_place};
+use crate::mcp::client_roots;
+use crate::mcp::live::Opened;
 
 /// The most text that one answer carries.
 const PAGE: usize = 64 << 10;
@@ -123,6 +128,9 @@ struct Listed {
     size: u64,
     /// Where a symbolic link leads.
     target: Option<String>,
+    /// The sandbox's policy hides what is in it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    hidden: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
@@ -145,6 +153,43 @@ impl Desk<'_> {
         let trouble = self.live.trouble(error).await;
         if missing { with_place(trouble, path, &self.opened) } else { trouble }
     }
+
+    /// Takes out of a listing what only stands in for protected names that are missing: it is there while boxes live, it is
+    /// empty, and it is nobody's. What has something in it stays.
+    async fn leave_out_stand_ins(&self, listed: &str, entries: &mut Vec<Entry>) {
+        let Opened { allowed, at, places, .. } = &*self.opened;
+        let directory = plain_path(&at.join(listed));
+        let inside = |stub: &Stub| client_roots::inside(&stub.path, &places.workdir, at).unwrap_or(stub.path.clone());
+        for stub in &allowed.stubs {
+            let path = inside(stub);
+            let Ok(below) = path.strip_prefix(&directory) else { continue };
+            let is_it = |entry: &Entry| entry.path == below.as_os_str().as_bytes();
+            let Some(entry) = entries.iter().find(|entry| is_it(entry)) else { continue };
+            let empty = match entry.kind {
+                EntryKind::Directory => self.files().list(&path, 1).await.is_ok_and(|inside| inside.is_empty()),
+                EntryKind::File => entry.size == stub.text.len() as u64 && entry.mode & 0o222 == 0,
+                EntryKind::Symlink | EntryKind::Other => false,
+            };
+            if empty {
+                entries.retain(|entry| !is_it(entry));
+            }
+        }
+    }
+}
+
+/// A path without `.` and `..`, by its words alone.
+fn plain_path(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 impl Act for ReadFile {
@@ -362,6 +407,7 @@ impl Act for ListFiles {
             Ok(found) => found,
             Err(error) => return Err(desk.file_trouble(error, &path).await),
         };
+        desk.leave_out_stand_ins(&path, &mut found).await;
         found.sort_by(|a, b| a.path.cmp(&b.path));
         let (total, skip) = (found.len(), self.skip.unwrap_or(0));
         let entries: Vec<Listed> = found.into_iter().skip(skip).take(ENTRIES).map(listed).collect();
@@ -369,6 +415,7 @@ impl Act for ListFiles {
         let mut text = String::new();
         for entry in &entries {
             let _ = match (entry.kind, &entry.target) {
+                _ if entry.hidden => writeln!(text, "{}  [hidden by the sandbox's policy]", entry.path),
                 (Kind::Directory, _) => writeln!(text, "{}/", entry.path),
                 (_, Some(target)) => writeln!(text, "{} -> {target}", entry.path),
                 _ => writeln!(text, "{}  {}", entry.path, entry.size),
@@ -391,7 +438,9 @@ fn listed(entry: ringfence::session::Entry) -> Listed {
         EntryKind::Symlink => Kind::Symlink,
         EntryKind::Other => Kind::Other,
     };
-    Listed { path: text(&entry.path), kind, size: entry.size, target: entry.target.as_deref().map(text) }
+    // What stands in for something hidden has no permission at all.
+    let hidden = entry.mode & 0o7777 == 0 && matches!(kind, Kind::File | Kind::Directory);
+    Listed { path: text(&entry.path), kind, size: entry.size, target: entry.target.as_deref().map(text), hidden }
 }
 
 #[cfg(test)]
