@@ -1,13 +1,14 @@
 //! The client's session: made on first use, and ended with the client.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ringfence::policy::Guarantee;
 use ringfence::session::{Create, Session, SessionError};
 use rmcp::model::Tool;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::answer::Trouble;
 use super::client_roots::{self, Places};
@@ -18,6 +19,8 @@ use super::tools;
 /// A session that is not kept ends with the server. Until that is agreed with it, it ends after so long by itself.
 const UNOWNED: Duration = Duration::from_secs(60);
 
+/// So many pieces of code and skills run at once; more wait.
+pub const MOST_BOXES: usize = 4;
 /// How often the server looks whether skills have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -28,6 +31,10 @@ pub struct Live {
     opened: Mutex<Option<Arc<Opened>>>,
     /// What the client has seen.
     listed: std::sync::Mutex<Option<Listed>>,
+    /// Somebody looks whether they change.
+    pub watched: AtomicBool,
+    /// Boxes beside the session that may run at once: each has all that the policy allows one sandbox.
+    pub boxes: Semaphore,
     pub jobs: Jobs,
 }
 
@@ -59,7 +66,14 @@ pub struct Opened {
 
 impl Live {
     pub fn new(owner: Owner) -> Live {
-        Live { owner, opened: Mutex::new(None), listed: Default::default(), jobs: Jobs::default() }
+        Live {
+            owner,
+            opened: Mutex::new(None),
+            listed: Default::default(),
+            watched: AtomicBool::new(false),
+            boxes: Semaphore::new(MOST_BOXES),
+            jobs: Jobs::default(),
+        }
     }
 
     pub fn owner(&self) -> &Owner {

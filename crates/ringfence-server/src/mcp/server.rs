@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rmcp::ServerHandler;
@@ -94,6 +95,10 @@ impl ServerHandler for Server {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let (live, peer) = (self.live.clone(), context.peer);
+        // However often it says so.
+        if live.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         tokio::spawn(async move {
             let mut told = None;
             while !peer.is_transport_closed() {

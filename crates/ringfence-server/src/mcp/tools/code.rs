@@ -152,6 +152,10 @@ pub async fn boxed(
     run: impl FnOnce(&dyn Terms, &Places, BorrowedFd<'_>) -> Result<CodeResult, Refusal> + Send + 'static,
 ) -> Result<CodeResult, Trouble> {
     let failed = |error: &dyn std::fmt::Display| Trouble::new(format!("cannot run it: {error}"));
+    let _room = tokio::select! {
+        room = desk.live.boxes.acquire() => room.map_err(|e| failed(&e))?,
+        () = desk.context.ct.cancelled() => return Err(Trouble::new("Cancelled before it began.")),
+    };
     let (cancelled, cancel) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
     let (live, opened) = (desk.live.clone(), desk.opened.clone());
     let mut running =

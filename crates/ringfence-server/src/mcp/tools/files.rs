@@ -7,11 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use ringfence::policy::plan::Stub;
 use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rmcp::model::CallToolResult;
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Act, Desk, Nature};
-use crate::mcp::answer::{Trouble, done, with_place};
+use crate::mcp::answer::{ASK_OWNER, Trouble, done, with_place};
 use crate::mcp::client_roots;
 use crate::mcp::live::Opened;
 
@@ -129,7 +130,6 @@ struct Listed {
     /// Where a symbolic link leads.
     target: Option<String>,
     /// The sandbox's policy hides what is in it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     hidden: bool,
 }
 
@@ -149,19 +149,35 @@ impl Desk<'_> {
 
     /// What to say about a path that could not be used.
     pub(super) async fn file_trouble(&self, error: SessionError, path: &str) -> Trouble {
-        let missing = matches!(&error, SessionError::File { errno: rustix::io::Errno::NOENT, .. });
+        let (missing, odd) = match &error {
+            SessionError::File { errno, .. } => {
+                (*errno == Errno::NOENT, matches!(*errno, Errno::NOENT | Errno::ISDIR | Errno::NOTDIR))
+            }
+            _ => (false, false),
+        };
         let trouble = self.live.trouble(error).await;
+        let asked = plain_path(&self.opened.at.join(path));
+        if odd && self.stand_ins().any(|(stand_in, _)| asked.starts_with(stand_in)) {
+            let message = format!("`{path}` is not there, and cannot be made: it is protected.");
+            return Trouble::new(message).advise(ASK_OWNER);
+        }
         if missing { with_place(trouble, path, &self.opened) } else { trouble }
+    }
+
+    /// What stands in for protected names that are missing, by its path inside.
+    fn stand_ins(&self) -> impl Iterator<Item = (PathBuf, &Stub)> {
+        let Opened { allowed, at, places, .. } = &*self.opened;
+        allowed.stubs.iter().map(|stub| {
+            let inside = client_roots::inside(&stub.path, &places.workdir, at);
+            (inside.unwrap_or_else(|| stub.path.clone()), stub)
+        })
     }
 
     /// Takes out of a listing what only stands in for protected names that are missing: it is there while boxes live, it is
     /// empty, and it is nobody's. What has something in it stays.
     async fn leave_out_stand_ins(&self, listed: &str, entries: &mut Vec<Entry>) {
-        let Opened { allowed, at, places, .. } = &*self.opened;
-        let directory = plain_path(&at.join(listed));
-        let inside = |stub: &Stub| client_roots::inside(&stub.path, &places.workdir, at).unwrap_or(stub.path.clone());
-        for stub in &allowed.stubs {
-            let path = inside(stub);
+        let directory = plain_path(&self.opened.at.join(listed));
+        for (path, stub) in self.stand_ins() {
             let Ok(below) = path.strip_prefix(&directory) else { continue };
             let is_it = |entry: &Entry| entry.path == below.as_os_str().as_bytes();
             let Some(entry) = entries.iter().find(|entry| is_it(entry)) else { continue };
@@ -387,6 +403,10 @@ fn replaced(text: &str, edit: &EditFile) -> Result<(String, u64, u64), Trouble> 
         let message = format!("`old_text` is in {} {count} times. Nothing was changed.", edit.path);
         return Err(Trouble::new(message).advise("Take more of the text around it, or set replace_all."));
     }
+    let grows = (edit.new_text.len() as u64).saturating_sub(edit.old_text.len() as u64).saturating_mul(count);
+    if text.len() as u64 + grows.min(LARGEST_EDIT + 1) > LARGEST_EDIT {
+        return Err(Trouble::new(format!("{} would be larger than 8 MiB. Nothing was changed.", edit.path)));
+    }
     let line = text[..first].matches('\n').count() as u64 + 1;
     Ok((text.replace(&edit.old_text, &edit.new_text), count, line))
 }
@@ -405,6 +425,9 @@ impl Act for ListFiles {
         }
         let mut found = match desk.files().list(&path, depth).await {
             Ok(found) => found,
+            Err(error @ (SessionError::TooLong { .. } | SessionError::Malformed(_))) => {
+                return Err(Trouble::from(error).advise("There is too much in it: list less, or use run_command."));
+            }
             Err(error) => return Err(desk.file_trouble(error, &path).await),
         };
         desk.leave_out_stand_ins(&path, &mut found).await;
@@ -502,5 +525,9 @@ mod tests {
         assert!(edit("a", false).unwrap_err().contains("2 times"));
         assert_eq!(edit("a", true), Ok(("X\nb\nX\n".to_owned(), 2, 1)));
         assert!(edit("c", true).unwrap_err().contains("not in f"));
+        // What would fill the memory is refused before it is made.
+        let (path, old_text) = (String::from("f"), String::from("a"));
+        let edit = EditFile { path, old_text, new_text: "x".repeat(1 << 20), replace_all: true };
+        assert!(replaced(&"a".repeat(1 << 20), &edit).unwrap_err().to_string().contains("larger than 8 MiB"));
     }
 }
