@@ -295,6 +295,7 @@ struct Stack {
     trace_denials: bool,
     skill_verdict: Verdict,
     warm: u64,
+    warm_fork: bool,
     env: EnvPolicy,
     limits: Limits,
     records: Records,
@@ -332,6 +333,7 @@ impl Stack {
             trace_denials: false,
             skill_verdict: Verdict::default(),
             warm: WARM,
+            warm_fork: true,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
             records: Records::default(),
@@ -500,6 +502,7 @@ impl Stack {
             allow_syscalls,
             skill_verdict,
             warm,
+            warm_fork,
         } = settings;
         macro_rules! take {
             ($key:literal, $from:expr => $to:expr) => {
@@ -533,6 +536,7 @@ impl Stack {
         take!("trace_denials", trace_denials => self.trace_denials);
         take!("skill_verdict", skill_verdict => self.skill_verdict);
         take!("warm", warm => self.warm);
+        take!("warm_fork", warm_fork => self.warm_fork);
         let LimitSettings {
             memory,
             cpus,
@@ -662,6 +666,7 @@ impl Stack {
             trace_denials: self.trace_denials,
             skill_verdict: self.skill_verdict,
             warm: self.warm,
+            warm_fork: self.warm_fork,
         };
         Ok(Resolved {
             policy,

@@ -30,7 +30,15 @@ impl Host {
         // Other tests run beside this one.
         policy.limits.cpus = Some(2.0);
         policy.warm = 2;
+        policy.warm_fork = false;
         Host { facts, policy, _dir: dir }
+    }
+
+    /// Where interpreters are forked.
+    fn forking() -> Host {
+        let mut host = Host::new();
+        host.policy.warm_fork = true;
+        host
     }
 
     fn pool(&self, language: &str, preload: &[&str]) -> Pool {
@@ -79,10 +87,19 @@ fn each_is_used_once() {
 
 #[test]
 fn statuses_and_walls() {
-    let mut host = Host::new();
+    statuses(Host::new());
+}
+
+#[test]
+fn statuses_and_walls_of_forks() {
+    statuses(Host::forking());
+}
+
+fn statuses(mut host: Host) {
     host.policy.limits.timeout = Some(Duration::from_secs(3));
     let pool = host.pool("python", &[]);
     is_ready(&pool);
+    assert_eq!(pool.forks(), host.policy.warm_fork);
     // Its time begins when it does.
     std::thread::sleep(Duration::from_secs(4));
     for (source, status) in [
@@ -136,7 +153,15 @@ fn what_a_pool_is_not_for() {
 /// More at once than there are boxes, and a pool that goes: no descriptor and no process is left.
 #[test]
 fn nothing_is_left() {
-    let host = Host::new();
+    leaves_nothing(&Host::new());
+}
+
+#[test]
+fn nothing_is_left_of_forks() {
+    leaves_nothing(&Host::forking());
+}
+
+fn leaves_nothing(host: &Host) {
     let busy = host.pool("python", &[]);
     std::thread::scope(|scope| {
         for _ in 0..8 {

@@ -163,6 +163,11 @@ def serve():
                     __import__(module)
                 send(b"w", b"")
                 continue
+            if "fork" in request:
+                # Goes on in each fork, which has a channel of its own.
+                exec(compile(request["fork"], "<ringfence>", "exec"), {"channel": channel, "request": request})
+                send(b"w", b"")
+                continue
             if names is None:
                 names = fresh(request["name"])
             execute(request, names)
