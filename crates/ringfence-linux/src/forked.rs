@@ -38,7 +38,10 @@ pub enum Arg {
     /// The address of these bytes.
     Bytes(Vec<u8>),
     /// The address of `head` followed by the address of `to`.
-    Pointer { head: Vec<u8>, to: Vec<u8> },
+    Pointer {
+        head: Vec<u8>,
+        to: Vec<u8>,
+    },
 }
 
 /// What the walls are made from.
@@ -66,10 +69,8 @@ pub struct Calls {
 }
 
 /// How a fork begins: `clone` with these flags, whose third argument takes a descriptor of it.
-pub const CLONE: (i64, i64) = (
-    libc::SYS_clone,
-    (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_PIDFD | libc::SIGCHLD) as i64,
-);
+pub const CLONE: (i64, i64) =
+    (libc::SYS_clone, (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_PIDFD | libc::SIGCHLD) as i64);
 
 /// The calls for these walls; `None` when a box like this cannot be made from a copy of another one's mounts.
 pub fn calls(walls: &Walls<'_>) -> Option<Calls> {

@@ -246,7 +246,9 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some(), started, adopted: None, reaped: false }),
+        Fork::Parent(pid) => {
+            Ok(Launched { pid, events: ours, outside: prepared.is_some(), started, adopted: None, reaped: false })
+        }
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }
@@ -465,7 +467,9 @@ pub(crate) fn kept_processors(processors: Processors) -> Result<Option<Vec<u8>>,
     let kept = choose_processors(processors)?;
     Ok(kept.map(|kept| {
         let mut mask = vec![0; rustix::thread::CpuSet::MAX_CPU / 8];
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| kept.is_set(*cpu)).for_each(|cpu| mask[cpu / 8] |= 1 << (cpu % 8));
+        (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|cpu| kept.is_set(*cpu))
+            .for_each(|cpu| mask[cpu / 8] |= 1 << (cpu % 8));
         mask
     }))
 }

@@ -5,7 +5,7 @@ import _signal, _socket, ctypes, gc, posix, sys
 
 EVENTS, FREE = 4, 5
 FAILED, STOPPED, EXITED = 1, 4, 5
-SIGCHLD = _signal.SIGCHLD
+SIGCHLD, SIGNALS = _signal.SIGCHLD, _signal.valid_signals()
 # Holds the interpreter's lock: there is no other thread to take it.
 library = ctypes.PyDLL(None, use_errno=True)
 syscall = library.syscall
@@ -28,7 +28,8 @@ def argument(value):
 
 def prepare(calls):
     pad = [0] * 6
-    return [(stage, number, ([argument(a) for a in args] + pad)[:6], wants) for stage, number, args, wants in calls]
+    made = lambda number, args: ([number] + [argument(value) for value in args] + pad)[:7]
+    return [(stage, made(number, args), wants) for stage, number, args, wants in calls]
 
 
 def report(*words):
@@ -36,8 +37,8 @@ def report(*words):
 
 
 def carry_out(calls):
-    for stage, number, args, wants in calls:
-        if syscall(number, *args) != wants:
+    for stage, words, wants in calls:
+        if syscall(*words) != wants:
             report(FAILED, stage, ctypes.get_errno() or 71)
             posix._exit(125)
 
@@ -46,7 +47,7 @@ def tend(command):
     """Process 1: reaps, forwards signals, says how the command ended, and waits to be killed with all that is left."""
     posix.closerange(0, EVENTS)
     while True:
-        signal = _signal.sigwait(_signal.valid_signals())
+        signal = _signal.sigwait(SIGNALS)
         if signal != SIGCHLD:
             for target in (-command, command):
                 try:
@@ -81,7 +82,7 @@ def renew():
 
 def become(descriptors):
     """The fork: walls, then a child for the code. Returns in the child."""
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
     _signal.signal(SIGCHLD, _signal.SIG_DFL)
     events, requests, output, errors = descriptors[:4]
     if events != EVENTS:
