@@ -74,6 +74,7 @@ pub struct Settings {
     pub allow_syscalls: Vec<At<String>>,
     pub skill_verdict: Option<At<Verdict>>,
     pub warm: Option<At<u64>>,
+    pub warm_fork: Option<At<bool>>,
 }
 
 /// One path of `ro`, `rw` or `exclude`, as it was written.
