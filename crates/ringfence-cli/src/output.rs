@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use ringfence::records::redact;
+
 use crate::failure::{Failure, Kind};
 
 /// Writes data to stdout. That nobody reads it any more is no failure.
@@ -31,7 +33,7 @@ pub fn say(text: &str) {
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
-        if c.is_control() && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }
+        if redact::acts(c) && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
 }

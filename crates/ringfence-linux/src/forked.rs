@@ -230,7 +230,8 @@ impl List {
                     fresh.push(target);
                 }
                 Step::Devpts { target } => {
-                    let options = [(c"newinstance", None), (c"ptmxmode", Some(c"0666")), (c"mode", Some(c"0620"))];
+                    let (ptmx, mode, most) = (Some(c"0666"), Some(c"0620"), Some(c"64"));
+                    let options = [(c"newinstance", None), (c"ptmxmode", ptmx), (c"mode", mode), (c"max", most)];
                     self.file_system(c"devpts", &options, sys::ATTR_NOSUID | sys::ATTR_NOEXEC);
                     self.attach(target);
                     fresh.push(target);

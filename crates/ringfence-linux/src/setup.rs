@@ -374,6 +374,8 @@ impl<'a> Building<'a> {
                 fsconfig_set_flag(&fs, c"newinstance")?;
                 fsconfig_set_string(&fs, c"ptmxmode", c"0666")?;
                 fsconfig_set_string(&fs, c"mode", c"0620")?;
+                // The number of all terminals is the machine's.
+                fsconfig_set_string(&fs, c"max", c"64")?;
                 fsconfig_create(&fs)?;
                 let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
                 self.attach(&fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?, target)

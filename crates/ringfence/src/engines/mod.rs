@@ -555,9 +555,12 @@ fn limit_steps(plan: &Plan) -> Vec<String> {
 
 /// Limits of each process, which every box has.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const PENDING_SIGNALS: u64 = 4096;
+
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
-    let mut limits = vec![(libc::RLIMIT_CORE as _, 1)];
+    // Timers and queued signals are counted for the user, outside too.
+    let mut limits = vec![(libc::RLIMIT_CORE as _, 1), (libc::RLIMIT_SIGPENDING as _, PENDING_SIGNALS)];
     limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE as _, n)));
     limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU as _, t.as_secs().max(1) + 1)));
     limits

@@ -105,6 +105,10 @@ impl Link {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // Of a local socket this does not wait, unless more than a hundred others are just connecting.
         rustix::net::connect(socket.as_fd(), &address)?;
+        // Whoever could change the directory could listen there in its place.
+        if rustix::net::sockopt::socket_peercred(&socket)?.uid != rustix::process::getuid() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         rustix::io::ioctl_fionbio(&socket, true)?;
         let shared = Arc::new(Shared {
             id: id.to_owned(),
@@ -208,9 +212,10 @@ impl Shared {
     fn flush(&self, out: &mut Outbox) -> bool {
         match self.socket.try_io(Interest::WRITABLE, || Ok(out.flush(self.socket.as_fd())?)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            // Whoever reads learns that it is gone.
+            // Whoever reads learns that it is gone, also where the other side still is there.
             Err(_) => {
                 out.clear();
+                let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
                 true
             }
             Ok(()) => true,

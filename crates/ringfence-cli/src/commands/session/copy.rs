@@ -1,16 +1,15 @@
-//! `ringfence session cp`: files and directories, in and out. What comes out was chosen by the box: its names lead nowhere
-//! but below the destination.
+//! `ringfence session cp`: files and directories, in and out. What comes out was chosen by the box, and so may be what lies
+//! on the host where it can write: names lead nowhere but below what the user named, and no symlink is followed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use ringfence::session::{Entry, EntryKind, Files, WriteOptions};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Kind};
@@ -18,6 +17,10 @@ use crate::output;
 
 /// Directories are followed so deep.
 const DEPTH: u16 = 256;
+/// Without waiting for whoever else has it: a box may have taken a lease.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+const BELOW: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 pub fn copy(from: &OsStr, to: &OsStr) -> Result<ExitCode, Failure> {
     match (super::split(from), super::split(to)) {
@@ -35,42 +38,81 @@ pub fn copy(from: &OsStr, to: &OsStr) -> Result<ExitCode, Failure> {
 }
 
 fn failed(what: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::new(Kind::Session, format!("cannot {what} `{}`: {error}", path.display()))
+    Failure::new(Kind::Session, format!("cannot {what} `{}`: {error}", shown(path)))
 }
 
-/// Where something lands: below an existing directory it keeps its name.
-fn landing(from: &Path, to: &Path, to_is_dir: bool) -> PathBuf {
-    match from.file_name() {
-        Some(name) if to_is_dir => to.join(name),
-        _ => to.to_path_buf(),
+/// A name as one line: whoever made it chose it.
+fn shown(path: &Path) -> String {
+    output::one_line(&path.to_string_lossy())
+}
+
+/// Opens what somebody named. A box may have put links where it can write, and they lead wherever it likes: none is followed.
+fn open_named(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    rustix::fs::openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// Why something could not be opened; with the cure, where it is a link.
+fn refused(what: &str, path: &Path, errno: Errno) -> Failure {
+    if errno != Errno::LOOP {
+        return failed(what, path, errno);
+    }
+    let failure = failed(what, path, "there is a symlink on the way, which a sandbox may have made");
+    match path.canonicalize() {
+        Ok(real) => failure.hint(format!("if you mean it, name what it leads to: `{}`", real.display())),
+        Err(_) => failure,
     }
 }
 
 async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
+    let top = open_named(from, READ).map_err(|errno| refused("read", from, errno))?;
     let is_dir = to.as_os_str().is_empty()
         || to.as_os_str().as_bytes().ends_with(b"/")
         || files.stat(to).await.is_ok_and(|entry| entry.kind == EntryKind::Directory);
-    let real = from.canonicalize().map_err(|e| failed("read", from, e))?;
-    let to = landing(&real, to, is_dir);
-    let mut pending = vec![(real, to)];
-    while let Some((from, to)) = pending.pop() {
-        let data = from.symlink_metadata().map_err(|e| failed("read", &from, e))?;
-        if data.is_dir() {
-            if files.stat(&to).await.is_err() {
-                files.make_directory(&to, false).await?;
+    // `.` has a name as well.
+    let name = match from.file_name() {
+        Some(name) => Some(name.to_owned()),
+        None => from.canonicalize().ok().and_then(|real| real.file_name().map(OsStr::to_owned)),
+    };
+    let to = name.filter(|_| is_dir).map_or_else(|| to.to_path_buf(), |name| to.join(name));
+    let mut pending = vec![(PathBuf::new(), to)];
+    while let Some((below, to)) = pending.pop() {
+        let named = if below.as_os_str().is_empty() { from.to_path_buf() } else { from.join(&below) };
+        let left_out =
+            || output::say(&format!("warning: left out `{}`: neither a file nor a directory", shown(&named)));
+        let opened = match below.as_os_str().is_empty() {
+            true => top.try_clone().map_err(|e| failed("read", &named, e))?,
+            false => match rustix::fs::openat2(&top, &below, READ | OFlags::CLOEXEC, Mode::empty(), BELOW) {
+                Ok(opened) => opened,
+                // A link; a socket.
+                Err(Errno::LOOP | Errno::NXIO) => {
+                    left_out();
+                    continue;
+                }
+                Err(errno) => return Err(failed("read", &named, errno)),
+            },
+        };
+        let data = rustix::fs::fstat(&opened).map_err(|e| failed("read", &named, e))?;
+        match FileType::from_raw_mode(data.st_mode) {
+            FileType::Directory => {
+                if files.stat(&to).await.is_err() {
+                    files.make_directory(&to, false).await?;
+                }
+                for entry in Dir::new(opened).map_err(|e| failed("read", &named, e))? {
+                    let entry = entry.map_err(|e| failed("read", &named, e))?;
+                    let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                    if name != "." && name != ".." {
+                        pending.push((below.join(name), to.join(name)));
+                    }
+                }
             }
-            for entry in from.read_dir().map_err(|e| failed("read", &from, e))? {
-                let entry = entry.map_err(|e| failed("read", &from, e))?;
-                pending.push((entry.path(), to.join(entry.file_name())));
+            FileType::RegularFile => {
+                let options = WriteOptions { mode: data.st_mode & 0o777, ..WriteOptions::default() };
+                let mut writer = files.writer(&to, options).await?;
+                writer.copy_from(&File::from(opened)).await?;
+                writer.finish().await?;
             }
-        } else if data.is_file() {
-            let options = WriteOptions { mode: data.permissions().mode() & 0o777, ..WriteOptions::default() };
-            let file = File::open(&from).map_err(|e| failed("read", &from, e))?;
-            let mut writer = files.writer(&to, options).await?;
-            writer.copy_from(&file).await?;
-            writer.finish().await?;
-        } else {
-            output::say(&format!("warning: left out `{}`: neither a file nor a directory", from.display()));
+            _ => left_out(),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -78,24 +120,42 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
 
 async fn copy_out(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
     let top = files.stat(from).await?;
-    let to = landing(from, to, to.is_dir());
-    match top.kind {
-        EntryKind::File => {
-            let (parent, name) =
-                (to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")), to.file_name());
-            let name = Path::new(name.ok_or_else(|| failed("write", &to, "it has no name"))?);
-            fetch(files, from, &open_dir(parent)?, name, top.mode).await?;
-        }
-        EntryKind::Directory => {
-            make_dir(&to)?;
-            let below = open_dir(&to)?;
+    let (parent, name) = landing(from, to)?;
+    match (top.kind, name) {
+        (EntryKind::File, Some(name)) => fetch(files, from, &parent, Path::new(&name), top.mode).await?,
+        (EntryKind::File, None) => return Err(failed("write", to, "it has no name")),
+        (EntryKind::Directory, name) => {
+            let below = match &name {
+                Some(name) => {
+                    make_below(&parent, Path::new(name))?;
+                    open_below(&parent, Path::new(name))?
+                }
+                None => parent,
+            };
             for entry in files.list(from, DEPTH).await? {
                 take(files, from, &below, &entry).await?;
             }
         }
-        EntryKind::Symlink | EntryKind::Other => return Err(failed("copy", from, "neither a file nor a directory")),
+        (EntryKind::Symlink | EntryKind::Other, _) => {
+            return Err(failed("copy", from, "neither a file nor a directory"));
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where something lands: below an existing directory, where it keeps its name; else under the name that was given. Without a
+/// name, in the directory itself.
+fn landing(from: &Path, to: &Path) -> Result<(OwnedFd, Option<OsString>), Failure> {
+    match open_named(to, DIRECTORY) {
+        Ok(dir) => Ok((dir, from.file_name().map(OsStr::to_owned))),
+        // What stands there, a link included, is replaced and not used.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if to.file_name().is_some() => {
+            let parent = to.parent().unwrap_or(Path::new(""));
+            let opened = open_named(parent, DIRECTORY).map_err(|errno| refused("write to", parent, errno))?;
+            Ok((opened, to.file_name().map(OsStr::to_owned)))
+        }
+        Err(errno) => Err(refused("write to", to, errno)),
+    }
 }
 
 /// One entry of a listed directory.
@@ -107,18 +167,14 @@ async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Res
     match entry.kind {
         EntryKind::Directory => {
             let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
-            let name = path.file_name().unwrap_or_default();
-            match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => Ok(()),
-                Err(error) => Err(failed("make", path, error)),
-            }
+            make_below(&parent, Path::new(path.file_name().unwrap_or_default()))
         }
         EntryKind::File => {
             let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
             fetch(files, &from.join(path), &parent, Path::new(path.file_name().unwrap_or_default()), entry.mode).await
         }
         EntryKind::Symlink | EntryKind::Other => {
-            output::say(&format!("warning: left out `{}`: neither a file nor a directory", path.display()));
+            output::say(&format!("warning: left out `{}`: neither a file nor a directory", shown(path)));
             Ok(())
         }
     }
@@ -156,21 +212,15 @@ fn new_file(parent: &OwnedFd, mode: Mode) -> Result<(String, OwnedFd), Errno> {
     }
 }
 
-fn make_dir(path: &Path) -> Result<(), Failure> {
-    match std::fs::create_dir(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(failed("make", path, error)),
-        _ => Ok(()),
+fn make_below(dir: &OwnedFd, name: &Path) -> Result<(), Failure> {
+    match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(failed("make", name, errno)),
     }
-}
-
-fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| failed("write to", path, e))
 }
 
 fn open_below(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, Failure> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
-        .map_err(|e| failed("write to", path, e))
+    let flags = DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(dir, path, flags, Mode::empty(), BELOW).map_err(|e| failed("write to", path, e))
 }

@@ -39,9 +39,18 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
     // Taken over before the command runs, so that none is lost.
     let signals = take_signals()?;
     super::within(async |sessions| {
-        let session = super::open(&sessions, &args.session).await?;
-        *id = Some(session.id().to_owned());
-        let execution = session.exec(exec).await?;
+        let mut signals = signals.watch()?;
+        let begin = async {
+            let session = super::open(&sessions, &args.session).await?;
+            *id = Some(session.id().to_owned());
+            let execution = session.exec(exec).await?;
+            Ok::<_, Failure>((session, execution))
+        };
+        let (session, execution) = tokio::select! {
+            begun = begin => begun?,
+            // There is no command to pass it to.
+            signal = signals.next() => return Ok(ExitCode::from(128u8.saturating_add(signal as u8))),
+        };
         if let Some(trouble) = execution.trouble() {
             output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
         }
@@ -55,7 +64,7 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
             }
             return Ok(ExitCode::SUCCESS);
         }
-        tokio::spawn(pass_signals(signals.watch()?, execution.controls()));
+        tokio::spawn(pass_signals(signals, execution.controls()));
         if args.stdin {
             tokio::spawn(pass_stdin(execution.controls()));
         }

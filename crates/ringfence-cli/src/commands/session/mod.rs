@@ -12,7 +12,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::policy::limits::format_duration;
+use ringfence::records::Journal;
 use ringfence::session::{Create, Session as Live, SessionError, Sessions};
+use rustix::process::{Resource, Rlimit};
 
 use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::companions::let_go;
@@ -141,8 +143,7 @@ fn no_less(flag: &str, asked: Option<Span>, has: Option<Duration>) -> Result<(),
 fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let mut flags: PolicyFlags = args.policy.clone();
     flags.profile.get_or_insert_with(|| PROFILE.to_owned());
-    // There before the plan is made, which hides it.
-    sessions()?.prepare()?;
+    prepare()?;
     let situation = Situation::gather(&flags)?;
     situation.warn(false);
     let choice = situation.resolved.engine;
@@ -190,12 +191,23 @@ pub fn sessions() -> Result<Sessions, Failure> {
     Ok(Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes")))
 }
 
+/// Makes the directories of sessions and records, before a plan that hides them: what is not there is not hidden.
+pub fn prepare() -> Result<(), Failure> {
+    sessions()?.prepare()?;
+    // That nothing can be recorded is told by what is to be.
+    let _ = Journal::new(&Places::here()?.records()).make();
+    Ok(())
+}
+
 /// Does something with sessions, on a runtime of this thread alone.
 pub fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
     let sessions = sessions()?;
+    // Descriptors on their way are counted for the user, what a box sends included, and held against this limit.
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));

@@ -123,7 +123,9 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         let name = info.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
         let mut text = format!("session {}{name}\nstate {}\n", info.id, state(&info));
         text += &format!("profile {}\n", info.profile);
-        text += &format!("workdir {} at {}\n", info.workdir.display(), info.workdir_inside.display());
+        let [workdir, inside] =
+            [&info.workdir, &info.workdir_inside].map(|dir| output::one_line(&dir.to_string_lossy()));
+        text += &format!("workdir {workdir} at {inside}\n");
         let left = |at: Option<SystemTime>| match at {
             None => "never".to_owned(),
             Some(at) => {

@@ -25,6 +25,7 @@ use ringfence_policy::plan::Plan;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
@@ -187,6 +188,14 @@ pub(super) struct Supervisor {
     end: Option<End>,
 }
 
+/// All descriptors that this process may have, once its box stands: those on their way to somebody count for the user, whoever
+/// sent them, and are held against this.
+fn raise_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // Refused, it is as it was.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
@@ -198,6 +207,7 @@ impl Supervisor {
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
     fn own(start: Start, running: Option<Inhabited>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+        raise_files();
         let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;
