@@ -86,6 +86,7 @@ const SETTINGS: &[&str] = &[
     "kernel",
     "skill_verdict",
     "warm",
+    "warm_fork",
 ];
 
 const LIMITS: &[&str] =
@@ -277,6 +278,7 @@ impl Reader<'_> {
                 let number = number.ok_or_else(|| self.wrong_type(&full, "a whole number from 0 to 256", value))?;
                 settings.warm = Some(self.at(number, value));
             }
+            "warm_fork" => settings.warm_fork = Some(self.boolean(&full, value)?),
             "skill_verdict" => {
                 let text = self.string(&full, value)?;
                 let verdict = Verdict::from_name(&text.value)

@@ -55,7 +55,7 @@ pub enum KeeperError {
 pub struct Keeper {
     /// The names that this box relies on, locked.
     held: Vec<OwnedFd>,
-    process: Option<Beside<Box<dyn FnMut() -> i32>>>,
+    process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
 }
@@ -102,7 +102,7 @@ impl Keeper {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // Memory is made here; afterwards there are only system calls.
         let mut memory = list.as_ref().map(|_| Memory::new());
-        let keep_and_clear: Box<dyn FnMut() -> i32> = Box::new(move || {
+        let keep_and_clear: Box<dyn FnMut() -> i32 + Send> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());

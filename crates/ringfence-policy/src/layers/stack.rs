@@ -49,6 +49,7 @@ pub(super) struct Stack {
     pub(super) trace_denials: bool,
     pub(super) skill_verdict: Verdict,
     pub(super) warm: u64,
+    pub(super) warm_fork: bool,
     pub(super) env: EnvPolicy,
     pub(super) limits: Limits,
     pub(super) records: Records,
@@ -92,6 +93,7 @@ impl Stack {
             trace_denials: false,
             skill_verdict: Verdict::default(),
             warm: WARM,
+            warm_fork: true,
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
             records: Records::default(),
@@ -260,6 +262,7 @@ impl Stack {
             allow_syscalls,
             skill_verdict,
             warm,
+            warm_fork,
         } = settings;
         macro_rules! take {
             ($key:literal, $from:expr => $to:expr) => {
@@ -293,6 +296,7 @@ impl Stack {
         take!("trace_denials", trace_denials => self.trace_denials);
         take!("skill_verdict", skill_verdict => self.skill_verdict);
         take!("warm", warm => self.warm);
+        take!("warm_fork", warm_fork => self.warm_fork);
         let LimitSettings {
             memory,
             cpus,
@@ -422,6 +426,7 @@ impl Stack {
             trace_denials: self.trace_denials,
             skill_verdict: self.skill_verdict,
             warm: self.warm,
+            warm_fork: self.warm_fork,
         };
         Ok(Resolved {
             policy,
