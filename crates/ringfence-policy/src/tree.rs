@@ -147,7 +147,7 @@ impl Tree {
         tree.settle_unwritable();
         tree.check(policy, facts)?;
         if facts.stranger && policy.root == Root::Host {
-            tree.close_barred();
+            tree.close_barred(&policy.workdir, facts);
             tree.drop_idle(&policy.root);
         }
         Ok(tree)
@@ -273,18 +273,29 @@ impl Tree {
 
     /// Directories that a stranger to the host's files cannot enter are hidden as a whole, and passable where a rule shows
     /// something in them: what root names in such a directory can then be reached.
-    fn close_barred(&mut self) {
+    fn close_barred(&mut self, workdir: &Path, facts: &Facts) {
+        let owner = fs::metadata(workdir).map_or(facts.uid, |data| data.uid());
+        let own = [facts.uid, owner];
         let shows = |node: &Node| node.access != Access::Exclude && node.exact && node.state == State::Present;
-        let mut passable: BTreeMap<PathBuf, bool> = BTreeMap::new();
+        let mut passable: BTreeMap<(PathBuf, bool), bool> = BTreeMap::new();
         let mut barred = Vec::new();
         for (path, _) in self.nodes() {
             let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
             above.reverse();
-            // From where a rule shows a directory, ids are mapped, and it is no stranger there.
-            let strange = above.into_iter().take_while(|dir| !self.nodes.get(dir.as_os_str()).is_some_and(shows));
-            for dir in strange.filter(|dir| !PRIVATE.iter().any(|place| dir.starts_with(place))) {
-                let open = *passable.entry(dir.to_path_buf()).or_insert_with(|| {
-                    fs::symlink_metadata(dir).map_or(true, |data| !data.is_dir() || data.mode() & 0o001 != 0)
+            // From where a rule shows a directory, ids are mapped, and it is no stranger to what is root's or the owner's.
+            let mut mapped = false;
+            for dir in above {
+                let shown = self.nodes.get(dir.as_os_str()).is_some_and(shows);
+                mapped |= shown;
+                if shown || !mapped && PRIVATE.iter().any(|place| dir.starts_with(place)) {
+                    continue;
+                }
+                let open = *passable.entry((dir.to_path_buf(), mapped)).or_insert_with(|| {
+                    let enters = |data: &fs::Metadata| match mapped {
+                        true => data.mode() & 0o011 != 0 || own.contains(&data.uid()),
+                        false => data.mode() & 0o001 != 0,
+                    };
+                    fs::symlink_metadata(dir).map_or(true, |data| !data.is_dir() || enters(&data))
                 });
                 if !open {
                     barred.push(dir.to_path_buf());

@@ -95,6 +95,20 @@ fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown(
         let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
         Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
     };
+    // Not even what is shown, where it is neither the caller's nor the owner's.
+    let (theirs, hidden) = (home.join("theirs"), home.join("theirs/.ssh"));
+    if rustix::process::getuid().is_root() {
+        fs::create_dir_all(&hidden).unwrap();
+        let mut layer = Layer::flags();
+        layer.exclude(hidden.to_str().unwrap());
+        let policy = resolve(Inputs::new(top.join("p"), home.clone(), layer)).unwrap().policy;
+        let facts = Facts { home: home.clone(), uid: 0, stranger: true, ..Facts::default() };
+        for (owner, at) in [(0, &hidden), (7, &theirs)] {
+            std::os::unix::fs::chown(&theirs, Some(owner), None).unwrap();
+            fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
+            assert_eq!(Tree::new(&policy, &facts).unwrap().decide(&hidden).unwrap().0, at, "{owner}");
+        }
+    }
     assert_eq!(access(true, &barred.join("state/x")), Some((barred.clone(), Access::Exclude)));
     assert_eq!(access(false, &barred.join("state/x")), Some((barred.join("state"), Access::Ro)));
     let shown = barred.join("shown");

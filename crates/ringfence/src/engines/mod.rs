@@ -312,6 +312,7 @@ fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> R
         }
     }
     spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
+    spec.rlimits.iter_mut().for_each(|(resource, value)| *value = (*value).min(most(*resource)));
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = std::mem::take(&mut spec.steps);
     let (program, pids) = (plan.command.program.clone(), plan.limits.pids);
@@ -566,6 +567,17 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     limits
 }
 
+/// What this process is held to itself, which is less than some limit that is asked for: then nobody can have more anyway.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+fn most(resource: u32) -> u64 {
+    let resource = match resource {
+        PROCESSES => rustix::process::Resource::Nproc,
+        _ if resource == libc::RLIMIT_NOFILE as u32 => rustix::process::Resource::Nofile,
+        _ => return u64::MAX,
+    };
+    rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX)
+}
+
 /// What stands in for a control group: the process count of the box's own user namespace, and a bound on each process,
 /// while the tree as a whole is watched from outside.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
@@ -581,7 +593,7 @@ fn stand_ins(limits: &Limits, identity: &Identity) -> Vec<(u32, u64)> {
 /// The same, for a box with a user namespace of its own.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn group_stand_ins(limits: &Limits) -> Vec<(u32, u64)> {
-    let processes = limits.pids.map(|n| (PROCESSES, n + 1));
+    let processes = limits.pids.map(|n| (PROCESSES, (n + 1).min(most(PROCESSES))));
     processes.into_iter().chain(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n))).collect()
 }
 
