@@ -201,7 +201,7 @@ class Tools(Place):
         async with self.client("--engine", engine, *flags) as client:
             info = (await client.call_tool("session_info", {})).structured_content
             self.assertEqual(info["engine"], engine)
-            done = await client.call_tool("run_command", {"command": "echo out > made; cat made; touch /usr/x"})
+            done = await client.call_tool("run_command", {"command": "echo out > made; cat made; touch /bin/x"})
             self.assertEqual((done.structured_content["stdout"], (self.project / "made").read_text()), ("out\n", "out\n"))
             self.assertIn("ask them", said(done))
             self.assertEqual((await client.call_tool("read_file", {"path": "made"})).structured_content["text"], "out\n")
