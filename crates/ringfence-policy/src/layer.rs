@@ -74,6 +74,7 @@ pub struct Settings {
     pub allow_syscalls: Vec<At<String>>,
     pub skill_verdict: Option<At<Verdict>>,
     pub warm: Option<At<u64>>,
+    pub warm_fork: Option<At<bool>>,
 }
 
 /// One path of `ro`, `rw` or `exclude`, as it was written.
@@ -144,7 +145,12 @@ pub enum FlagError {
 /// Whether this could be the name of an image; whether there is one, the daemon knows.
 pub fn is_image_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b);
-    (1..=512).contains(&name.len()) && name.bytes().all(plain) && name.as_bytes()[0].is_ascii_alphanumeric()
+    // It becomes part of an address at the daemon, and leads nowhere else.
+    let below = |part: &str| !matches!(part, "" | "." | "..");
+    (1..=512).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.as_bytes()[0].is_ascii_alphanumeric()
+        && name.split('/').all(below)
 }
 
 /// Whether this could be the name of a system call; whether it is one, the filter knows.
@@ -289,7 +295,7 @@ impl Layer {
     }
 
     pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_count)?, "--pids"));
+        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_processes)?, "--pids"));
         Ok(())
     }
 
@@ -314,7 +320,7 @@ impl Layer {
     }
 
     pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_count(text)?, "--tmp-inodes"));
+        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_inodes(text)?, "--tmp-inodes"));
         Ok(())
     }
 
