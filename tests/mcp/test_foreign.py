@@ -41,7 +41,9 @@ class Inspector(Place):
 
     def test_every_tool(self):
         (self.home / "double.py").write_text("x * 2")
-        self.assertEqual(self.ringfence("skill", "add", str(self.home / "double.py")).returncode, 0)
+        (self.home / "schema.json").write_text('{"properties": {"x": {"type": "integer"}}}')
+        added = self.ringfence("skill", "add", str(self.home / "double.py"), "--inputs", str(self.home / "schema.json"))
+        self.assertEqual(added.returncode, 0, added.stderr)
         listed = json.loads(self.inspect("--method", "tools/list").stdout)
         names = [tool["name"] for tool in listed["tools"]]
         data = self.data("run_command", command="echo hi; exit 4")

@@ -128,6 +128,29 @@ asyncio.run(main())
             server.stdout.close()
             server.stderr.close()
 
+    def test_a_client_that_goes_at_once(self):
+        for wait in [0, 0.02, 0.05, 0.1]:
+            server = self.raw()
+            messages = [initialize("2025-11-25")]
+            messages += [call(n, "run_command", {"command": "sleep 21234"}) for n in range(1, 5)]
+            messages += [call(9, "run_code", {"language": "bash", "code": "sleep 21234"})]
+            server.stdin.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+            server.stdin.flush()
+            time.sleep(wait)
+            server.stdin.close()
+            self.assertEqual(server.wait(20), 0)
+            self.wait_for(lambda: self.live() == [] and processes("21234") == [], what="nothing is left")
+            server.stdout.close()
+            server.stderr.close()
+
+    def test_a_client_that_says_everything_twice(self):
+        hello = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        slow, quick = [call(5, "run_command", {"command": f"{line}; echo done"}) for line in ["sleep 0.5", "true"]]
+        ping = {"jsonrpc": "2.0", "id": 6, "method": "ping"}
+        first = initialize("2025-11-25")
+        answers, _ = self.talk(first, *[hello] * 2000, first, slow, quick, ping, *[hello] * 2000, ping, wait=[0, 5, 6])
+        self.assertEqual(answers[5]["result"]["structuredContent"]["stdout"], "done\n")
+
     def test_revisions(self):
         for asked, agreed in [
             ("2025-06-18", "2025-06-18"),

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use ringfence::Engine;
 use ringfence::code::CodeResult;
 use ringfence::policy::Guarantee;
 use ringfence::session::{Create, Session, SessionError};
@@ -34,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub struct Live {
     owner: Owner,
     opened: Mutex<Option<Arc<Opened>>>,
+    /// The client is gone.
+    closed: AtomicBool,
     /// What the client has seen.
     listed: std::sync::Mutex<Option<Listed>>,
     /// Somebody looks whether they change.
@@ -77,6 +80,8 @@ pub struct Opened {
     pub places: Places,
     /// Where the working directory is inside.
     pub at: PathBuf,
+    /// The engine has no boxes but those of sessions.
+    pub sessions_only: bool,
     /// It was kept from before, under another policy.
     pub earlier: bool,
 }
@@ -86,6 +91,7 @@ impl Live {
         Live {
             owner,
             opened: Mutex::new(None),
+            closed: AtomicBool::new(false),
             listed: Default::default(),
             watched: AtomicBool::new(false),
             boxes: Semaphore::new(MOST_BOXES),
@@ -120,6 +126,9 @@ impl Live {
         if let Some(there) = opened.as_ref() {
             return Ok(there.clone());
         }
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Trouble::new("The client is gone."));
+        }
         let places = self.places(&roots);
         let mut allowed = self.allowed(&places)?;
         let create = Create::new(allowed.policy.clone(), allowed.facts.clone()).choice(allowed.choice);
@@ -145,7 +154,8 @@ impl Live {
         if self.owner.keep.is_none() {
             session.own().await?;
         }
-        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, earlier });
+        let sessions_only = info.engine == Engine::Docker.name();
+        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only, earlier });
         *opened = Some(new.clone());
         Ok(new)
     }
@@ -198,8 +208,9 @@ impl Live {
         error.into()
     }
 
-    /// The client is gone.
+    /// The client is gone: no session is made any more, and the one that is there ends.
     pub async fn end(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         let Some(opened) = self.opened.lock().await.take() else { return };
         if self.owner.keep.is_none() {
             // A session that has ended already is as good; one that cannot be reached ends with this process.

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ringfence::code::{Code, CodeError, CodeResult, ContextError, Contexts, Language, Status};
 use rmcp::model::{CallToolResult, ContentBlock, ProgressNotificationParam};
@@ -120,6 +120,7 @@ impl Act for RunCode {
         code.packages = true;
         let result = match &self.context {
             Some(name) => in_context(name, self.restart, &code, timeout, desk).await?,
+            None if desk.opened.sessions_only => once(&code, timeout, desk).await?,
             None => {
                 boxed(desk, move |terms, places, cancel| {
                     terms.run_code(&code, &places.workdir, &places.also, timeout, cancel)
@@ -188,6 +189,19 @@ async fn beat(desk: &Desk<'_>) {
         // A client that is gone ends the session anyway.
         let _ = desk.context.peer.notify_progress(progress).await;
     }
+}
+
+/// Runs it in the session, in an interpreter that does not stay.
+async fn once(code: &Code, timeout: Option<Duration>, desk: &Desk<'_>) -> Result<CodeResult, Trouble> {
+    if code.language.name == Tongue::Bash.name() {
+        return Err(Trouble::new("On this engine, bash runs by run_command. Nothing was run."));
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let name = format!("once-{}", now.as_nanos());
+    let ran = in_context(&name, false, code, timeout, desk).await;
+    // It may have ended by itself.
+    let _ = Contexts::of(desk.opened.session.clone()).restart(&name).await;
+    ran
 }
 
 /// Runs it in an interpreter that stays, and records it.
