@@ -290,7 +290,7 @@ impl Layer {
     }
 
     pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_count)?, "--pids"));
+        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_processes)?, "--pids"));
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl Layer {
     }
 
     pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_count(text)?, "--tmp-inodes"));
+        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_inodes(text)?, "--tmp-inodes"));
         Ok(())
     }
 

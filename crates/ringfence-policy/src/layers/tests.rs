@@ -1,9 +1,12 @@
 //! Layers on each other: what wins, what is refused, and where each value comes from.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::*;
 use crate::config;
+use crate::policy::{Network, Root};
+use crate::rules::{Access, Pattern, decide};
 
 struct Host {
     _dir: tempfile::TempDir,

@@ -13,8 +13,8 @@ use super::words;
 const POLICY: &str = "ringfence://policy";
 const REPORT: &str = "ringfence://report";
 const EXECUTIONS: &str = "ringfence://executions";
-/// The most of each stream that a resource carries.
-const MOST: usize = 1 << 20;
+/// The most of the end of each stream that a resource carries; command_output has the rest.
+const MOST: usize = 64 << 10;
 const JSON: &str = "application/json";
 
 pub fn all() -> Vec<Resource> {
@@ -30,7 +30,11 @@ pub fn all() -> Vec<Resource> {
 
 pub fn templates() -> Vec<ResourceTemplate> {
     let template = ResourceTemplate::new(format!("{EXECUTIONS}/{{id}}"), "execution");
-    vec![template.with_description("What is kept of one command's output").with_mime_type(JSON)]
+    vec![
+        template
+            .with_description("The end of one command's output; command_output shows the rest")
+            .with_mime_type(JSON),
+    ]
 }
 
 pub async fn read(live: &Live, uri: &str) -> Result<ReadResourceResult, ErrorData> {

@@ -5,6 +5,7 @@ mod command;
 mod files;
 mod info;
 mod search;
+mod skills;
 
 use std::sync::Arc;
 
@@ -69,12 +70,13 @@ macro_rules! tools {
         /// A call whose arguments are understood.
         #[derive(Debug)]
         pub enum Call {
-            $($variant($act)),+
+            $($variant($act),)+
+            Skill(skills::SkillCall),
         }
 
         impl Call {
-            /// Reads the arguments of a tool; `None` when there is no such tool.
-            pub fn parse(name: &str, arguments: JsonObject) -> Option<Result<Call, Trouble>> {
+            /// Reads the arguments of a tool of our own; `None` when there is no such tool.
+            fn parse(name: &str, arguments: JsonObject) -> Option<Result<Call, Trouble>> {
                 match name {
                     $(<$act as Act>::NAME => Some(arguments_of::<$act>(arguments).map(Call::$variant)),)+
                     _ => None,
@@ -83,7 +85,8 @@ macro_rules! tools {
 
             pub async fn run(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
                 match self {
-                    $(Call::$variant(act) => act.act(desk).await),+
+                    $(Call::$variant(act) => act.act(desk).await,)+
+                    Call::Skill(call) => call.run(desk).await,
                 }
             }
         }
@@ -106,13 +109,29 @@ tools! {
     SessionInfo => info::SessionInfo,
 }
 
-/// The list for the client. Whether commands reach the world is the policy's to say.
-pub async fn all(live: &Live) -> Vec<Tool> {
+/// A call of a tool, or of a skill; `None` when there is neither of this name.
+pub async fn find(live: &Arc<Live>, name: &str, arguments: JsonObject) -> Result<Option<Call>, Trouble> {
+    if name.starts_with(skills::PREFIX) {
+        return Ok(skills::find(live, name, arguments).await?.map(Call::Skill));
+    }
+    Call::parse(name, arguments).transpose()
+}
+
+/// The list for the client: these tools, and one for each skill. Whether commands reach the world is the policy's to say.
+pub async fn all(live: &Arc<Live>) -> Vec<Tool> {
     let network = match live.current().await {
         Some(opened) => Some(opened.allowed.policy.network),
         None => live.allowed(&live.places(&[])).ok().map(|allowed| allowed.policy.network),
     };
-    list(network != Some(Network::None))
+    let open_world = network != Some(Network::None);
+    let mut all = list(open_world);
+    all.extend(skill_tools(live, open_world).await);
+    all
+}
+
+/// A tool for each skill that is enabled. A registry that cannot be read is the owner's trouble, and told by whoever reads it.
+async fn skill_tools(live: &Arc<Live>, open_world: bool) -> Vec<Tool> {
+    skills::offers(live).await.map(|offers| skills::tools(&offers, open_world)).unwrap_or_default()
 }
 
 fn definition<A: Act>(open_world: bool) -> Tool {
@@ -177,7 +196,7 @@ mod tests {
     fn arguments_that_are_not_known_are_refused() {
         let parse = |name: &str, value: serde_json::Value| {
             let arguments = value.as_object().unwrap().clone();
-            Call::parse(name, arguments).unwrap().map(|_| ()).map_err(|trouble| trouble.to_string())
+            Call::parse(name, arguments).unwrap().map(drop).map_err(|trouble| trouble.to_string())
         };
         let command = serde_json::json!({ "command": "true", "network": true });
         let error = parse("run_command", command).unwrap_err();

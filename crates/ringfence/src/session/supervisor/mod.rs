@@ -130,6 +130,8 @@ const HIGH: usize = 8 << 20;
 /// command may have left in the background.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_millis(250);
+/// A process that was left behind and killed the guest's may pass for it: so it is looked at all the same.
+const LOOK_DESERTED: Duration = Duration::from_secs(5);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
 /// Clients get so long to take the last words.
@@ -175,8 +177,9 @@ pub(super) struct Supervisor {
     /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
     killed: u64,
     over: u32,
-    /// When the tree was last counted.
+    /// When the tree was last counted; and that there was nobody in it but the guest's own process for the next command.
     looked: Instant,
+    deserted: bool,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -256,6 +259,7 @@ impl Supervisor {
             killed: 0,
             over: 0,
             looked: now,
+            deserted: false,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -332,7 +336,11 @@ impl Supervisor {
 
     /// How long it is from one count of the tree to the next.
     fn pace(&self) -> Duration {
-        if self.executions.running().next().is_some() { LOOK } else { LOOK_IDLE }
+        match self.executions.running().next() {
+            Some(_) => LOOK,
+            None if self.deserted => LOOK_DESERTED,
+            None => LOOK_IDLE,
+        }
     }
 
     /// Looks at every clock.
@@ -364,8 +372,9 @@ impl Supervisor {
         self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
             self.looked = now;
-            let over =
-                limits::census(running.pid()).memory > limit && limits::census_proportional(running.pid()) > limit;
+            let census = limits::census(running.pid());
+            self.deserted = census.processes <= 1;
+            let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
                 self.killed += 1;
