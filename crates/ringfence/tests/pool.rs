@@ -314,3 +314,63 @@ fn a_killed_nursery() {
     }
     assert!(pool.forks());
 }
+
+/// For the test below, which starts this program once more with only this test in it.
+#[test]
+fn holds_a_pool() {
+    if std::env::var_os(HOLD).is_none() {
+        return;
+    }
+    let host = Host::forking();
+    let pool = host.pool("python", &[]);
+    is_ready(&pool);
+    let endless = "import os, time\nos.fork()\nprint(os.readlink('/proc/self/ns/pid'))\ntime.sleep(600)";
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(&pool, "python", endless));
+        std::thread::sleep(Duration::from_millis(300));
+        println!("holding");
+        std::thread::sleep(Duration::from_secs(600));
+    });
+}
+
+const HOLD: &str = "RINGFENCE_TEST_HOLD";
+
+/// Whoever owns the pool is killed: nothing of it goes on.
+#[test]
+fn a_killed_owner() {
+    use std::io::BufRead;
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "holds_a_pool", "--nocapture"]).env(HOLD, "1").stdout(std::process::Stdio::piped());
+    let mut owner = command.spawn().unwrap();
+    let mut lines = std::io::BufReader::new(owner.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("holding")));
+    let mut below = vec![owner.id().to_string()];
+    let mut next = 0;
+    while let Some(pid) = below.get(next).cloned() {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            below.extend(children.split_whitespace().map(str::to_owned));
+        }
+        next += 1;
+    }
+    // Nursery, its process 1, two forks with theirs, and what the code forked.
+    assert!(below.len() > 6, "{below:?}");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let groups = |name: &str| {
+        let places = ["", "memory", "pids", "cpu", "unified"].map(|c| std::path::Path::new("/sys/fs/cgroup").join(c));
+        let mut entries = places.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+        entries.any(|entry| entry.file_name().to_string_lossy().starts_with(name))
+    };
+    let (name, since) = (format!("ringfence-{}-", owner.id()), Instant::now());
+    let lives = |pid: &String| std::path::Path::new("/proc").join(pid).exists();
+    while below.iter().any(lives) || groups(&name) {
+        assert!(
+            since.elapsed() < Duration::from_secs(30),
+            "{:?}",
+            below.iter().filter(|p| lives(p)).collect::<Vec<_>>()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,4 +1,5 @@
-//! Code: what a snippet of Python costs, cold and from a pool, against bare Python; how many in a second; what is left.
+//! Code: what a snippet of Python costs, cold and from a pool, against bare Python and `docker run`; how many in a second;
+//! what is left.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,11 +13,12 @@ use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::policy::Policy;
 use serde::Serialize;
 
+use crate::line::{Line, which};
 use crate::measure::{Failure, Skip, median};
 use crate::pass::{Scene, say};
 
-/// Interpreters that are held ready.
-const WARM: u64 = 4;
+/// Interpreters that are held ready: while some are used, the next are made.
+const WARM: u64 = 8;
 
 /// In milliseconds; bare Python is the first.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -25,6 +27,8 @@ pub struct Figures {
     /// Executions in a second, through the pool, one after the other for each interpreter.
     pub rate: Option<f64>,
     pub executions: u64,
+    /// Whether the pool forks its interpreters.
+    pub forks: bool,
     /// What there is more of after them than before.
     pub left: Option<Left>,
 }
@@ -45,11 +49,37 @@ pub struct Left {
 pub fn measure(scene: &Scene, quick: bool) -> (Figures, Vec<Skip>) {
     say("code: a snippet of Python, bare, cold and from a pool");
     let mut figures = Figures::default();
-    let skips = match fill(&mut figures, scene, quick) {
-        Ok(()) => Vec::new(),
-        Err(reason) => vec![Skip { name: "code".to_owned(), reason }],
-    };
+    let mut skips = Vec::new();
+    if let Err(reason) = fill(&mut figures, scene, quick) {
+        skips.push(Skip { name: "code".to_owned(), reason });
+    }
+    if let Err(reason) = peer(&mut figures, scene, quick) {
+        skips.push(Skip { name: "docker run python".to_owned(), reason });
+    }
     (figures, skips)
+}
+
+/// `docker run` of an image that is made here, of this host's Python: nothing is pulled.
+fn peer(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure> {
+    let docker = which("docker").ok_or("not installed")?;
+    Line::new(&docker, ["version"]).trial().map_err(|e| format!("no daemon: {e}"))?;
+    let place = scene.place.join("python");
+    std::fs::create_dir_all(&place).map_err(text)?;
+    let image = format!("ringfence-bench-python:{}", std::process::id());
+    // The script removes it.
+    std::fs::write(place.join("docker-image"), &image).map_err(text)?;
+    let script = r#"set -eu
+        python=$(readlink -f /usr/bin/python3)
+        library=$("$python" -I -S -c 'import sys; print(sys.path[1])')
+        files=$(ldd "$python" | grep -o '/[^ ]*')
+        tar -c -h --exclude=dist-packages --exclude=test --exclude=__pycache__ "$python" /usr/bin/python3 "$library" $files 2>/dev/null |
+            "$0" import - "$1" >/dev/null"#;
+    let import = Line::new("/bin/sh", ["-c", script, &docker.to_string_lossy(), &image]);
+    import.run().map_err(|e| format!("cannot make an image: {e}"))?;
+    let run =
+        ["run", "--rm", "--network", "none", "--pull", "never", &image, "/usr/bin/python3", "-I", "-S", "-c", "pass"];
+    let run = Line::new(&docker, run);
+    figures.add("docker run python", if quick { 5 } else { 20 }, || run.run())
 }
 
 fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure> {
@@ -84,6 +114,7 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     }
     figures.rows.push(Row { name: "library, from a pool", median_ms: median(&times), samples: rounds });
 
+    figures.forks = pool.forks();
     figures.executions = if quick { 500 } else { 10_000 };
     let begun = Instant::now();
     let each = figures.executions / WARM;

@@ -234,8 +234,11 @@ fn code(out: &mut String, results: &Results) {
     if let (Some(rate), Some(left)) = (code.rate, code.left) {
         let _ = writeln!(
             out,
-            "  {rate:.0} in a second from a pool; after {} there are {} more descriptors and {} more processes",
-            code.executions, left.descriptors, left.processes
+            "  {rate:.0} in a second from a pool that {}; after {} there are {} more descriptors and {} more processes",
+            if code.forks { "forks" } else { "starts" },
+            code.executions,
+            left.descriptors,
+            left.processes
         );
     }
 }

@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use ringfence::EngineError;
 use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Status};
 use ringfence::policy::suggest::Suggestion;
-use ringfence::records::{Seen, SkillRun};
+use ringfence::records::{self, Seen, SkillRun};
+use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
 use ringfence_linux::sys;
 
 use crate::args::{self, Given};
@@ -91,6 +92,22 @@ pub fn recorded<C: AsFd>(
     let prepared = prepared.map_err(|error| record::failed(situation, command, skill, error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
+    if prepared.engine == Engine::Docker {
+        return match context::once(code, situation) {
+            Ok(mut result) => {
+                let (outcome, captures) = seen_from_outside(&result);
+                let seen = match policy.records.output {
+                    true => captures.each_ref().map(Seen::Output),
+                    false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
+                };
+                if let Some(id) = entry.end(&outcome, seen, &mut report) {
+                    result.id = id;
+                }
+                Ok(result)
+            }
+            Err(failure) => Err(entry.failed(failure)),
+        };
+    }
     let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
     match ran {
         Ok(mut ran) => {
@@ -106,6 +123,30 @@ pub fn recorded<C: AsFd>(
         }
         Err(failure) => Err(entry.failed(failure)),
     }
+}
+
+/// What a record is made of, from the result of code in a container.
+fn seen_from_outside(result: &CodeResult) -> (Outcome, [Capture; 2]) {
+    let reason = match result.status {
+        Status::Timeout => Some(Reason::Time),
+        Status::Memory => Some(Reason::Memory),
+        Status::Cancelled => Some(Reason::Cancelled),
+        _ => None,
+    };
+    let outcome = Outcome {
+        ended: Ended::Exited(i32::from(exit_code(result.status))),
+        reason,
+        duration: Duration::from_millis(result.usage.duration_ms),
+        cpu: Duration::from_millis(result.usage.cpu_ms),
+        peak_memory: result.usage.peak_memory,
+        denied: Vec::new(),
+    };
+    let captures = [&result.stdout, &result.stderr].map(|text| {
+        let mut capture = records::capture();
+        capture.push(text.as_bytes());
+        capture
+    });
+    (outcome, captures)
 }
 
 /// What the command line asks for.

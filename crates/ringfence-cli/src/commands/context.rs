@@ -7,13 +7,14 @@ use std::time::Duration;
 use ringfence::code::{Code, CodeResult, Contexts};
 use ringfence::policy::limits::parse_duration;
 use ringfence::records::{self, End, Seen, Status, Ticket};
-use ringfence::session::Info;
+use ringfence::session::{Create, Info};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
 use crate::commands::code::exit_code;
-use crate::commands::session::{open, within};
+use crate::commands::session::{fetch_image, open, within};
 use crate::failure::{Failure, Kind};
+use crate::situation::Situation;
 use crate::{output, record};
 
 pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
@@ -73,6 +74,28 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
                 Err(failure)
             }
         }
+    })
+}
+
+/// Runs code in a container of its own: a session with one context, which ends with it.
+pub fn once(code: &Code, situation: &Situation) -> Result<CodeResult, Failure> {
+    fetch_image(situation)?;
+    let policy = situation.resolved.policy.clone();
+    let timeout = policy.limits.timeout;
+    let create = Create::new(policy, situation.facts.clone()).choice(situation.resolved.engine);
+    // The caller records it.
+    let create = create.idle(None).life(None);
+    within(async |sessions| {
+        let cancel = cancelled()?;
+        let session = sessions.create(create).await?;
+        // However this process ends, the container does too.
+        session.own().await?;
+        let id = session.id().to_owned();
+        let ran = Contexts::of(session).run("once", code, timeout, cancel).await;
+        let removed = sessions.remove(&id).await;
+        let result = ran?;
+        removed?;
+        Ok(result)
     })
 }
 

@@ -175,7 +175,7 @@ impl Contexts {
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), START.to_owned(), "sh".to_owned()];
         // The interpreter's own name is looked up inside.
         let limits = Limits { memory: None, ..Limits::UNLIMITED };
-        command.extend(language.command(&names, code, &limits));
+        command.extend(language.command(&names, code, &limits, true));
         let exec = Exec::new(command)
             .env("MPLBACKEND", "Agg")
             .stdin(true)

@@ -19,6 +19,8 @@ pub struct Language {
     pub(super) wire: Wire,
     /// What the scanner reads it as.
     pub(crate) scanned: scan::Language,
+    /// The interpreter's last words when it gets no more memory.
+    starves: &'static [&'static str],
 }
 
 /// In which form a runner gets its request.
@@ -41,6 +43,7 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.py",
         wire: Wire::Marshal,
         scanned: scan::Language::Python,
+        starves: &[],
     },
     Language {
         name: "javascript",
@@ -50,6 +53,7 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.js",
         wire: Wire::Json,
         scanned: scan::Language::JavaScript,
+        starves: &["JavaScript heap out of memory", "process out of memory"],
     },
     Language {
         name: "typescript",
@@ -59,6 +63,7 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.ts",
         wire: Wire::Json,
         scanned: scan::Language::TypeScript,
+        starves: &["JavaScript heap out of memory", "process out of memory"],
     },
     Language {
         name: "bash",
@@ -68,6 +73,7 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.sh",
         wire: Wire::Lines,
         scanned: scan::Language::Bash,
+        starves: &["xmalloc: cannot allocate", "xrealloc: cannot allocate"],
     },
 ];
 
@@ -85,16 +91,24 @@ impl Language {
         LANGUAGES.iter().find(|language| language.name == name || language.aliases.contains(&name))
     }
 
-    /// The interpreter with its runner program. The code itself is not in it.
-    pub(super) fn command(&self, interpreter: &str, code: &Code, limits: &Limits) -> Vec<String> {
+    /// Whether an interpreter that has ended without a result said that it got no more memory.
+    pub(super) fn starved(&self, stderr: &str) -> bool {
+        self.starves.iter().any(|words| stderr.contains(words))
+    }
+
+    /// The interpreter with its runner program. The code itself is not in it. `grouped`: the kernel limits all its memory
+    /// together.
+    pub(super) fn command(&self, interpreter: &str, code: &Code, limits: &Limits, grouped: bool) -> Vec<String> {
         let mut command = vec![interpreter.to_owned()];
         let mut add = |words: &[&str]| command.extend(words.iter().map(|word| (*word).to_owned()));
         match self.wire {
             Wire::Marshal if code.packages => add(&["-I", "-c", PYTHON]),
             Wire::Marshal => add(&["-I", "-S", "-c", PYTHON]),
             Wire::Json => {
-                // The limit of the box decides, not the interpreter's own.
-                let heap = limits.memory.map(|bytes| format!("--max-old-space-size={}", bytes.div_ceil(MIB)));
+                // The limit of the box decides, not the interpreter's own. Where each process has a limit on what it maps,
+                // stacks and code count too: an interpreter that does not know that crashes instead of giving up.
+                let heap = |bytes: u64| if grouped { bytes } else { bytes / 2 };
+                let heap = limits.memory.map(|bytes| format!("--max-old-space-size={}", heap(bytes).div_ceil(MIB)));
                 heap.iter().for_each(|heap| add(&[heap]));
                 add(&["--experimental-vm-modules", "--no-warnings", "-e", NODE]);
             }

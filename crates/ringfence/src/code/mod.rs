@@ -17,6 +17,7 @@ mod result;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 
+use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
 use ringfence_policy::policy::Policy;
@@ -253,9 +254,10 @@ fn with_environment(policy: &Policy) -> Policy {
 
 /// The plan for the first interpreter that is there.
 fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeError> {
+    let grouped = policy.limits.memory.is_some() && !matches!(Home::find(), Home::None(_));
     for interpreter in code.language.interpreters {
-        let command: Vec<OsString> =
-            code.language.command(interpreter, code, &policy.limits).into_iter().map(OsString::from).collect();
+        let command = code.language.command(interpreter, code, &policy.limits, grouped);
+        let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();
         match plan::plan(policy, facts, &command) {
             Err(PlanError::ProgramNotFound(_)) => {}
             plan => return Ok(plan?),

@@ -31,7 +31,7 @@ use crate::supervise::{Companion, supervise};
 
 /// How long an interpreter may take until it waits for code.
 const WARM_UP: Duration = Duration::from_secs(30);
-/// So many forks may fail until interpreters are started instead.
+/// So many forks may fail in a row until interpreters are started instead.
 const MOST_FAILURES: usize = 3;
 
 /// Interpreters of one language under one policy, which are ready before they are needed.
@@ -204,10 +204,13 @@ impl Shared {
     fn forked(&self, place: &mut Option<Place>) -> Option<Ready> {
         let nursery = self.nursery()?;
         let forked = self.fork(place, &nursery);
-        if forked.is_err() {
-            let mut forks = self.forks();
-            forks.failures += 1;
-            forks.nursery = None;
+        let mut forks = self.forks();
+        match &forked {
+            Ok(_) => forks.failures = 0,
+            Err(_) => {
+                forks.failures += 1;
+                forks.nursery = None;
+            }
         }
         forked.ok()
     }

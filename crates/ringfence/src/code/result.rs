@@ -177,10 +177,15 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
         let reason = if said.is_empty() { ended(outcome.ended) } else { said };
         return Err(CodeError::NotStarted { language: code.language.name, reason });
     }
+    let interpreter_ended = sent.is_none();
     match sent {
         Some(frames::Result::Json(message)) => take_message(&mut result, &message),
         Some(frames::Result::Shell { status, line, value }) => take_shell(&mut result, code, status, line, value),
         None => take_end(&mut result, outcome.ended),
+    }
+    // Where no control group saw it, it is what the interpreter says about itself.
+    if result.status == Status::Error && interpreter_ended && code.language.starved(&result.stderr) {
+        result.status = Status::Memory;
     }
     if let Some(limit) = limit {
         result.status = limit;

@@ -115,7 +115,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
     }
 }
 
-pub use once::once;
+pub use once::{fetch_image, once};
 
 pub fn gc() -> Result<ExitCode, Failure> {
     within(async |sessions| {
@@ -147,7 +147,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let situation = Situation::gather(&flags)?;
     situation.warn(false);
     let choice = situation.resolved.engine;
-    once::fetch_image(&situation)?;
+    fetch_image(&situation)?;
     let with_caches = !situation.resolved.policy.caches.names.is_empty();
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
