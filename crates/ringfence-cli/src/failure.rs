@@ -230,7 +230,8 @@ impl From<SessionError> for Failure {
             SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
             SessionError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Policy, message)
                 .hint("ask for less, or create the session with a higher `timeout-ceiling`"),
-            SessionError::Start(_) => {
+            SessionError::Docker { cure: Some(cure), .. } => Failure::new(Kind::Engine, message).hint(cure),
+            SessionError::Start(_) | SessionError::Docker { cure: None, .. } => {
                 Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
             }
             _ => Failure::new(Kind::Session, message),

@@ -93,7 +93,7 @@ fn boxes_on_a_rootless_daemon() {
     let project = rootless.dir.path().join("project");
     std::fs::create_dir(&project).unwrap();
     std::os::unix::fs::chown(&project, Some(rootless.ids.0), Some(rootless.ids.1)).unwrap();
-    let copy = rootless.dir.path().join("ringfence");
+    let copy = rootless.dir.path().join("program");
     std::fs::copy(program(), &copy).unwrap();
     let shell = ["run", "--engine", "docker", "--profile", "shell", "--image", IMAGE];
     let limits: Vec<&str> =
