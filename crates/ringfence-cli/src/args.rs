@@ -86,7 +86,7 @@ pub enum Command {
     #[command(subcommand)]
     Image(Image),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
-    Check,
+    Check(Check),
     /// Look at everything that the engines depend on, and say how to repair what is missing
     Doctor(Doctor),
     /// Look at the configuration
@@ -351,6 +351,13 @@ pub struct Explain {
 }
 
 #[derive(Debug, Args)]
+pub struct Check {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Trust {
     /// The file; without it: `.ringfence.toml` of this directory
     #[arg(value_hint = ValueHint::FilePath)]
@@ -367,6 +374,10 @@ pub struct Trust {
     /// List what is trusted
     #[arg(long, conflicts_with_all = ["file", "yes", "remove"])]
     pub list: bool,
+
+    /// With --list: print one JSON object
+    #[arg(long, requires = "list")]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -88,6 +88,15 @@ impl Failure {
         Failure { record, ..self }
     }
 
+    /// Records and sessions are the host's, and hidden from every sandbox: what is said of them inside is not about them.
+    pub fn inside(self, inside: bool) -> Failure {
+        if !inside || !matches!(self.kind, Kind::Records | Kind::Session) {
+            return self;
+        }
+        let hints = vec!["this is inside a sandbox, which sees no records and no sessions: do it outside".to_owned()];
+        Failure { hints, ..self }
+    }
+
     pub fn output(error: &io::Error) -> Failure {
         Failure::new(Kind::Output, format!("cannot write the output: {error}"))
     }
@@ -187,14 +196,16 @@ impl From<LayerError> for Failure {
             LayerError::UnknownProfile { .. } | LayerError::ProfileCycle { .. } | LayerError::ProfileTwice { .. } => {
                 Failure::new(Kind::Config, error.to_string())
             }
-            LayerError::Path { .. } | LayerError::TimeoutAboveCeiling { .. } => {
-                Failure::new(Kind::Config, error.to_string())
-            }
+            LayerError::Path { .. } => Failure::new(Kind::Config, error.to_string()),
+            LayerError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Config, error.to_string()).hint(CEILING),
             LayerError::WorkdirExcluded { .. } => Failure::new(Kind::Policy, error.to_string()).hint(ANOTHER_DIRECTORY),
         }
     }
 }
 
+/// No flag raises it.
+const CEILING: &str =
+    "ask for less with --timeout, or raise `timeout_ceiling` in `[limits]` of your configuration file";
 const ANOTHER_DIRECTORY: &str = "work in another directory (-C DIR)";
 
 impl From<PlanError> for Failure {
@@ -228,8 +239,9 @@ impl From<SessionError> for Failure {
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
             SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
-            SessionError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Policy, message)
-                .hint("ask for less, or create the session with a higher `timeout-ceiling`"),
+            SessionError::TimeoutAboveCeiling { .. } => {
+                Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
+            }
             SessionError::Docker { cure: Some(cure), .. } => Failure::new(Kind::Engine, message).hint(cure),
             SessionError::Start(_) | SessionError::Docker { cure: None, .. } => {
                 Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
@@ -349,13 +361,54 @@ fn private_place(program: &Path) -> Option<&'static str> {
     PRIVATE.into_iter().find(|place| program.starts_with(place)).filter(|_| program.exists())
 }
 
+/// The interpreter that a script of the host names in its first line, where the host does not have it either.
+fn interpreter(program: &Path) -> Option<String> {
+    let mut first = [0; 256];
+    let length = std::fs::File::open(program).ok().and_then(|mut file| io::Read::read(&mut file, &mut first).ok())?;
+    let line = first[..length].strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let name = String::from_utf8_lossy(line).split_whitespace().next()?.to_owned();
+    (!Path::new(&name).exists()).then(|| crate::output::one_line(&name))
+}
+
+/// Each refusal, and each cure once.
+fn no_engine(refusals: &[EngineError]) -> Failure {
+    // An engine that was made for something else, such as images, is no help.
+    let about = |refusal: &&EngineError| !matches!(refusal, EngineError::Cannot { .. });
+    let mut told: Vec<&EngineError> = refusals.iter().filter(about).collect();
+    if told.is_empty() {
+        told = refusals.iter().collect();
+    }
+    let mut message = "no engine can honour this policy".to_owned();
+    let mut cures: Vec<(&str, String)> = Vec::new();
+    for refusal in told {
+        message.push_str(&format!("\n  {refusal}"));
+        match refusal {
+            EngineError::Unmet { cure, engine, .. } => cures.push((engine.name(), cure.clone())),
+            EngineError::Cannot { cure, engine, .. } => cures.push((engine.name(), (*cure).to_owned())),
+            _ => {}
+        }
+    }
+    let same = cures.iter().all(|(_, cure)| *cure == cures[0].1);
+    let hints = match same {
+        true => cures.into_iter().take(1).map(|(_, cure)| cure).collect(),
+        false => cures.into_iter().map(|(engine, cure)| format!("{engine}: {cure}")).collect(),
+    };
+    Failure { kind: Kind::Engine, message, hints, record: None }
+        .hint("`ringfence doctor` looks at everything they need")
+}
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         let message = error.to_string();
         match error {
             EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, program } => {
                 let failure = Failure::new(Kind::NotFound, message);
+                let interpreter = interpreter(&program);
                 match private_place(&program) {
+                    _ if interpreter.is_some() => failure.hint(format!(
+                        "its first line names `{}`, which the sandbox does not have",
+                        interpreter.unwrap_or_default()
+                    )),
                     Some(place) => failure.hint(format!(
                         "every sandbox has a {place} of its own: show it with --ro {}, or work where it lies",
                         program.parent().unwrap_or(&program).display()
@@ -376,20 +429,9 @@ impl From<EngineError> for Failure {
                     None => failure,
                 }
             }
-            EngineError::NoEngine(refusals) => {
-                let mut message = "no engine can honour this policy".to_owned();
-                let mut hints: Vec<String> = Vec::new();
-                for refusal in refusals {
-                    message.push_str(&format!("\n  {refusal}"));
-                    match refusal {
-                        EngineError::Unmet { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
-                        EngineError::Cannot { cure, engine, .. } => hints.push(format!("{engine}: {cure}")),
-                        _ => {}
-                    }
-                }
-                Failure { kind: Kind::Engine, message, hints, record: None }
-                    .hint("`ringfence doctor` looks at everything they need")
-            }
+            EngineError::NoEngine(refusals) => no_engine(&refusals),
+            EngineError::Setup { errno: Errno::NOSPC, .. } => Failure::new(Kind::Engine, message)
+                .hint("the private space is too small for what stands in it: --tmp-inodes and --tmp-size allow more"),
             EngineError::Setup { .. } | EngineError::UserNamespace(_) | EngineError::Fork(_) => {
                 Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
             }

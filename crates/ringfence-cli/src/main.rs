@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Command, Config};
 use failure::Failure;
+use ringfence::engines::native::stacked;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     };
     let says_itself = command.says_its_failure();
     dispatch(command).unwrap_or_else(|failure| {
+        let failure = failure.inside(stacked::inside());
         output::say(&failure.render());
         if !says_itself && commands::asked_for_json() {
             commands::failed_in_json(&failure);
@@ -57,7 +59,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),
         Command::Image(command) => commands::image::image(&command),
-        Command::Check => commands::check::check(),
+        Command::Check(check) => commands::check::check(&check),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),
         Command::Config(Config::Show(show)) => commands::config::show(&show),
         Command::History(history) => commands::history::history(&history),

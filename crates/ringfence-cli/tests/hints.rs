@@ -144,6 +144,160 @@ fn a_server_in_no_project() {
 }
 
 #[test]
+fn the_nearest_name() {
+    let place = Place::new();
+    let run = |flags: &[&str]| place.ringfence(&[&["run"], flags, &["--", "true"]].concat());
+    let done = run(&["--net"]);
+    says(&done, 125, &["did you mean `--network`?"]);
+    assert!(!done.err.contains("nesting"), "{}", done.err);
+    says(&run(&["--no-network"]), 125, &["write `--network=false`"]);
+    says(&run(&["--preset", "@lint"]), 125, &["`@lint/ts`", "`@lint/all`"]);
+    says(&run(&["--allow-syscall", "moun"]), 125, &["did you mean `mount`?"]);
+    says(&run(&["--optional", "secrets"]), 125, &["did you mean `fs.secrets-hidden`?"]);
+    says(&run(&["--pids", "1000000000"]), 125, &["--pids", "a number of processes from 1 to 4194240"]);
+    says(&run(&["--tmp-inodes", "5"]), 125, &["--tmp-inodes", "from 64"]);
+    assert_eq!(run(&["--pids", "4194240", "--tmp-inodes", "64"]).code, 0);
+}
+
+#[test]
+fn a_ceiling_of_time() {
+    let place = Place::new();
+    let done = place.ringfence(&["run", "--profile", "shell", "--timeout", "20m", "--", "true"]);
+    says(&done, 125, &["10m (profile shell)", "--timeout", "`timeout_ceiling`"]);
+    place.write("c.toml", "[limits]\ntimeout_ceiling = \"200ms\"\n");
+    let done = place.ringfence(&["run", "--config", "../c.toml", "--", "sleep", "9"]);
+    says(&done, 124, &["after 200ms", "`timeout_ceiling`"]);
+    assert!(!done.err.contains("--timeout"), "{}", done.err);
+    says(&place.ringfence(&["run", "--timeout", "200ms", "--", "sleep", "9"]), 124, &["--timeout allows more"]);
+}
+
+#[test]
+fn a_script_whose_interpreter_is_not_there() {
+    let place = Place::new();
+    place.write("project/script", "#!/no/such/interpreter -x\necho\n");
+    std::fs::set_permissions(place.project.join("script"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    for engine in support::engines() {
+        let done = place.ringfence(&["run", "--engine", engine, "--", "./script"]);
+        says(&done, 127, &["first line names `/no/such/interpreter`"]);
+    }
+}
+
+#[test]
+fn a_file_that_looks_like_a_host() {
+    let place = Place::new();
+    let done = place.ringfence(&["explain", "README.md"]);
+    assert!(done.code == 0 && done.out.contains("for a path write ./README.md"), "{done:?}");
+    for host in ["192.0.2.1", "[::1]:80", "localhost"] {
+        assert!(!place.ringfence(&["explain", host]).out.contains("note:"), "{host}");
+    }
+    place.write("project/README.md", "");
+    assert!(place.ringfence(&["explain", "README.md"]).out.contains("can be read and written"));
+}
+
+/// What no engine was made for is not told beside why those that were made for it refuse.
+#[test]
+fn refusals_are_about_the_policy() {
+    let place = Place::new();
+    let done = place.ringfence(&["run", "--strict", "--nesting", "--", "true"]);
+    says(&done, 125, &["engine native cannot promise proc.isolated", "hint: leave `strict` off to accept this"]);
+    assert!(!done.err.contains("docker"), "{}", done.err);
+    assert_eq!(done.err.matches("leave `strict` off").count(), 1, "{}", done.err);
+}
+
+/// Inside, sessions and records are hidden, and only what stacks can run.
+#[test]
+fn the_program_inside_a_box() {
+    let place = Place::new();
+    let dir = place.home.parent().unwrap().join("bin");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(support::program(), dir.join("ringfence")).unwrap();
+    let (dir, program) = (dir.to_str().unwrap(), dir.join("ringfence"));
+    let inside =
+        |args: &[&str]| place.ringfence(&[&["run", "--ro", dir, "--", program.to_str().unwrap()], args].concat());
+    for args in [&["history"][..], &["session", "list"], &["session", "create"], &["skill", "list"]] {
+        says(&inside(args), 125, &["this is inside a sandbox"]);
+    }
+    inside(&["check", "--json"]).expect(0, "{\"inside\":true}\n");
+    place.ringfence(&["check", "--json"]).expect(1, "{\"inside\":false}\n");
+    inside(&["run", "--network=false", "--", "echo", "stacked"]).expect(0, "stacked\n");
+    let doctor = inside(&["doctor"]);
+    let native = doctor.out.lines().find(|line| line.contains("engine native")).unwrap_or_default();
+    assert!(doctor.code == 0 && native.starts_with("ok") && doctor.out.contains("inside a sandbox"), "{doctor:?}");
+}
+
+#[test]
+fn what_is_trusted_as_json() {
+    let place = Place::new();
+    place.write("project/.ringfence.toml", "docker = true\n");
+    place.ringfence(&["trust", "--list", "--json"]).expect(0, "{\"trusted\":[]}\n");
+    assert_eq!(place.ringfence(&["trust", "--yes"]).code, 0);
+    let listed = place.ringfence(&["trust", "--list", "--json"]).json();
+    let file = place.project.join(".ringfence.toml");
+    assert_eq!(listed["trusted"][0]["path"].as_str(), file.to_str(), "{listed}");
+    assert!(listed["trusted"][0]["hash"].as_str().is_some_and(|hash| hash.starts_with("sha256:")), "{listed}");
+}
+
+/// Whatever else is wrong with a file is told before it is to be trusted.
+#[test]
+fn mistakes_come_before_trust() {
+    let place = Place::new();
+    for (text, word) in [
+        ("docker = true\n[files]\nrw = [\"[\"]\n", ".ringfence.toml:3"),
+        ("docker = true\nnetwrok = true\n", "did you mean `network`?"),
+        ("docker = true\nprofile = \"agnet\"\n", "did you mean `agent`?"),
+        ("docker = true\n[limits]\nmemory = \"x\"\n", "not a size"),
+    ] {
+        place.write("project/.ringfence.toml", text);
+        for args in [&["run", "--", "true"][..], &["trust", "--yes"]] {
+            let done = place.ringfence(args);
+            says(&done, 125, &[word]);
+            assert!(!done.err.contains("trust it yet"), "{}", done.err);
+        }
+    }
+}
+
+/// The flags that are named after a denial work, and open no more than they must.
+#[test]
+fn flags_for_what_was_denied() {
+    let place = Place::new();
+    for name in ["HEAD", "objects/x", "refs/x", "config"] {
+        place.write(&format!("project/.git/{name}"), "");
+    }
+    place.write("project/.git/HEAD", "ref: refs/heads/main\n");
+    let text = "git config a.b c; mkdir .vscode/x; echo > ~/new; true";
+    let done = place.run(&["--trace-denials", "--json"], text).json();
+    let allow = |object: &str| {
+        let denied = done["denied"].as_array().unwrap();
+        let found = denied.iter().find(|denial| denial["object"].as_str().unwrap().ends_with(object));
+        found.unwrap_or_else(|| panic!("{object}: {done}"))["allow"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(allow("/.git/config"), "--preset '!@git'");
+    assert_eq!(allow("/.vscode/x"), "--preset '!@dotfiles'");
+    assert_eq!(allow("/new"), format!("--rw {}/new (make it first)", place.home.display()));
+    std::fs::write(place.home.join("new"), "").unwrap();
+    let new = format!("{}/new", place.home.display());
+    let flags = ["--preset", "!@git", "--preset", "!@dotfiles", "--rw", new.as_str()];
+    assert_eq!(place.run(&flags, "git config a.b c && mkdir -p .vscode/x && echo > ~/new").code, 0);
+}
+
+/// What `/tmp` is, where a rule shows the host's.
+#[test]
+fn a_report_of_temporary_space() {
+    let place = Place::new();
+    for engine in support::engines() {
+        let state = |flags: &[&str]| {
+            let done = place.run(&[&["--engine", engine, "--json"], flags].concat(), "true").json();
+            let guarantees = done["report"]["guarantees"].as_array().unwrap().clone();
+            let found = guarantees.into_iter().find(|g| g["id"] == "fs.temp-private").unwrap();
+            (found["state"].as_str().unwrap().to_owned(), found["by"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(state(&[]).0, "enforced", "{engine}");
+        let (of_host, by) = state(&["--rw", "/var/tmp"]);
+        assert!(of_host == "weakened" && by.contains("`/var/tmp` is the host's"), "{engine}: {of_host} {by}");
+    }
+}
+
+#[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }

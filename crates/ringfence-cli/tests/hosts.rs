@@ -135,3 +135,78 @@ fn root_works_in_somebody_elses_project() {
         assert_eq!((done.code, done.out.as_str()), (0, "x\n"), "{engine}: {}", done.err);
     }
 }
+
+/// Their own state is behind a directory that nobody else may enter: it is neither shown to root's box nor in its way.
+#[test]
+fn root_works_in_the_home_of_somebody_with_private_directories() {
+    let Some((uid, gid, home)) = user().filter(|_| is_root()) else { return };
+    for engine in engines() {
+        let top = tempfile::tempdir_in("/var/lib").unwrap();
+        let place = Place::new();
+        let text = format!(
+            "set -e; T={0}; mkdir -p $T/home/project $T/home/.local/state/ringfence/records $T/home/.local/state/ringfence/sessions
+             cp -a /etc $T/etc; sed -i 's|:{home}:|:{0}/home:|' $T/etc/passwd; mount --bind $T/etc /etc
+             chmod 755 $T $T/home; chmod 700 $T/home/.local; chown -R {uid}:{gid} $T/home; cd $T/home/project
+             exec {1} run --engine {engine} -- sh -c '
+                 echo x > made && ! ls ../.local 2>/dev/null && ! ls ../.local/state/ringfence 2>/dev/null'",
+            top.path().display(),
+            support::program(),
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "--", "sh", "-c", &text]).stdin(Stdio::null());
+        place.environment(&mut command);
+        let done = Done::new(command.output().unwrap());
+        assert_eq!((done.code, done.out.as_str()), (0, ""), "{engine}: {}", done.err);
+        assert_eq!(support::names(&top.path().join("home/project")), ["made"], "{engine}");
+    }
+}
+
+/// A box that waits for a line, and then tries to plant what is protected.
+struct Waiting(std::process::Child);
+
+impl Waiting {
+    fn start(mut command: Command, engine: &str) -> Waiting {
+        let text = "echo up; read line; mkdir .vscode/x 2>/dev/null || mkdir .mcp.json/x 2>/dev/null || echo held";
+        command.args(["run", "--engine", engine, "--", "sh", "-c", text]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+        Waiting(child)
+    }
+
+    /// What it says, and nothing else is left of it.
+    fn end(mut self) -> String {
+        std::io::Write::write_all(self.0.stdin.as_mut().unwrap(), b"\n").unwrap();
+        String::from_utf8(self.0.wait_with_output().unwrap().stdout).unwrap()
+    }
+}
+
+/// The lists of the two cannot be read by each other; what is protected stays so until the last of both has ended.
+#[test]
+fn boxes_of_two_users_in_one_project_keep_each_others_stand_ins() {
+    let Some((uid, gid, _)) = user().filter(|_| is_root()) else { return };
+    for (engine, root_ends_first) in engines().into_iter().flat_map(|engine| [(engine, true), (engine, false)]) {
+        let top = tempfile::tempdir_in("/var/lib").unwrap();
+        let (home, project) = (top.path().join("home"), top.path().join("project"));
+        std::fs::copy(support::program(), top.path().join("ringfence")).unwrap();
+        for path in [&home, &project] {
+            std::fs::create_dir(path).unwrap();
+            std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+        }
+        std::fs::set_permissions(top.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Of the user's own, and like a stand-in.
+        std::fs::create_dir(project.join(".idea")).unwrap();
+        let place = Place::new();
+        let mut root = Command::new("sh");
+        root.args(["-c", "umask 077; exec \"$@\"", "sh", support::program()]).current_dir(&project);
+        place.environment(&mut root);
+        let mut theirs = Command::new("setpriv");
+        theirs.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups"]);
+        theirs.arg(top.path().join("ringfence")).current_dir(&project);
+        place.environment(&mut theirs);
+        theirs.env("HOME", &home);
+        let (root, theirs) = (Waiting::start(root, engine), Waiting::start(theirs, engine));
+        let (first, last) = if root_ends_first { (root, theirs) } else { (theirs, root) };
+        assert_eq!((first.end(), last.end()), ("held\n".to_owned(), "held\n".to_owned()), "{engine} {root_ends_first}");
+        assert_eq!(support::names(&project), [".idea"], "{engine} {root_ends_first}");
+    }
+}

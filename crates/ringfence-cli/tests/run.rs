@@ -399,3 +399,46 @@ fn a_directory_without_permissions_keeps_no_stand_in() {
         assert_eq!(place.names(), ["sub"], "{engine} {mode:o}");
     }
 }
+
+/// A server of the host's that bound its socket by a relative name, in the project.
+#[test]
+fn a_socket_with_a_relative_name_is_closed_too() {
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return support::skip("a server", "there is no /usr/bin/python3");
+    }
+    let server =
+        "import os, socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind('rel.sock')\nos.chmod('rel.sock', 0o777)
+s.listen(9)\nprint(flush=True)\nsys.stdin.read()";
+    let client =
+        |name: &str| format!("import socket\nsocket.socket(socket.AF_UNIX).connect('{name}')\nprint('connected')");
+    for engine in support::engines() {
+        let place = Place::new();
+        let python = |text: &str| {
+            let mut command = std::process::Command::new("/usr/bin/python3");
+            command.args(["-c", text]).current_dir(&place.project).stdout(Stdio::piped()).stdin(Stdio::piped());
+            command
+        };
+        let mut server = python(server).spawn().unwrap();
+        server.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let inside = |name: &str| {
+            place.ringfence(&["run", "--json", "--engine", engine, "/usr/bin/python3", "-c", &client(name)]).json()
+        };
+        let outside = |name: &str| String::from_utf8(python(&client(name)).output().unwrap().stdout).unwrap();
+        assert_eq!(outside("rel.sock"), "connected\n");
+        let done = inside("rel.sock");
+        assert!(
+            done["exit_code"] == 1 && done["stderr"].as_str().unwrap().contains("PermissionError"),
+            "{engine}: {done}"
+        );
+        // Where nobody knows where it is, the report says so.
+        std::fs::rename(place.project.join("rel.sock"), place.project.join("moved")).unwrap();
+        let done = inside("moved");
+        let closed =
+            done["report"]["guarantees"].as_array().unwrap().iter().find(|g| g["id"] == "net.host-sockets-closed");
+        let closed = closed.unwrap();
+        assert!(closed["state"] == "weakened", "{engine}: {closed}");
+        assert!(closed["by"].as_str().unwrap().contains("bound by the relative name"), "{engine}: {closed}");
+        drop(server.stdin.take());
+        server.wait().unwrap();
+    }
+}

@@ -98,14 +98,31 @@ impl Rules {
         (writable.is_some() || no_tcp || abi.scopes()).then_some(Rules { abi, writable, no_tcp })
     }
 
+    fn rights(&self) -> u64 {
+        if self.writable.is_some() { self.abi.write_rights() } else { 0 }
+    }
+
+    /// What is confined: files, network, scopes.
+    pub(crate) fn attributes(&self) -> [u64; 3] {
+        [
+            self.rights(),
+            if self.no_tcp { BIND_TCP | CONNECT_TCP } else { 0 },
+            if self.abi.scopes() { SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS } else { 0 },
+        ]
+    }
+
+    /// The places that may be written to, and what may be done there.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (&CString, u64)> {
+        let of_files = WRITE_FILE | TRUNCATE | IOCTL_DEV;
+        let rights = self.rights();
+        let places = self.writable.iter().flatten();
+        places.map(move |place| (&place.path, if place.directory { rights } else { rights & of_files }))
+    }
+
     /// Confines this process and all it starts, for good. Needs no-new-privileges.
     pub fn apply(&self) -> Result<(), Errno> {
-        let rights = if self.writable.is_some() { self.abi.write_rights() } else { 0 };
-        let attr = RulesetAttr {
-            handled_access_fs: rights,
-            handled_access_net: if self.no_tcp { BIND_TCP | CONNECT_TCP } else { 0 },
-            scoped: if self.abi.scopes() { SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS } else { 0 },
-        };
+        let [handled_access_fs, handled_access_net, scoped] = self.attributes();
+        let attr = RulesetAttr { handled_access_fs, handled_access_net, scoped };
         // An older kernel takes a shorter struct, and refuses trailing bytes only when they are not zero.
         // SAFETY: `attr` is live and its true size is given.
         let fd = unsafe {
@@ -114,13 +131,9 @@ impl Rules {
         let fd = check(fd)?;
         // SAFETY: the kernel just gave this descriptor to us alone.
         let ruleset = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        for place in self.writable.iter().flatten() {
-            let at = rustix::fs::open(&place.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            let of_files = WRITE_FILE | TRUNCATE | IOCTL_DEV;
-            let rule = PathBeneath {
-                allowed_access: if place.directory { rights } else { rights & of_files },
-                parent_fd: at.as_raw_fd(),
-            };
+        for (path, allowed_access) in self.places() {
+            let at = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let rule = PathBeneath { allowed_access, parent_fd: at.as_raw_fd() };
             // SAFETY: `rule` is a live `struct landlock_path_beneath_attr`, which rule type 1 takes.
             check(unsafe {
                 libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), 1u32, std::ptr::from_ref(&rule), 0u32)

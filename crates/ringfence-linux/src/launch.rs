@@ -141,7 +141,8 @@ impl Stage {
         Stage::Builder,
     ];
 
-    fn encode(self) -> i32 {
+    /// As a box says it to its owner.
+    pub fn number(self) -> i32 {
         match self {
             Stage::Step(index) => 1000 + index as i32,
             fixed => Self::FIXED.iter().position(|s| *s == fixed).unwrap_or(0) as i32,
@@ -228,6 +229,8 @@ pub struct Launched {
     outside: bool,
     /// Where the starter says that a builder's box stands. Process 1 reads it; here it is only looked at.
     started: Option<OwnedFd>,
+    /// Process 1 is a child of somebody else, who reaps it.
+    adopted: Option<OwnedFd>,
     reaped: bool,
 }
 
@@ -243,12 +246,20 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched { pid, events: ours, outside: prepared.is_some(), started, reaped: false }),
+        Fork::Parent(pid) => {
+            Ok(Launched { pid, events: ours, outside: prepared.is_some(), started, adopted: None, reaped: false })
+        }
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }
 
 impl Launched {
+    /// A box whose process 1 somebody else forked: its descriptor, and the socket where it says what happens.
+    pub fn adopt(process: OwnedFd, events: OwnedFd) -> Result<Launched, Errno> {
+        let pid = pid_of(&process)?;
+        Ok(Launched { pid, events, outside: false, started: None, adopted: Some(process), reaped: false })
+    }
+
     /// Readable when the next event is there.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
@@ -307,6 +318,10 @@ impl Launched {
             // Process 1 sees its owner go, ends the builder and all it started, and waits for them.
             return rustix::net::shutdown(&self.events, rustix::net::Shutdown::Both);
         }
+        if let Some(process) = &self.adopted {
+            let signal = rustix::process::Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+            return rustix::process::pidfd_send_signal(process, signal);
+        }
         // The pid cannot have been reused: it stays ours until `reap`.
         sys::kill(self.pid.as_raw_nonzero().get(), signal)
     }
@@ -314,7 +329,14 @@ impl Launched {
     /// Waits until process 1, and so everything in its namespace, is gone.
     pub fn reap(mut self) -> Result<Option<sys::Waited>, Errno> {
         self.reaped = true;
-        sys::wait(self.pid.as_raw_nonzero().get(), true, false)
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<Option<sys::Waited>, Errno> {
+        let Some(process) = &self.adopted else { return sys::wait(self.pid.as_raw_nonzero().get(), true, false) };
+        // Readable when it has ended, and it ends after all others of its PID namespace.
+        while let Err(Errno::INTR) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {}
+        Ok(None)
     }
 }
 
@@ -323,9 +345,18 @@ impl Drop for Launched {
     fn drop(&mut self) {
         if !self.reaped {
             let _ = self.signal(libc::SIGKILL);
-            let _ = sys::wait(self.pid.as_raw_nonzero().get(), true, false);
+            let _ = self.wait();
         }
     }
+}
+
+/// Which process a descriptor of one means.
+fn pid_of(process: &OwnedFd) -> Result<rustix::process::Pid, Errno> {
+    let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let text = std::fs::read_to_string(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    // One that has ended already has no number any more.
+    pid.filter(|pid| *pid > 0).and_then(rustix::process::Pid::from_raw).ok_or(Errno::SRCH)
 }
 
 /// A failure on the way to the command: where, and why.
@@ -339,7 +370,7 @@ fn process_one(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> ! {
     let code = match build(spec).and_then(|()| run(spec, prepared, owner)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
-            report(owner, message(FAILED, stage.encode(), errno.raw_os_error()));
+            report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
             125
         }
     };
@@ -424,11 +455,30 @@ fn build(spec: &Spec) -> Result<(), Failure> {
 }
 
 /// Keeps some of the processors that this process may use.
-fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno> {
+fn keep_processors(processors: Processors) -> Result<(), Errno> {
+    match choose_processors(processors)? {
+        Some(kept) => rustix::thread::sched_setaffinity(None, &kept),
+        None => Ok(()),
+    }
+}
+
+/// Which ones would be kept, a bit each; `None` for all.
+pub(crate) fn kept_processors(processors: Processors) -> Result<Option<Vec<u8>>, Errno> {
+    let kept = choose_processors(processors)?;
+    Ok(kept.map(|kept| {
+        let mut mask = vec![0; rustix::thread::CpuSet::MAX_CPU / 8];
+        (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|cpu| kept.is_set(*cpu))
+            .for_each(|cpu| mask[cpu / 8] |= 1 << (cpu % 8));
+        mask
+    }))
+}
+
+fn choose_processors(Processors { count, offset }: Processors) -> Result<Option<rustix::thread::CpuSet>, Errno> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let total = allowed.count() as usize;
     if total == 0 || count >= total {
-        return Ok(());
+        return Ok(None);
     }
     let start = offset % total;
     let mut kept = rustix::thread::CpuSet::new();
@@ -438,7 +488,7 @@ fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno
             kept.set(cpu);
         }
     }
-    rustix::thread::sched_setaffinity(None, &kept)
+    Ok(Some(kept))
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
@@ -486,7 +536,7 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
             return 125;
         }
         let (kind, a, b) = match become_command(spec, slave.as_ref()) {
-            Err((stage, errno)) => (FAILED, stage.encode(), errno.raw_os_error()),
+            Err((stage, errno)) => (FAILED, stage.number(), errno.raw_os_error()),
             Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
         };
         report(owner, message(kind, a, b));
@@ -546,7 +596,7 @@ fn become_builder(
     slave: Option<&OwnedFd>,
     process_one: rustix::process::Pid,
 ) {
-    let failed = |(stage, errno): Failure| message(FAILED, stage.encode(), errno.raw_os_error());
+    let failed = |(stage, errno): Failure| message(FAILED, stage.number(), errno.raw_os_error());
     match prepared.keep(owner) {
         Err(errno) => report(owner, failed((Stage::Stdio, errno))),
         Ok(owner) => {
@@ -701,9 +751,9 @@ fn ended(status: i32, prepared: Option<&Prepared>) -> Message {
     match prepared.map(Prepared::said) {
         None | Some(Said::Started) => exited,
         Some(Said::NotExecuted(errno)) => message(NOT_EXECUTED, errno.raw_os_error(), 0),
-        Some(Said::NotReady(errno)) => message(FAILED, Stage::Stdio.encode(), errno.raw_os_error()),
+        Some(Said::NotReady(errno)) => message(FAILED, Stage::Stdio.number(), errno.raw_os_error()),
         Some(Said::Nothing) if libc::WIFSIGNALED(status) => exited,
-        Some(Said::Nothing) => message(FAILED, Stage::Builder.encode(), Errno::CANCELED.raw_os_error()),
+        Some(Said::Nothing) => message(FAILED, Stage::Builder.number(), Errno::CANCELED.raw_os_error()),
     }
 }
 

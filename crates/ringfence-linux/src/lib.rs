@@ -6,6 +6,8 @@ pub mod builder;
 #[cfg(feature = "box")]
 pub mod detach;
 #[cfg(feature = "box")]
+pub mod forked;
+#[cfg(feature = "box")]
 pub mod landlock;
 #[cfg(feature = "box")]
 pub mod launch;

@@ -309,12 +309,13 @@ pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP and SECBIT_NO_CAP_AMBIENT_RAISE, each with its lock.
+pub(crate) const LOCKED_SECUREBITS: u64 = 0b11 | 0b1100 | 0b1100_0000;
+
 /// Drops every capability from the bounding set, and keeps user id 0 from gaining any by exec.
 pub fn drop_bounding_set() -> Result<(), Errno> {
-    // SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP and SECBIT_NO_CAP_AMBIENT_RAISE, each with its lock.
-    const LOCKED: libc::c_ulong = 0b11 | 0b1100 | 0b1100_0000;
     // SAFETY: prctl with integers only.
-    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, LOCKED, 0, 0, 0) }.into())?;
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, LOCKED_SECUREBITS as libc::c_ulong, 0, 0, 0) }.into())?;
     for capability in 0..64 {
         // SAFETY: prctl with integers only.
         match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) }.into()) {

@@ -86,6 +86,7 @@ const SETTINGS: &[&str] = &[
     "kernel",
     "skill_verdict",
     "warm",
+    "warm_fork",
 ];
 
 const LIMITS: &[&str] =
@@ -277,6 +278,7 @@ impl Reader<'_> {
                 let number = number.ok_or_else(|| self.wrong_type(&full, "a whole number from 0 to 256", value))?;
                 settings.warm = Some(self.at(number, value));
             }
+            "warm_fork" => settings.warm_fork = Some(self.boolean(&full, value)?),
             "skill_verdict" => {
                 let text = self.string(&full, value)?;
                 let verdict = Verdict::from_name(&text.value)
@@ -449,7 +451,7 @@ impl Reader<'_> {
         match name {
             "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_memory).map_err(failed)?, value)),
             "cpus" => out.cpus = Some(self.at(unlimited(&text, limits::parse_cpus).map_err(failed)?, value)),
-            "pids" => out.pids = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
+            "pids" => out.pids = Some(self.at(unlimited(&text, limits::parse_processes).map_err(failed)?, value)),
             "files" => out.files = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
             "timeout" => out.timeout = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
             "timeout_ceiling" => {
@@ -459,7 +461,7 @@ impl Reader<'_> {
                 out.cpu_time = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
             }
             "tmp_size" => out.tmp_size = Some(self.at(limits::parse_space(&text).map_err(failed)?, value)),
-            "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_count(&text).map_err(failed)?, value)),
+            "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_inodes(&text).map_err(failed)?, value)),
             "output" => out.output = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
             _ => return Err(self.unknown("limits.", key, LIMITS.iter().copied())),
         }

@@ -25,6 +25,9 @@ pub struct Facts {
     /// Paths that host sockets are bound to (`/proc/net/unix`).
     #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
+    /// Names of host sockets that were bound by a relative name, and of which nobody knows where they are.
+    #[serde(with = "wire::paths")]
+    pub unplaced_sockets: Vec<PathBuf>,
     /// Every place where Ringfence may list its living boxes, which none of them may see.
     #[serde(with = "wire::paths")]
     pub registries: Vec<PathBuf>,
@@ -94,19 +97,40 @@ impl MountPoint {
     }
 }
 
-/// Bound socket paths in the text of `/proc/net/unix`; abstract and relative ones are left out.
-pub fn bound_sockets(proc_net_unix: &[u8]) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = proc_net_unix
-        .split(|b| *b == b'\n')
-        .skip(1)
-        .filter_map(|line| {
-            let at = line.iter().position(|b| *b == b'/')?;
-            Some(PathBuf::from(OsString::from_vec(line[at..].to_vec())))
-        })
-        .collect();
-    paths.sort();
-    paths.dedup();
-    paths
+/// A host socket that takes connections or datagrams by a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoundSocket {
+    /// As it is in `/proc/PID/fd`: `socket:[N]`.
+    pub inode: u64,
+    /// As it was given to `bind`; where it is relative, to the working directory of then.
+    pub path: PathBuf,
+}
+
+impl BoundSocket {
+    /// Reads them from the text of `/proc/net/unix`: not abstract ones, nor the ends of connections.
+    pub fn parse(proc_net_unix: &[u8]) -> Vec<BoundSocket> {
+        proc_net_unix.split(|b| *b == b'\n').skip(1).filter_map(Self::parse_line).collect()
+    }
+
+    fn parse_line(line: &[u8]) -> Option<BoundSocket> {
+        // Address, references, protocol, flags, type, state, inode, path; only what follows the inode may have spaces.
+        let mut rest = line;
+        let mut field = || {
+            rest = rest.trim_ascii_start();
+            let end = rest.iter().position(|b| *b == b' ')?;
+            let (field, tail) = rest.split_at(end);
+            rest = tail;
+            std::str::from_utf8(field).ok()
+        };
+        let (flags, kind) = (field().and(field()).and(field()).and_then(|_| field())?, field()?);
+        let inode = field().and_then(|_| field())?.parse().ok()?;
+        let path = rest.strip_prefix(b" ")?;
+        // An end of a connection has the name too, but nobody connects to it.
+        let listens = u32::from_str_radix(flags, 16).ok()? & 0x10000 != 0;
+        let stream = kind == "0001" || kind == "0005";
+        let named = !path.is_empty() && path[0] != b'@' && (listens || !stream);
+        named.then(|| BoundSocket { inode, path: PathBuf::from(OsStr::from_bytes(path)) })
+    }
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.

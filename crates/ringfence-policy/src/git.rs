@@ -40,6 +40,8 @@ pub enum Suspicion {
     Link(PathBuf),
     #[error("`{}` cannot be understood as a pointer to a repository: it is read-only", .0.display())]
     BadPointer(PathBuf),
+    #[error("`{}` has too many entries: all are read-only, and not every pointer to them in the project; `git worktree prune` removes those that are gone", .0.display())]
+    Worktrees(PathBuf),
     #[error("`{}` keeps its branches in a reftable: they cannot be protected one by one, so that all are read-only", .0.display())]
     Reftable(PathBuf),
 }
@@ -57,6 +59,7 @@ struct Repository {
 
 /// Bounds for repositories made to be slow.
 const MOST_SUBMODULES: usize = 256;
+const MOST_WORKTREES: usize = 256;
 const MOST_INCLUDES: usize = 32;
 const MOST_DIRECTORIES: usize = 4096;
 const MOST_HOOKS: usize = 64;
@@ -131,7 +134,7 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<Path
 
 /// The rules of `@git` for this working directory. `outer`: configuration besides the repository's.
 pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules = Rules { workdir, outer, out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
+    let mut rules = Rules::new(workdir, outer);
     let mut suspicions = Vec::new();
     // As git does: what `.git` says comes first, whatever else lies in the directory.
     match look(workdir) {
@@ -157,13 +160,14 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
             }
         }
     }
+    suspicions.append(&mut rules.suspicions);
     (rules.out, suspicions)
 }
 
 /// The rules that `@git-strict` adds: tags and branches other than the current one read-only.
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
-    let mut rules =
-        Rules { workdir, outer: &Outer::default(), out: Vec::new(), seen: BTreeSet::new(), configs: BTreeMap::new() };
+    let outer = Outer::default();
+    let mut rules = Rules::new(workdir, &outer);
     let found = match look(workdir) {
         Look::Nothing => repository_above(workdir, home),
         found => Some(found),
@@ -305,9 +309,15 @@ struct Rules<'a> {
     seen: BTreeSet<PathBuf>,
     /// Configuration files that were read.
     configs: BTreeMap<PathBuf, Rc<Config>>,
+    suspicions: Vec<Suspicion>,
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
+    fn new(workdir: &'a Path, outer: &'a Outer) -> Rules<'a> {
+        let (seen, configs) = (BTreeSet::new(), BTreeMap::new());
+        Rules { workdir, outer, out: Vec::new(), seen, configs, suspicions: Vec::new() }
+    }
+
     fn config(&mut self, file: PathBuf) -> Rc<Config> {
         self.configs.entry(file).or_insert_with_key(|file| Rc::new(Config::read(file))).clone()
     }
@@ -408,20 +418,38 @@ impl Rules<'_> {
     /// The pointers of linked worktrees; another worktree's directory is not this one's to write.
     fn worktrees(&mut self, common_dir: &Path, own: Option<&Path>) {
         let config = self.config(common_dir.join("config"));
-        for dir in directories(&common_dir.join("worktrees")) {
-            if own.is_some_and(|own| own != dir) {
+        let all = common_dir.join("worktrees");
+        let dirs = directories(&all);
+        if dirs.len() > MOST_DIRECTORIES {
+            self.suspicions.push(Suspicion::Worktrees(all.clone()));
+        }
+        // Too many to protect one by one: all as they are.
+        let too_many = dirs.len() > MOST_WORKTREES;
+        if too_many {
+            self.add(Access::Ro, &all, Missing::Ignore);
+            if let Some(own) = own {
+                self.add(Access::Rw, own, Missing::Ignore);
+            }
+        }
+        for dir in own.map(Path::to_path_buf).into_iter().chain(dirs).take(MOST_DIRECTORIES) {
+            let other = own.is_some_and(|own| own != dir);
+            if other && !too_many {
                 self.add(Access::Ro, &dir, Missing::Ignore);
+            }
+            if other {
                 continue;
             }
-            self.add(Access::Ro, &dir.join("commondir"), Missing::Ignore);
-            self.add(Access::Ro, &dir.join("gitdir"), Missing::Ignore);
+            if !too_many || own.is_some() {
+                self.add(Access::Ro, &dir.join("commondir"), Missing::Ignore);
+                self.add(Access::Ro, &dir.join("gitdir"), Missing::Ignore);
+                self.worktree_config(&dir, &config);
+            }
             let pointer = read(&dir.join("gitdir")).map(|text| real(&dir.join(text.trim_end_matches('\n'))));
             if let Some(pointer) =
                 pointer.filter(|pointer| pointer.starts_with(self.workdir) && pointer != self.workdir)
             {
                 self.add(Access::Ro, &pointer, Missing::Ignore);
             }
-            self.worktree_config(&dir, &config);
         }
     }
 
@@ -517,11 +545,11 @@ impl Rules<'_> {
     }
 }
 
-/// Directories in a directory, links not followed.
+/// Directories in a directory, links not followed; of very many one more than are looked at.
 fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> =
-        entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()).collect();
+    let dirs = entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut found: Vec<PathBuf> = dirs.take(MOST_DIRECTORIES + 1).map(|e| e.path()).collect();
     found.sort();
     found
 }

@@ -74,6 +74,7 @@ pub struct Settings {
     pub allow_syscalls: Vec<At<String>>,
     pub skill_verdict: Option<At<Verdict>>,
     pub warm: Option<At<u64>>,
+    pub warm_fork: Option<At<bool>>,
 }
 
 /// One path of `ro`, `rw` or `exclude`, as it was written.
@@ -294,7 +295,7 @@ impl Layer {
     }
 
     pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_count)?, "--pids"));
+        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_processes)?, "--pids"));
         Ok(())
     }
 
@@ -319,7 +320,7 @@ impl Layer {
     }
 
     pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_count(text)?, "--tmp-inodes"));
+        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_inodes(text)?, "--tmp-inodes"));
         Ok(())
     }
 

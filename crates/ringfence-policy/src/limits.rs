@@ -75,6 +75,10 @@ pub enum LimitError {
     Cpus(String),
     #[error("`{0}` is not a whole number from 1 to 1073741824")]
     Count(String),
+    #[error("`{0}` is not a number of processes from 1 to {MOST_PROCESSES}")]
+    Processes(String),
+    #[error("`{0}` is not a number of files from {LEAST_INODES} to 1073741824: a sandbox needs some itself")]
+    Inodes(String),
 }
 
 /// Reads a size: a number with `b`, `k`, `m`, `g` or `t`, also as `MB` or `MiB`, all of 1024; a plain number is bytes.
@@ -180,6 +184,23 @@ pub fn parse_count(text: &str) -> Result<u64, LimitError> {
     text.trim().parse().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(|| LimitError::Count(text.to_owned()))
 }
 
+/// What Linux can count; a few are left for process 1 and the guest.
+const MOST_PROCESSES: u64 = (1 << 22) - 64;
+
+/// Reads a number of processes.
+pub fn parse_processes(text: &str) -> Result<u64, LimitError> {
+    let error = || LimitError::Processes(text.to_owned());
+    parse_count(text).ok().filter(|n| *n <= MOST_PROCESSES).ok_or_else(error)
+}
+
+/// Places to mount on take some.
+const LEAST_INODES: u64 = 64;
+
+/// Reads how many files and directories private space can hold.
+pub fn parse_inodes(text: &str) -> Result<u64, LimitError> {
+    parse_count(text).ok().filter(|n| *n >= LEAST_INODES).ok_or_else(|| LimitError::Inodes(text.to_owned()))
+}
+
 /// A size as [`parse_size`] reads it: the largest unit that says it exactly.
 pub fn format_size(bytes: u64) -> String {
     let units = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
@@ -266,6 +287,8 @@ mod tests {
             assert!(parse_cpus(text).is_err(), "{text}");
         }
         assert_eq!(parse_count("64"), Ok(64));
+        assert_eq!((parse_processes("4194240"), parse_inodes("64")), (Ok(4_194_240), Ok(64)));
+        assert!(parse_processes("4194241").is_err() && parse_processes("0").is_err() && parse_inodes("63").is_err());
         assert_eq!(parse_count("1073741824"), Ok(1 << 30));
         for text in ["0", "-1", "1.5", "", "64k", "1073741825", "18446744073709551615"] {
             assert!(parse_count(text).is_err(), "{text}");

@@ -67,6 +67,8 @@ pub struct Plan {
     pub trace_denials: bool,
     pub strict: bool,
     pub promises: Vec<Promise>,
+    /// What the policy or this host takes from a promise, whichever engine keeps it.
+    pub weakened: Vec<(Guarantee, String)>,
 }
 
 impl Plan {
@@ -351,6 +353,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
+    let weakened = weakened(&view.mounts, policy, facts);
     let guest = command.is_none();
     let command = match command {
         Some(command) => resolve_command(command, &environment, policy, &workdir)?,
@@ -380,6 +383,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
         trace_denials: policy.trace_denials,
         strict: policy.strict,
         promises: promises(policy),
+        weakened,
     })
 }
 
@@ -419,6 +423,20 @@ fn promises(policy: &Policy) -> Vec<Promise> {
         .filter(|g| asked(*g))
         .map(|guarantee| Promise { guarantee, optional: policy.optional.contains(&guarantee) })
         .collect()
+}
+
+fn weakened(mounts: &[Mount], policy: &Policy, facts: &Facts) -> Vec<(Guarantee, String)> {
+    let shown = |place: &Path| {
+        mounts.iter().any(|m| matches!(m, Mount::Bind { source, target, .. } if target == place && source == place))
+    };
+    let temporary = ["/tmp", "/var/tmp", "/run"].into_iter().filter(|place| shown(Path::new(place)));
+    let of_temporary = temporary.map(|place| (Guarantee::FsTempPrivate, format!("`{place}` is the host's, by a rule")));
+    let sockets = facts.unplaced_sockets.iter().filter(|_| policy.root == Root::Host).take(1).map(|name| {
+        let name: String = name.to_string_lossy().chars().filter(|c| !c.is_control()).collect();
+        let reason = format!("a socket was bound by the relative name `{name}`, nobody knows where");
+        (Guarantee::NetHostSocketsClosed, reason)
+    });
+    of_temporary.chain(sockets).collect()
 }
 
 /// Home directory of a box that sees nothing of the user's.

@@ -53,6 +53,8 @@ pub struct Policy {
     pub skill_verdict: Verdict,
     /// Interpreters that a pool holds ready; 0: none, and every one starts when it is needed.
     pub warm: u64,
+    /// A pool forks them from one that never ran anybody's code; else each is started.
+    pub warm_fork: bool,
 }
 
 /// Interpreters that are held ready where nothing else is said.

@@ -14,11 +14,20 @@ impl Suggestion {
     /// The candidate nearest to `name`, or all of them when none is near.
     pub fn among<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Suggestion {
         let candidates: Vec<&str> = candidates.into_iter().collect();
-        let nearest = candidates.iter().map(|c| (distance(name, c), *c)).min();
-        match nearest {
-            Some((edits, candidate)) if edits <= (name.chars().count() / 3).max(2) => {
-                Suggestion::Nearest(candidate.to_owned())
-            }
+        let length = name.chars().count();
+        let (edits, nearest) = candidates.iter().map(|c| (distance(name, c), *c)).min().unwrap_or((usize::MAX, ""));
+        // A part of it, or a beginning with one mistake, says more than two edits in a short name.
+        let begins = |c: &str| distance(name, &c.chars().take(length).collect::<String>()) <= 1;
+        let parts: Vec<&str> =
+            candidates.iter().copied().filter(|c| length > 3 && (c.contains(name) || begins(c))).collect();
+        let named = |names: Vec<&str>| match names[..] {
+            [one] => Suggestion::Nearest(one.to_owned()),
+            _ => Suggestion::OneOf(names.into_iter().map(str::to_owned).collect()),
+        };
+        match edits {
+            0..=1 => named(vec![nearest]),
+            _ if !parts.is_empty() => named(parts),
+            _ if edits <= (length / 3).max(2) => named(vec![nearest]),
             _ => Suggestion::OneOf(candidates.into_iter().map(str::to_owned).collect()),
         }
     }
@@ -65,6 +74,14 @@ mod tests {
         let keys = ["network", "nesting", "presets"];
         assert_eq!(Suggestion::among("netwrok", keys).to_string(), " (did you mean `network`?)");
         assert_eq!(Suggestion::among("preset", keys).to_string(), " (did you mean `presets`?)");
+        let presets = ["@git", "@lint/ts", "@lint/go", "@git-strict"];
+        assert_eq!(Suggestion::among("@lint", presets).to_string(), " (expected one of `@lint/ts`, `@lint/go`)");
+        assert_eq!(Suggestion::among("@gti", presets).to_string(), " (did you mean `@git`?)");
+        assert_eq!(Suggestion::among("@git-strct", presets).to_string(), " (did you mean `@git-strict`?)");
+        let guarantees = ["fs.secrets-hidden", "fs.temp-private", "net.isolated"];
+        for name in ["secrets", "fs.secrt", "fs.secret-hidden"] {
+            assert_eq!(Suggestion::among(name, guarantees).to_string(), " (did you mean `fs.secrets-hidden`?)");
+        }
         assert_eq!(Suggestion::among("zzzzzz", keys).to_string(), " (expected one of `network`, `nesting`, `presets`)");
     }
 }

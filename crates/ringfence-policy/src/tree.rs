@@ -96,6 +96,9 @@ const SYSTEM: [&str; 13] = [
 /// Directories that are nobody's project, but may hold one.
 const SYSTEM_TOPS: [&str; 7] = ["/", "/home", "/opt", "/srv", "/usr", "/usr/local", "/var"];
 
+/// Where the rules come from that hold always, whatever the layers say.
+pub(crate) const BUILT_IN: &str = "built-in";
+
 /// Why a directory is hidden that no rule names.
 const BARRED: &str = "nobody else may enter it";
 
@@ -289,6 +292,17 @@ impl Tree {
                 }
             }
         }
+        // What is protected always needs to be where it can be written only: here it would show what nobody asked for.
+        let idle: Vec<PathBuf> = self
+            .nodes()
+            .filter(|(path, node)| {
+                let written = self.above(path).is_some_and(|(_, n)| n.access == Access::Rw);
+                let protects = node.access == Access::Ro && node.origin.place == BUILT_IN && !written;
+                protects && barred.iter().any(|dir| path.starts_with(dir))
+            })
+            .map(|(path, _)| path.to_path_buf())
+            .collect();
+        idle.iter().for_each(|path| drop(self.nodes.remove(path.as_os_str())));
         for dir in barred {
             let origin = Origin { layer: LayerKind::Profile, place: BARRED.into() };
             let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state: State::Present, exact: false };

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::notify::{self, Act, Call};
 use ringfence_policy::policy::{Network, Policy, Root};
-use ringfence_policy::rules::{Access, normalise};
-use ringfence_policy::tree::{PRIVATE, State, Tree};
+use ringfence_policy::rules::{Access, Kind, normalise};
+use ringfence_policy::tree::{Node, PRIVATE, State, Tree};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -116,14 +116,25 @@ impl Tracer {
         };
         let object = printable(&real);
         let preset = node.and_then(|(_, n)| n.origin.place.strip_prefix("preset "));
-        // A flag cannot name what is not there; a stand-in is there while the box runs.
-        let stand_in = node.is_some_and(|(path, n)| path == real && matches!(n.state, State::Absent(_)));
-        let allow = match preset {
-            Some(preset) if stand_in => format!("--preset '!{preset}'"),
-            _ if real.exists() => format!("{flag} {object}"),
-            _ => format!("{flag} {}", printable(there)),
+        let by_flag = |path: &Path| format!("{flag} {}", printable(path));
+        let allow = match (preset, node) {
+            (Some(preset), Some((at, node))) if self.needs_preset(at, node) => format!("--preset '!{preset}'"),
+            _ if real.exists() => by_flag(&real),
+            // All of home, or of the disk, for the sake of one name: rather the name.
+            (_, Some((at, _))) if at == there => format!("{} (make it first)", by_flag(&real)),
+            (_, None) if there == Path::new("/") => format!("{} (make it first)", by_flag(&real)),
+            _ => by_flag(there),
         };
         Some(Denial { object, act, rule, allow })
+    }
+
+    /// Whether no flag can allow it: what is not there cannot be named, and a stand-in is there only while the box runs; and
+    /// a file that is named cannot be replaced, as git replaces its configuration.
+    fn needs_preset(&self, at: &Path, node: &Node) -> bool {
+        let in_writable = self.tree.above(at).is_some_and(|(_, above)| above.access == Access::Rw);
+        let is_empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        let stand_in = matches!(node.state, State::Absent(_)) || node.kind == Kind::File || is_empty(at);
+        node.access == Access::Ro && in_writable && node.exact && stand_in
     }
 
     fn judge_address(&self, address: SocketAddr) -> Option<Denial> {
@@ -168,10 +179,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().canonicalize().unwrap().join("home");
         let project = home.join("p");
-        for (name, text) in [(".ssh/id", "key"), ("p/file", ""), ("open", "")] {
+        let files = [(".ssh/id", "key"), ("p/file", ""), ("open", ""), ("p/.git/config", ""), ("p/.git/hooks/x", "")];
+        for (name, text) in
+            files.into_iter().chain([("p/.git/HEAD", ""), ("p/.git/objects/x", ""), ("p/.git/refs/x", "")])
+        {
             std::fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
             std::fs::write(home.join(name), text).unwrap();
         }
+        std::fs::create_dir(home.join(".config")).unwrap();
         let mut layer = Layer::flags();
         flags(&mut layer);
         let policy = resolve(Inputs::new(project, home.clone(), layer)).unwrap().policy;
@@ -189,9 +204,17 @@ mod tests {
         assert_eq!(key, ("read", "exclude of preset @secrets".to_owned(), flag("--ro", ".ssh/id")));
         let open = judge(Act::Write, "open").unwrap();
         assert_eq!(open, ("write", "ro of preset @base".to_owned(), flag("--rw", "open")));
-        // What is not there yet: its directory can be named, or the preset taken away.
-        assert_eq!(judge(Act::Write, "new").unwrap().2, format!("--rw {}", home.display()));
-        assert_eq!(judge(Act::Write, "p/.mcp.json").unwrap().2, "--preset '!@dotfiles'");
+        // What is not there yet cannot be named, and all of home is too much.
+        assert_eq!(judge(Act::Write, "new").unwrap().2, format!("{} (make it first)", flag("--rw", "new")));
+        assert_eq!(judge(Act::Write, ".config/new").unwrap().2, flag("--rw", ".config"));
+        for name in ["p/.mcp.json", "p/.vscode"] {
+            assert_eq!(judge(Act::Write, name).unwrap().2, "--preset '!@dotfiles'", "{name}");
+        }
+        // As a stand-in is while the box runs. And git replaces its configuration, which a mount refuses.
+        std::fs::create_dir(home.join("p/.vscode")).unwrap();
+        assert_eq!(judge(Act::Write, "p/.vscode/x").unwrap().2, "--preset '!@dotfiles'");
+        assert_eq!(judge(Act::Write, "p/.git/config").unwrap().2, "--preset '!@git'");
+        assert_eq!(judge(Act::Write, "p/.git/hooks/x").unwrap().2, flag("--rw", "p/.git/hooks/x"));
         for (act, name) in [(Act::Read, "open"), (Act::Write, "p/file"), (Act::Read, "none"), (Act::Read, "p/../open")]
         {
             assert_eq!(judge(act, name), None, "{name}");

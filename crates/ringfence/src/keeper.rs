@@ -5,13 +5,16 @@
 //! waits until its owner is gone and then removes both.
 //!
 //! Removing a name drops whatever is mounted on it, in every box. So each box lists the names it needs in a file of its
-//! own, locked while it lives, and a name goes when no living box lists it. All changes happen under one lock. What a
+//! own, locked while it lives, and a name goes when no living box lists it. All changes happen under one lock. Boxes of
+//! other users have lists that cannot be read here: they are seen by the locks that they have on the names (`hold`). What a
 //! crash left is cleared by the next start. Only empty directories and files of exactly our mode and length are removed,
 //! and never through a symlink.
 
+mod hold;
 mod removal;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
@@ -23,13 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use removal::remove;
+use hold::{hold, is_needed};
+use removal::{Patience, remove};
 use ringfence_linux::sys::{self, Beside};
-use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
+use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, ResolveFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 
-const DIR_MODE: u32 = 0o755;
 /// A list cannot be longer than this; a box that would need more is refused.
 const LIST_LIMIT: usize = 64 * 1024;
 /// Nor can those of all living boxes together: one more is refused.
@@ -50,7 +53,9 @@ pub enum KeeperError {
 
 /// Clears up when it is dropped, or when its process dies.
 pub struct Keeper {
-    process: Option<Beside<Box<dyn FnMut() -> i32>>>,
+    /// The names that this box relies on, locked.
+    held: Vec<OwnedFd>,
+    process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
 }
@@ -81,10 +86,12 @@ impl Keeper {
         });
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
         let list = Arc::new(List::write(registry, &entries)?);
-        let keeper = Self::beside(Some(list.clone()), groups)?;
-        let made = needed
-            .into_iter()
-            .try_for_each(|stub| make(&stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source }));
+        let mut keeper = Self::beside(Some(list.clone()), groups)?;
+        let made = needed.into_iter().try_for_each(|stub| {
+            let held = hold(&stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
+            keeper.held.extend(held);
+            Ok(())
+        });
         // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
         list.unlock();
         made.map(|()| Some(keeper))
@@ -95,7 +102,7 @@ impl Keeper {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // Memory is made here; afterwards there are only system calls.
         let mut memory = list.as_ref().map(|_| Memory::new());
-        let keep_and_clear: Box<dyn FnMut() -> i32> = Box::new(move || {
+        let keep_and_clear: Box<dyn FnMut() -> i32 + Send> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
@@ -108,12 +115,13 @@ impl Keeper {
             0
         });
         let process = Some(Beside::start(keep_and_clear).map_err(KeeperError::Start)?);
-        Ok(Keeper { process, lifeline: Some(write) })
+        Ok(Keeper { held: Vec::new(), process, lifeline: Some(write) })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        self.held.clear();
         self.lifeline = None;
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
@@ -125,15 +133,15 @@ impl Drop for Keeper {
 /// The stubs to make, and what to list: those, and names that another living box made and this one relies on too.
 fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>) {
     let mut make: Vec<Cow<'a, Stub>> = Vec::new();
+    let mut directories: BTreeMap<&Path, bool> = BTreeMap::new();
     for stub in stubs {
-        let listed = lists(living, stub.path.as_os_str().as_bytes());
         // The user's own stays the user's. One that went since planning was another box's.
-        let gone = |path: &Path| fs::symlink_metadata(path).is_err();
-        if !listed && !gone(&stub.path) {
+        if !lists(living, stub.path.as_os_str().as_bytes()) && !is_needed(&stub.path) {
             continue;
         }
-        // And so was a directory above it that went.
-        let mut above: Vec<&Path> = stub.path.ancestors().skip(1).take_while(|dir| gone(dir)).collect();
+        // And so was a directory above it that went, or that one holds.
+        let mut made = |dir: &'a Path| *directories.entry(dir).or_insert_with(|| is_needed(dir));
+        let mut above: Vec<&Path> = stub.path.ancestors().skip(1).take_while(|dir| made(dir)).collect();
         above.retain(|dir| !make.iter().any(|other| other.path == *dir));
         let directory =
             |dir: &Path| Stub { path: dir.to_path_buf(), kind: Kind::Dir, text: String::new(), present: false };
@@ -295,15 +303,16 @@ impl<'a> Registry<'a> {
             return;
         }
         let mut in_use = false;
+        let mut patience = Patience::default();
         for entry in list[..length].split_inclusive_mut(|b| *b == 0).rev() {
             let Some((kind, path)) = entry.split_first_mut() else { continue };
             let name = path.strip_suffix(b"\0").unwrap_or(path);
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
-                remove(*kind, path);
+                in_use |= remove(*kind, path, &mut patience);
             }
         }
-        // A directory that a living box has names in is removed when that one has ended.
+        // What a living box needs, or has names in, is removed when that one has ended.
         if round == Round::Forget && !in_use {
             let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
         }
@@ -370,27 +379,6 @@ fn read_all(file: &OwnedFd, buffer: &mut [u8]) -> usize {
         }
     }
     length
-}
-
-/// Makes a name. No symlink is followed on the way: a box may have put one there since the plan was made.
-fn make(stub: &Stub) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(()) };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-    let made = match stub.kind {
-        Kind::Dir => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE)).map_err(io::Error::from),
-        Kind::File => {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
-                .map_err(io::Error::from)
-                .and_then(|file| io::Write::write_all(&mut fs::File::from(file), stub.text.as_bytes()))
-        }
-    };
-    match made {
-        // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => result,
-    }
 }
 
 /// Removes a control group as soon as the last process in it is gone; process 1 dies with its owner, and the rest with it.

@@ -57,6 +57,17 @@ pub(crate) fn missing(reason: impl Into<String>, cure: impl Into<String>) -> Ver
     Verdict::Missing { reason: reason.into(), cure: cure.into() }
 }
 
+/// What an engine says, less what the plan says that no engine can help.
+fn with(verdict: Verdict, plan: &Plan, id: Guarantee) -> Verdict {
+    let reasons: Vec<&str> = plan.weakened.iter().filter(|(of, _)| *of == id).map(|(_, by)| by.as_str()).collect();
+    match verdict {
+        Verdict::Enforced(by) | Verdict::Weakened(by) if !reasons.is_empty() => {
+            Verdict::Weakened(format!("{by}; {}", reasons.join("; ")))
+        }
+        verdict => verdict,
+    }
+}
+
 /// Asks an engine about every promise of a plan. A promise that it cannot keep, and that the policy does not call optional,
 /// is an error: nothing is ever weakened in silence.
 pub(crate) fn answer(engine: Engine, plan: &Plan, ask: impl Fn(Guarantee) -> Verdict) -> Result<Report, EngineError> {
@@ -64,7 +75,7 @@ pub(crate) fn answer(engine: Engine, plan: &Plan, ask: impl Fn(Guarantee) -> Ver
     for id in Guarantee::ALL.iter().copied() {
         let (state, by) = match plan.promises.iter().find(|p| p.guarantee == id) {
             None => (State::NotAsked, String::new()),
-            Some(promise) => match ask(id) {
+            Some(promise) => match with(ask(id), plan, id) {
                 Verdict::Enforced(by) => (State::Enforced, by),
                 Verdict::Weakened(by) if !plan.strict || promise.optional => (State::Weakened, by),
                 Verdict::Weakened(reason) => {

@@ -119,6 +119,7 @@ pub fn supervise(
         started,
         reason: None,
         kill_at: None,
+        killed: false,
         peak: Census::default(),
         looked: started,
         tracer: None,
@@ -218,6 +219,8 @@ struct Watch<'a> {
     started: Instant,
     reason: Option<Reason>,
     kill_at: Option<Instant>,
+    /// It was ended by force: there is nothing left but to wait for it.
+    killed: bool,
     peak: Census,
     /// When the tree was last counted.
     looked: Instant,
@@ -235,7 +238,7 @@ impl Watch<'_> {
         let deadline = self.limits.timeout.filter(|_| self.reason.is_none()).map(|t| self.started + t);
         let now = Instant::now();
         let look = self.watches_tree(running).then(|| self.looked + LOOK);
-        let next = [deadline, self.kill_at, give_up_at, look].into_iter().flatten().min()?;
+        let next = [deadline, self.kill_at, give_up_at.filter(|_| !self.killed), look].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -244,7 +247,7 @@ impl Watch<'_> {
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill(running);
         }
-        if give_up_at.is_some_and(|at| now >= at) {
+        if !self.killed && give_up_at.is_some_and(|at| now >= at) {
             self.reason.get_or_insert(Reason::Cancelled);
             self.kill(running);
         }
@@ -287,5 +290,6 @@ impl Watch<'_> {
     fn kill(&mut self, running: &Running) {
         let _ = running.signal(libc::SIGKILL);
         self.kill_at = None;
+        self.killed = true;
     }
 }

@@ -30,7 +30,15 @@ impl Host {
         // Other tests run beside this one.
         policy.limits.cpus = Some(2.0);
         policy.warm = 2;
+        policy.warm_fork = false;
         Host { facts, policy, _dir: dir }
+    }
+
+    /// Where interpreters are forked.
+    fn forking() -> Host {
+        let mut host = Host::new();
+        host.policy.warm_fork = true;
+        host
     }
 
     fn pool(&self, language: &str, preload: &[&str]) -> Pool {
@@ -79,10 +87,19 @@ fn each_is_used_once() {
 
 #[test]
 fn statuses_and_walls() {
-    let mut host = Host::new();
+    statuses(Host::new());
+}
+
+#[test]
+fn statuses_and_walls_of_forks() {
+    statuses(Host::forking());
+}
+
+fn statuses(mut host: Host) {
     host.policy.limits.timeout = Some(Duration::from_secs(3));
     let pool = host.pool("python", &[]);
     is_ready(&pool);
+    assert_eq!(pool.forks(), host.policy.warm_fork);
     // Its time begins when it does.
     std::thread::sleep(Duration::from_secs(4));
     for (source, status) in [
@@ -136,7 +153,15 @@ fn what_a_pool_is_not_for() {
 /// More at once than there are boxes, and a pool that goes: no descriptor and no process is left.
 #[test]
 fn nothing_is_left() {
-    let host = Host::new();
+    leaves_nothing(&Host::new());
+}
+
+#[test]
+fn nothing_is_left_of_forks() {
+    leaves_nothing(&Host::forking());
+}
+
+fn leaves_nothing(host: &Host) {
     let busy = host.pool("python", &[]);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -149,4 +174,143 @@ fn nothing_is_left() {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut spaces = processes.filter_map(|entry| std::fs::read_link(entry.path().join("ns/pid")).ok());
     assert!(spaces.all(|space| Some(space.to_string_lossy().as_ref()) != boxed.as_str()));
+}
+
+/// What a program can find out about its box.
+const PORTRAIT: &str = r#"
+import os, resource, socket, stat
+def topmost():
+    seen = {}
+    for line in open("/proc/self/mountinfo"):
+        fields = line.split()
+        kind = fields[fields.index("-") + 1]
+        # What is over another one at the same place is listed later.
+        seen[fields[4]] = [fields[3] if kind not in ("tmpfs", "devpts") else "", fields[5], kind]
+    return seen
+def kept(line):
+    return line.split(":")[0] in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Uid", "Gid", "Groups",
+                                  "SigBlk", "SigIgn", "SigCgt", "NSpid", "Threads")
+def refused(act):
+    try:
+        act()
+        return "ok"
+    except OSError as error:
+        return error.errno
+[
+    topmost(),
+    [line.strip() for line in open("/proc/self/status") if kept(line)],
+    [resource.getrlimit(n) for n in range(16)],
+    sorted(os.environ.items()), os.getcwd(), os.umask(0o22), os.uname().nodename, os.getpid(), os.getppid(), os.getsid(0) == os.getpid(),
+    sorted(os.listdir("/")), {place: [sorted(os.listdir(place)), stat.S_IMODE(os.stat(place).st_mode), os.stat(place).st_uid]
+                              for place in ("/tmp", "/var/tmp", "/dev/shm", "/run", "/home/sandbox", "/dev", "/dev/pts")},
+    [name for name in os.listdir("/proc") if name.isdigit()], [name for _, name in socket.if_nameindex()],
+    sorted(int(n) for n in os.listdir("/proc/self/fd"))[:4], len(os.listdir("/proc/self/fd")), os.readlink("/proc/self/fd/0"),
+    open("/proc/sys/user/max_user_namespaces").read(), open("/proc/self/cgroup").read(),
+    [refused(act) for act in (
+        lambda: open("/proc/1/environ").read(), lambda: open("/proc/1/mem"), lambda: os.listdir("/proc/1/fd"), lambda: os.mkdir("/x"),
+        lambda: open("/usr/x", "w"), lambda: os.mkdir("/dev/x"), lambda: os.chroot("/tmp"), lambda: open("/tmp/a", "w"),
+        lambda: open("/dev/shm/a", "w"), lambda: open("/dev/null", "w"), lambda: os.openpty(), lambda: os.mknod("/tmp/d", 0o20666, 259),
+        lambda: os.sethostname("x") if hasattr(os, "sethostname") else os.kill(1, 9), lambda: os.kill(-1, 0),
+        lambda: socket.create_server(("127.0.0.1", 0)), lambda: socket.create_connection(("192.0.2.1", 80), 1))],
+]
+"#;
+
+/// The same box, whichever way it was made.
+#[test]
+fn a_fork_sees_what_a_started_one_sees() {
+    let host = Host::forking();
+    let code = Code::new(Language::named("python").unwrap(), PORTRAIT);
+    let cold = ringfence::code::run(&code, &host.policy, &host.facts, Engine::Native.into(), None).unwrap();
+    assert_eq!(cold.status, Status::Ok, "{cold:?}");
+    let pool = host.pool("python", &[]);
+    let (cold, forked) = (cold.value.unwrap(), pool.run(&code, None).unwrap().result.value.unwrap());
+    for (index, (cold, forked)) in cold.as_array().unwrap().iter().zip(forked.as_array().unwrap()).enumerate() {
+        assert_eq!(cold, forked, "{index}");
+    }
+    assert!(pool.forks());
+}
+
+/// Two forks at the same time have nothing in common but what they were forked from, and a third nothing of theirs.
+#[test]
+fn forks_are_apart() {
+    let host = Host::forking();
+    let pool = host.pool("python", &["random", "tempfile", "uuid"]);
+    let source = "import ctypes, os, random, tempfile, time\n\
+                  spaces = [os.readlink('/proc/self/ns/' + n) for n in ('user', 'mnt', 'pid', 'ipc', 'net', 'uts', 'cgroup')]\n\
+                  drawn = [random.random(), random.getrandbits(64), next(tempfile._get_candidate_names())]\n\
+                  tries = []\n\
+                  for name, args in ('unshare', (0x10000000,)), ('unshare', (0x20000,)), ('setns', (0, 0)), \
+                                    ('mount', (b'x', b'/tmp', b'tmpfs', 0, 0)), ('umount2', (b'/tmp', 2)), ('umount2', (b'/proc', 2)):\n    \
+                      done = getattr(ctypes.CDLL(None, use_errno=True), name)(*args)\n    tries.append([done, ctypes.get_errno()])\n\
+                  was = os.listdir('/tmp')\nopen('/tmp/mine', 'w').close()\ntime.sleep(1)\n\
+                  [spaces, drawn, tries, was, os.listdir('/tmp')]";
+    let both: Vec<serde_json::Value> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| run(&pool, "python", source))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().value.unwrap()).collect()
+    });
+    let mut seen = HashSet::new();
+    for name in ["user", "mnt", "pid", "ipc", "net", "uts", "cgroup"] {
+        seen.insert(std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap().to_string_lossy().into_owned());
+    }
+    for one in &both {
+        for space in one[0].as_array().unwrap().iter().chain(one[1].as_array().unwrap()) {
+            let text = space.as_str().map_or_else(|| space.to_string(), str::to_owned);
+            assert!(seen.insert(text.clone()), "{text} is not its own: {both:?}");
+        }
+        // Refused by the filter: EPERM, or as if there were no such call.
+        for done in one[2].as_array().unwrap() {
+            assert!(*done == json!([-1, 1]) || *done == json!([-1, 38]), "{one}");
+        }
+        assert_eq!((&one[3], &one[4]), (&json!([]), &json!(["mine"])));
+    }
+    assert_eq!(run(&pool, "python", "import os; os.listdir('/tmp')").value, Some(json!([])));
+    assert!(pool.forks());
+}
+
+/// Limits of a fork are its own, whatever its siblings use.
+#[test]
+fn limits_of_forks() {
+    let host = Host::forking();
+    let pool = host.pool("python", &[]);
+    let bomb = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept OSError: pass\nn";
+    let count = run(&pool, "python", bomb).value.unwrap().as_u64().unwrap();
+    assert!((50..=64).contains(&count), "{count}");
+    let fill = "n = 0\ntry:\n    with open('/tmp/f', 'wb', 0) as f, open('/dev/shm/f', 'wb', 0) as g:\n        while True: n += f.write(bytes(1 << 16)) + g.write(bytes(1 << 16))\n\
+                except OSError as e: pass\n[n >> 20, e.errno if 0 else 28]";
+    let filled = run(&pool, "python", fill).value.unwrap();
+    assert!((8..=10).contains(&filled[0].as_u64().unwrap()), "{filled}");
+    let children = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(60)\n    os._exit(0)\nos.wait()[1]";
+    assert_eq!(run(&pool, "python", children).value, Some(json!(0)));
+    assert_eq!(
+        run(&pool, "python", "import os; [n for n in os.listdir('/proc') if n.isdigit()]").value,
+        Some(json!(["1", "2"]))
+    );
+    assert!(pool.forks());
+}
+
+/// Somebody kills the nursery, and everything goes on.
+#[test]
+fn a_killed_nursery() {
+    let host = Host::forking();
+    let pool = host.pool("python", &[]);
+    is_ready(&pool);
+    let children = |pid: &str| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    // Process 1 of a nursery has one child, and that is an interpreter with children.
+    let outer = children("self")
+        .into_iter()
+        .find(|pid| children(pid).iter().any(|zygote| !children(zygote).is_empty()))
+        .unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(outer.parse().unwrap()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    for n in 0..8 {
+        assert_eq!(run(&pool, "python", &format!("{n}")).value, Some(json!(n)));
+    }
+    assert!(pool.forks());
 }

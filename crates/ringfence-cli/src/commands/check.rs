@@ -4,11 +4,15 @@ use std::process::ExitCode;
 
 use ringfence::engines::native::stacked;
 
+use crate::args::Check;
 use crate::failure::Failure;
 use crate::output;
 
-pub fn check() -> Result<ExitCode, Failure> {
+pub fn check(args: &Check) -> Result<ExitCode, Failure> {
     let inside = stacked::inside();
-    output::data(if inside { "inside\n" } else { "outside\n" })?;
+    match args.json {
+        true => output::json(&serde_json::json!({ "inside": inside }))?,
+        false => output::data(if inside { "inside\n" } else { "outside\n" })?,
+    }
     Ok(if inside { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

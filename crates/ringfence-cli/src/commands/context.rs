@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ringfence::code::{Code, CodeResult, Contexts};
 use ringfence::policy::limits::parse_duration;
-use ringfence::records::{self, End, Seen, Status};
+use ringfence::records::{self, End, Seen, Status, Ticket};
+use ringfence::session::Info;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
@@ -52,10 +53,9 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
     }
     within(async |sessions| {
         let live = open(&sessions, session).await?;
-        let info = live.info().await?;
-        let (ticket, kept) = record::in_session(&info, &command)?;
+        let note = Note::begin(&live.info().await?, &command)?;
         let contexts = Contexts::of(live);
-        let name = args.context.clone().unwrap_or_else(|| format!("once-{}", ticket.id()));
+        let name = args.context.clone().unwrap_or_else(|| format!("once-{}", note.id()));
         let ran = contexts.run(&name, code, timeout, cancelled()?).await;
         if args.context.is_none() {
             // It may have ended by itself.
@@ -63,53 +63,59 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
         }
         match ran {
             Ok(mut result) => {
-                result.id = ticket.id().to_owned();
-                if let Err(error) = ticket.end(&end(&result, kept.output).describe()) {
-                    record::unrecorded(&error);
-                }
+                result.id = note.id().to_owned();
+                note.end(&result);
                 Ok(result)
             }
             Err(error) => {
                 let failure = Failure::from(error);
-                if let Err(error) = ticket.end(&End::failed(&failure.message)) {
-                    record::unrecorded(&error);
-                }
+                note.failed(&failure.message);
                 Err(failure)
             }
         }
     })
 }
 
-/// How code ended, for its record.
-struct Ending {
-    exit_code: u8,
-    duration: Duration,
-    captures: [ringfence::capture::Capture; 2],
+/// The record of code that runs in a session.
+pub struct Note {
+    ticket: Ticket,
+    /// Whether output is recorded.
     keeps: bool,
 }
 
-fn end(result: &CodeResult, keeps: bool) -> Ending {
-    let capture = |text: &str| {
-        let mut capture = records::capture();
-        capture.push(text.as_bytes());
-        capture
-    };
-    Ending {
-        exit_code: exit_code(result.status),
-        duration: Duration::from_millis(result.usage.duration_ms),
-        captures: [capture(&result.stdout), capture(&result.stderr)],
-        keeps,
+impl Note {
+    pub fn begin(session: &Info, command: &[OsString]) -> Result<Note, Failure> {
+        let (ticket, kept) = record::in_session(session, command)?;
+        Ok(Note { ticket, keeps: kept.output })
+    }
+
+    pub fn id(&self) -> &str {
+        self.ticket.id()
+    }
+
+    pub fn end(self, result: &CodeResult) {
+        let captures = [&result.stdout, &result.stderr].map(|text| {
+            let mut capture = records::capture();
+            capture.push(text.as_bytes());
+            capture
+        });
+        let seen = match self.keeps {
+            true => captures.each_ref().map(Seen::Output),
+            false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
+        };
+        let duration = Some(Duration::from_millis(result.usage.duration_ms));
+        let (status, exit_code) = (Status::Exited, Some(i32::from(exit_code(result.status))));
+        write(self.ticket, &End { status, exit_code, error: None, duration, seen, ..End::failed("") });
+    }
+
+    pub fn failed(self, why: &str) {
+        write(self.ticket, &End::failed(why));
     }
 }
 
-impl Ending {
-    fn describe(&self) -> End<'_> {
-        let seen = match self.keeps {
-            true => self.captures.each_ref().map(Seen::Output),
-            false => self.captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
-        };
-        let (status, exit_code) = (Status::Exited, Some(i32::from(self.exit_code)));
-        End { status, exit_code, error: None, duration: Some(self.duration), seen, ..End::failed("") }
+fn write(ticket: Ticket, end: &End<'_>) {
+    if let Err(error) = ticket.end(end) {
+        record::unrecorded(&error);
     }
 }
 

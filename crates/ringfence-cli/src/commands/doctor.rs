@@ -131,7 +131,7 @@ fn sysctl(name: &str) -> Option<String> {
 
 fn user_namespaces(facts: &Facts) -> Finding {
     const FACT: &str = "user namespaces";
-    if native::stacked::inside() && sysctl("user.max_user_namespaces").as_deref() == Some("0") {
+    if stacked_only() {
         return degraded(FACT, "closed by the sandbox around this", "start the outer one with --nesting");
     }
     if sysctl("user.max_user_namespaces").as_deref() == Some("0") {
@@ -195,6 +195,9 @@ fn id_mapped_mounts(facts: &Facts, native: &Finding) -> Finding {
     if facts.uid != 0 {
         return ok(FACT, "not needed by an ordinary user");
     }
+    if stacked_only() {
+        return ok(FACT, "not needed in a sandbox");
+    }
     match native.state {
         State::Missing if native.detail.contains("bind") => missing(
             FACT,
@@ -208,6 +211,9 @@ fn id_mapped_mounts(facts: &Facts, native: &Finding) -> Finding {
 
 fn procfs(native: &Finding) -> Finding {
     const FACT: &str = "procfs";
+    if stacked_only() {
+        return ok(FACT, "that of the sandbox around this");
+    }
     match native.state {
         State::Missing if native.detail.contains("/proc") || native.detail.contains("procfs") => missing(
             FACT,
@@ -345,6 +351,9 @@ fn engine(engine: Engine, facts: &Facts) -> Finding {
     match try_engine(engine, facts) {
         Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
         Ok(code) => missing(fact, format!("/bin/true ended with {code} in a sandbox"), "please report this"),
+        Err(_) if engine == Engine::Bubblewrap && stacked_only() => {
+            missing(fact, "does not stack in a sandbox", "start the outer one with --nesting, or use the native engine")
+        }
         Err(failure) => {
             let cure = if failure.hints.is_empty() { "see above".to_owned() } else { failure.hints.join("\n") };
             missing(fact, failure.message, cure)
@@ -352,11 +361,19 @@ fn engine(engine: Engine, facts: &Facts) -> Finding {
     }
 }
 
+/// Whether this is in a box that lets nobody make another: what can be done then is stacked.
+fn stacked_only() -> bool {
+    native::stacked::inside() && sysctl("user.max_user_namespaces").as_deref() == Some("0")
+}
+
 fn try_engine(engine: Engine, facts: &Facts) -> Result<i32, Failure> {
     let scratch = Scratch::make()?;
+    // What is protected here is so already, by the sandbox around this; nothing could be in a new directory.
+    let here = native::stacked::inside().then(|| crate::situation::workdir(None)).transpose()?;
     let mut flags = Layer::flags();
     flags.network(false);
-    let policy = layers::resolve(Inputs::new(scratch.0.clone(), facts.home.clone(), flags))?.policy;
+    let workdir = here.unwrap_or_else(|| scratch.0.clone());
+    let policy = layers::resolve(Inputs::new(workdir, facts.home.clone(), flags))?.policy;
     let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
     let (engine, _) = engines::select(engine.into(), &plan, facts)?;
     let null = || {

@@ -36,6 +36,9 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     layer: Option<&'static str>,
     others: Vec<String>,
+    /// What else could have been meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 pub fn explain(args: &Explain) -> Result<ExitCode, Failure> {
@@ -105,6 +108,7 @@ fn from_path(found: &Explanation<'_>) -> Answer {
         decided_by,
         layer,
         others: found.others.iter().map(rule).collect(),
+        note: None,
     }
 }
 
@@ -118,8 +122,12 @@ fn from_host(host: &OsStr, situation: &Situation) -> Answer {
         Network::None => (false, "cannot be reached: there is no network"),
     };
     let origin = situation.resolved.values().into_iter().find(|value| value.key == "network");
+    let what = Path::new(host).display().to_string();
+    // `README.md` is a name in Moldova too.
+    let file = !local && what.chars().all(|c| c != ':') && what.parse::<std::net::IpAddr>().is_err();
     Answer {
-        what: Path::new(host).display().to_string(),
+        note: file.then(|| format!("taken for a host: there is no such file; for a path write ./{what}")),
+        what,
         inside: None,
         read: None,
         write: None,
@@ -138,6 +146,9 @@ fn render(answer: &Answer) -> String {
     }
     for other in &answer.others {
         text.push_str(&format!("  also named by: {other}\n"));
+    }
+    if let Some(note) = &answer.note {
+        text.push_str(&format!("  note: {note}\n"));
     }
     text
 }

@@ -39,12 +39,18 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     let hint = hint(error, std::env::args_os().skip(1));
     // A flag that is not ours is hardly ever meant for the command.
     let lines = text.lines().filter(|line| !line.starts_with("  tip: to pass '-"));
+    // What we know better, clap need not guess.
+    let guess = |line: &str| line.starts_with("  tip: a similar argument") || line.starts_with("Usage:");
+    let lines = lines.filter(|line| hint.is_none() || error.kind() != ErrorKind::UnknownArgument || !guess(line));
     let mut said: String = lines.map(|line| line.replacen("  tip: ", "hint: ", 1) + "\n").collect();
     if let Some(hint) = &hint {
         let at = said.find("\n\n").map_or(said.len(), |at| at + 1);
         said.insert_str(at, &format!("hint: {hint}\n"));
     }
-    output::say(said.replace("\n\n\n", "\n\n").trim_end());
+    while said.contains("\n\n\n") {
+        said = said.replace("\n\n\n", "\n\n");
+    }
+    output::say(said.trim_end());
     if asked_for_json() {
         let failure = in_words(&text, hint);
         if std::env::args_os().nth(1).is_some_and(|name| name == "run") {
@@ -104,8 +110,13 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<Str
             }
         }
         ErrorKind::UnknownArgument => {
-            let switch = context(ContextKind::InvalidArg)?.strip_prefix("--no-")?;
-            SWITCHES.contains(&switch).then(|| format!("write `--{switch}=false`"))
+            let flag = context(ContextKind::InvalidArg)?.strip_prefix("--")?;
+            if let Some(switch) = flag.strip_prefix("no-").filter(|switch| SWITCHES.contains(switch)) {
+                return Some(format!("write `--{switch}=false`"));
+            }
+            // Two letters say too little.
+            let switch = SWITCHES.iter().find(|switch| flag.len() > 2 && switch.starts_with(flag))?;
+            Some(format!("did you mean `--{switch}`?"))
         }
         ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.starts_with("--engine") => {
             let value = context(ContextKind::InvalidValue)?;

@@ -271,7 +271,10 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
     let text = match outcome.reason? {
         Reason::Time => {
             let after = limits.timeout.map_or_else(String::new, |limit| format!(" after {}", time(limit)));
-            format!("ended{after} (limit.time); --timeout allows more")
+            // Above the ceiling no flag goes.
+            let ceiling = limits.timeout_ceiling.is_some() && limits.timeout == limits.timeout_ceiling;
+            let more = if ceiling { "`timeout_ceiling` in `[limits]` of a configuration file" } else { "--timeout" };
+            format!("ended{after} (limit.time); {more} allows more")
         }
         Reason::CpuTime => {
             let after =

@@ -13,12 +13,17 @@ use crate::args::Trust;
 use crate::failure::{Failure, Kind};
 use crate::files::{self, Links, PROJECT_FILE, Places};
 use crate::output;
-use crate::trust::TrustStore;
+use crate::trust::{Entry, TrustStore};
 
 pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
     let facts = ringfence::facts::gather()?;
     let places = Places::new(&facts);
     let mut store = TrustStore::read(&places)?;
+    if args.list && args.json {
+        let entry = |entry: &Entry| serde_json::json!({ "path": entry.path.to_string_lossy(), "hash": entry.hash });
+        output::json(&serde_json::json!({ "trusted": store.entries().iter().map(entry).collect::<Vec<_>>() }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.list {
         let lines = store.entries().iter().map(|entry| format!("{} {}\n", entry.hash, entry.path.display()));
         output::data(&lines.collect::<String>())?;

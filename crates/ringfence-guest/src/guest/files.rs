@@ -102,7 +102,9 @@ pub fn make_directory(path: &[u8], mode: u32, parents: bool) -> Result<(), Failu
         rustix::fs::stat(path).is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::Directory)
     };
     let result = match make(path) {
-        Err(Errno::NOENT) if parents => make_parents(path).and_then(|()| make(path)),
+        Err(Errno::NOENT) if parents => {
+            make_parents(path).and_then(|refused| make(path).map_err(|errno| why(errno, refused)))
+        }
         result => result,
     };
     match result {
@@ -111,19 +113,25 @@ pub fn make_directory(path: &[u8], mode: u32, parents: bool) -> Result<(), Failu
     }
 }
 
-/// Makes every directory above the last name of a path that is not there.
-fn make_parents(path: &[u8]) -> Result<(), Errno> {
+/// Makes every directory above the last name of a path that is not there. Why the last of them could not be made, if so.
+fn make_parents(path: &[u8]) -> Result<Option<Errno>, Errno> {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
     let slashes = (1..end).filter(|at| path[*at] == b'/');
+    let mut refused = None;
     for slash in slashes {
         match rustix::fs::mkdir(&path[..slash], Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) | Err(Errno::EXIST) => refused = None,
             // It may be there on a file system that nothing can be made on; whether it is, the next one tells.
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {}
-            Err(e) => return Err(e),
+            Err(errno @ (Errno::ROFS | Errno::ACCESS | Errno::PERM)) => refused = Some(errno),
+            Err(errno) => return Err(why(errno, refused)),
         }
     }
-    Ok(())
+    Ok(refused)
+}
+
+/// What is missing because it was refused was refused.
+fn why(errno: Errno, refused: Option<Errno>) -> Errno {
+    refused.filter(|_| errno == Errno::NOENT).unwrap_or(errno)
 }
 
 pub fn rename(from: &[u8], to: &[u8], replace: bool) -> Result<(), Failure> {
@@ -236,10 +244,11 @@ impl Drop for Place {
 
 /// Opens what is to be written, under a name of its own where it is to take another one's place.
 pub fn target(request: &message::Write, cx: &mut Context) -> Result<Target, Failure> {
-    let at = |errno| (Step::Open, errno);
-    if request.parents {
-        make_parents(&request.path).map_err(|errno| (Step::MakeDirectory, errno))?;
-    }
+    let refused = match request.parents {
+        true => make_parents(&request.path).map_err(|errno| (Step::MakeDirectory, errno))?,
+        false => None,
+    };
+    let at = |errno| (Step::Open, why(errno, refused));
     let mode = Mode::from_raw_mode(request.mode & 0o1777);
     match request.how {
         WriteHow::Append => {

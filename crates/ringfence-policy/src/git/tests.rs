@@ -125,10 +125,10 @@ fn linked_worktree() {
             "ro main/.git/info/attributes",
             "ro main/.git/objects/info/alternates",
             "ro main/.git/config.worktree?",
-            "ro main/.git/worktrees/other?",
             "ro main/.git/worktrees/w/commondir?",
             "ro main/.git/worktrees/w/gitdir?",
             "ro main/.git/worktrees/w/config.worktree?",
+            "ro main/.git/worktrees/other?",
         ],
         [],
     )
@@ -136,6 +136,38 @@ fn linked_worktree() {
     // From the main worktree both are linked ones, whose pointers are kept.
     let (rules, _) = project.rules("main");
     assert!(rules.contains(&"ro main/.git/worktrees/other/gitdir?".to_owned()));
+}
+
+/// A box can make as many as it likes, to make the next start slow or to have some forgotten.
+#[test]
+fn very_many_worktrees() {
+    let project = Project::new(&[
+        ("w/.git/worktrees/zz/gitdir", "ROOT/w/in/.git\n"),
+        ("w/.git/worktrees/own/gitdir", "ROOT/linked/.git\n"),
+        ("w/.git/worktrees/own/commondir", "../..\n"),
+        ("linked/.git", "gitdir: ROOT/w/.git/worktrees/own\n"),
+    ]);
+    project.git("w/.git");
+    let more = |numbers: std::ops::Range<usize>| {
+        numbers.for_each(|n| fs::create_dir(project.root.join(format!("w/.git/worktrees/{n}"))).unwrap());
+    };
+    more(0..MOST_WORKTREES);
+    let (rules, suspicions) = project.rules("w");
+    let of_worktrees = |rules: &[String]| {
+        rules.iter().filter(|rule| rule.contains("worktrees") || rule.contains("w/in")).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_worktrees(&rules), ["ro w/.git/worktrees?", "ro w/in/.git?"]);
+    assert_eq!(suspicions, []);
+    let own = ["ro w/.git/worktrees?", "rw w/.git/worktrees/own?"];
+    let pointers = ["commondir", "gitdir", "config.worktree"].map(|name| format!("ro w/.git/worktrees/own/{name}?"));
+    let linked = || of_worktrees(&project.rules("linked").0);
+    assert_eq!(linked()[..2], own);
+    assert_eq!(linked()[2..], pointers);
+    more(MOST_WORKTREES..MOST_DIRECTORIES);
+    assert_eq!(linked()[2..], pointers);
+    let (rules, suspicions) = project.rules("w");
+    assert!(rules.contains(&"ro w/.git/worktrees?".to_owned()) && rules.len() < 20, "{rules:?}");
+    assert_eq!(suspicions, [Suspicion::Worktrees(project.root.join("w/.git/worktrees"))]);
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl Stack {
             allow_syscalls,
             skill_verdict,
             warm,
+            warm_fork,
         } = settings;
         let mut refuse = |place: &str, what: String| out.push(Loosening { place: place.to_owned(), what });
 
@@ -119,6 +120,11 @@ impl Stack {
             && *value > self.warm
         {
             refuse(place, format!("holds {value} interpreters ready"));
+        }
+        if let Some(At { value: true, place }) = warm_fork
+            && !self.warm_fork
+        {
+            refuse(place, "forks interpreters".into());
         }
         for At { value, place } in optional {
             if !self.optional.contains(value) {

@@ -1,9 +1,12 @@
 //! Layers on each other: what wins, what is refused, and where each value comes from.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::*;
 use crate::config;
+use crate::policy::{Network, Root};
+use crate::rules::{Access, Pattern, decide};
 
 struct Host {
     _dir: tempfile::TempDir,
@@ -80,6 +83,7 @@ fn a_project_may_tighten() {
         "strict = true",
         "skill_verdict = \"clean\"",
         "warm = 0",
+        "warm_fork = false",
         "trace_denials = true",
         "profile = \"agent\"",
         "profile = \"shell\"",
@@ -107,6 +111,7 @@ fn a_project_may_not_loosen() {
         ("", "nesting = true", "allows user namespaces inside"),
         ("strict = true", "strict = false", "turns `strict` off"),
         ("", "warm = 200", "holds 200 interpreters ready"),
+        ("warm_fork = false", "warm_fork = true", "forks interpreters"),
         ("", "skill_verdict = \"dangerous\"", "lets skills run that are `dangerous`"),
         ("", "engine = \"bubblewrap\"", "changes the engine from `auto` to `bubblewrap`"),
         ("", "optional = [\"limit.memory\"]", "makes guarantee `limit.memory` optional"),

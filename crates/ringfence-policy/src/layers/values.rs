@@ -95,6 +95,7 @@ impl Resolved {
             add(format!("records.secrets.{name}"), "true".into());
         }
         add("warm".into(), policy.warm.to_string());
+        add("warm_fork".into(), policy.warm_fork.to_string());
         add("skill_verdict".into(), policy.skill_verdict.to_string());
         for (name, rule) in &policy.commands {
             let text = match rule {

@@ -86,11 +86,17 @@ fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown(
     fs::set_permissions(&barred, fs::Permissions::from_mode(0o700)).unwrap();
     let mut layer = Layer::flags();
     layer.ro(barred.join("shown").to_str().unwrap());
-    let policy = resolve(Inputs::new(workdir, home.clone(), layer)).unwrap().policy;
+    let mut inputs = Inputs::new(workdir, home.clone(), layer);
+    // Protected always, which shows nothing.
+    inputs.own_dirs = vec![barred.join("state")];
+    fs::create_dir(&inputs.own_dirs[0]).unwrap();
+    let policy = resolve(inputs).unwrap().policy;
     let access = |stranger, path: &Path| {
         let facts = Facts { home: home.clone(), uid: 0, stranger, ..Facts::default() };
         Tree::new(&policy, &facts).unwrap().decide(path).map(|(at, node)| (at.to_path_buf(), node.access))
     };
+    assert_eq!(access(true, &barred.join("state/x")), Some((barred.clone(), Access::Exclude)));
+    assert_eq!(access(false, &barred.join("state/x")), Some((barred.join("state"), Access::Ro)));
     let shown = barred.join("shown");
     assert_eq!(access(true, &barred.join("other")), Some((barred.clone(), Access::Exclude)));
     assert_eq!(access(true, &shown.join("x")), Some((shown.clone(), Access::Ro)));

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::client_roots;
 use super::live::Opened;
+use super::owner::{Cure, Refusal};
 
 /// What a tool did not do, and what the model can do about it. Reaches the model as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +69,17 @@ impl From<SessionError> for Trouble {
             SessionError::Ended { .. } | SessionError::Lost { .. } => trouble.advise(NEXT_CALL),
             _ => trouble,
         }
+    }
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Trouble {
+        let trouble = Trouble::new(format!("{}.", refusal.message.trim_end_matches('.')));
+        trouble.advise(match refusal.cure {
+            Cure::TellOwner => "Tell the owner.",
+            Cure::AskOwner => ASK_OWNER,
+            Cure::Arguments => "Nothing was run.",
+        })
     }
 }
 

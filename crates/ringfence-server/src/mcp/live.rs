@@ -1,27 +1,72 @@
 //! The client's session: made on first use, and ended with the client.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use ringfence::code::CodeResult;
 use ringfence::policy::Guarantee;
 use ringfence::session::{Create, Session, SessionError};
-use tokio::sync::Mutex;
+use rmcp::model::Tool;
+use serde::Serialize;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::answer::Trouble;
 use super::client_roots::{self, Places};
 use super::jobs::Jobs;
 use super::owner::{Allowed, Owner};
+use super::tools;
 
 /// A session that is not kept ends with the server. Until that is agreed with it, it ends after so long by itself.
 const UNOWNED: Duration = Duration::from_secs(60);
+
+/// So many pieces of code and skills run at once; more wait.
+pub const MOST_BOXES: usize = 4;
+/// So many pieces of code and skills that ran are remembered.
+const REMEMBERED: usize = 64;
+/// How often the server looks whether skills have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The session and what belongs to it.
 #[derive(Debug)]
 pub struct Live {
     owner: Owner,
     opened: Mutex<Option<Arc<Opened>>>,
+    /// What the client has seen.
+    listed: std::sync::Mutex<Option<Listed>>,
+    /// Somebody looks whether they change.
+    pub watched: AtomicBool,
+    /// Boxes beside the session that may run at once: each has all that the policy allows one sandbox.
+    pub boxes: Semaphore,
     pub jobs: Jobs,
+    /// Code and skills that ran, the latest last.
+    ran: std::sync::Mutex<VecDeque<Ran>>,
+}
+
+/// Code or a skill that ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ran {
+    /// Of its record; empty where that is the session's.
+    id: String,
+    what: String,
+    status: &'static str,
+    duration_ms: u64,
+}
+
+/// Tools, and the mark of the skills when they were listed.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    mark: Option<u64>,
+    tools: String,
+}
+
+impl Listed {
+    fn new(mark: Option<u64>, tools: &[Tool]) -> Listed {
+        // Our own types always become JSON.
+        Listed { mark, tools: serde_json::to_string(tools).unwrap_or_default() }
+    }
 }
 
 /// A session that is there.
@@ -38,7 +83,15 @@ pub struct Opened {
 
 impl Live {
     pub fn new(owner: Owner) -> Live {
-        Live { owner, opened: Mutex::new(None), jobs: Jobs::default() }
+        Live {
+            owner,
+            opened: Mutex::new(None),
+            listed: Default::default(),
+            watched: AtomicBool::new(false),
+            boxes: Semaphore::new(MOST_BOXES),
+            jobs: Jobs::default(),
+            ran: Default::default(),
+        }
     }
 
     pub fn owner(&self) -> &Owner {
@@ -52,8 +105,8 @@ impl Live {
 
     /// What the owner allows where the session is, or where it would be made.
     pub fn allowed(&self, places: &Places) -> Result<Allowed, Trouble> {
-        (self.owner.decide)(&places.workdir, &places.also)
-            .map_err(|refusal| Trouble::new(format!("There is no sandbox: {refusal}")).advise("Tell the owner."))
+        let allowed = self.owner.terms.allowed(&places.workdir, &places.also);
+        allowed.map_err(|refusal| Trouble::new(format!("There is no sandbox: {refusal}")).advise("Tell the owner."))
     }
 
     /// Where the session is made when the client names these directories.
@@ -95,6 +148,45 @@ impl Live {
         let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, earlier });
         *opened = Some(new.clone());
         Ok(new)
+    }
+
+    /// The client has seen these tools.
+    pub fn listed(&self, mark: Option<u64>, tools: &[Tool]) {
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Listed::new(mark, tools));
+    }
+
+    /// Returns when there are other tools than the client has seen, and than it was told of here before. One that has seen
+    /// none need not be told.
+    pub async fn tools_changed(self: &Arc<Self>, told: &mut Option<Listed>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(seen) = self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone() else { continue };
+            let mark = self.owner.terms.skills_mark();
+            if seen.mark == mark || told.as_ref().is_some_and(|told| told.mark == mark) {
+                continue;
+            }
+            let now = Listed::new(mark, &tools::all(self).await);
+            let known = now.tools == seen.tools || told.as_ref().is_some_and(|told| told.tools == now.tools);
+            *told = Some(now);
+            if !known {
+                return;
+            }
+        }
+    }
+
+    /// Remembers code or a skill that ran.
+    pub fn ran(&self, what: &str, result: &CodeResult) {
+        let (status, duration_ms) = (tools::status(result.status), result.usage.duration_ms);
+        let mut all = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(Ran { id: result.id.clone(), what: what.to_owned(), status, duration_ms });
+        if all.len() > REMEMBERED {
+            all.pop_front();
+        }
+    }
+
+    /// Code and skills that ran, the latest last.
+    pub fn all_ran(&self) -> Vec<Ran> {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// What to say when something went wrong. A session that is gone is forgotten, so that the next call makes a new one.

@@ -13,15 +13,15 @@ use super::words;
 const POLICY: &str = "ringfence://policy";
 const REPORT: &str = "ringfence://report";
 const EXECUTIONS: &str = "ringfence://executions";
-/// The most of each stream that a resource carries.
-const MOST: usize = 1 << 20;
+/// The most of the end of each stream that a resource carries; command_output has the rest.
+const MOST: usize = 64 << 10;
 const JSON: &str = "application/json";
 
 pub fn all() -> Vec<Resource> {
     [
         (POLICY, "policy", "What the sandbox may read, write, reach and spend"),
         (REPORT, "report", "How each guarantee is enforced, and by what"),
-        (EXECUTIONS, "executions", "Commands that run in the sandbox, and the last ones that ran"),
+        (EXECUTIONS, "executions", "Commands that run in the sandbox, and the last commands, code and skills that ran"),
     ]
     .into_iter()
     .map(|(uri, name, about)| Resource::new(uri, name).with_description(about).with_mime_type(JSON))
@@ -30,7 +30,11 @@ pub fn all() -> Vec<Resource> {
 
 pub fn templates() -> Vec<ResourceTemplate> {
     let template = ResourceTemplate::new(format!("{EXECUTIONS}/{{id}}"), "execution");
-    vec![template.with_description("What is kept of one command's output").with_mime_type(JSON)]
+    vec![
+        template
+            .with_description("The end of one command's output; command_output shows the rest")
+            .with_mime_type(JSON),
+    ]
 }
 
 pub async fn read(live: &Live, uri: &str) -> Result<ReadResourceResult, ErrorData> {
@@ -80,9 +84,10 @@ async fn allowed(live: &Live) -> Result<(Allowed, Places), ErrorData> {
 }
 
 async fn executions(live: &Live) -> Result<Value, ErrorData> {
-    let Some(opened) = live.current().await else { return Ok(json!({ "executions": [] })) };
+    let code = encode(&live.all_ran())?;
+    let Some(opened) = live.current().await else { return Ok(json!({ "executions": [], "code": code })) };
     let list = opened.session.executions().await.map_err(internal)?;
-    Ok(json!({ "session": opened.session.id(), "executions": encode(&list)? }))
+    Ok(json!({ "session": opened.session.id(), "executions": encode(&list)?, "code": code }))
 }
 
 fn execution(live: &Live, id: &str) -> Option<Value> {

@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ErrorData, Implementation, InputRequest, InputRequiredResult,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter,
 };
 #[expect(deprecated, reason = "roots are still how clients say where they work")]
 use rmcp::model::{ListRootsRequest, ListRootsResult};
-use rmcp::service::{RequestContext, RoleServer};
+use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 
 use super::live::Live;
 use super::owner::Owner;
@@ -82,7 +83,7 @@ impl Server {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let able = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let able = ServerCapabilities::builder().enable_tools().enable_tool_list_changed().enable_resources().build();
         ServerConfig::new(able)
             .with_server_info(Implementation::new("ringfence", env!("CARGO_PKG_VERSION")).with_title("Ringfence"))
             .with_instructions(INSTRUCTIONS)
@@ -92,12 +93,48 @@ impl ServerHandler for Server {
         Cow::Borrowed(REVISIONS)
     }
 
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let (live, peer) = (self.live.clone(), context.peer);
+        // However often it says so.
+        if live.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tokio::spawn(async move {
+            let mut told = None;
+            while !peer.is_transport_closed() {
+                live.tools_changed(&mut told).await;
+                // A client that is gone ends everything.
+                let _ = peer.notify_tool_list_changed().await;
+            }
+        });
+    }
+
+    fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(SubscriptionFilter::builder().tools_list_changed().build())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = context.cancelled() => return Ok(()),
+                () = self.live.tools_changed(&mut told) => {}
+            }
+            if context.sink().notify_tool_list_changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::all(&self.live).await))
+        let mark = self.live.owner().terms.skills_mark();
+        let tools = tools::all(&self.live).await;
+        self.live.listed(mark, &tools);
+        Ok(ListToolsResult::with_all_items(tools))
     }
 
     async fn call_tool(
@@ -106,12 +143,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.take().unwrap_or_default();
-        let Some(parsed) = tools::Call::parse(&request.name, arguments) else {
-            return Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None));
-        };
         // Nothing is made for arguments that are wrong.
-        let call = match parsed {
-            Ok(call) => call,
+        let call = match tools::find(&self.live, &request.name, arguments).await {
+            Ok(Some(call)) => call,
+            Ok(None) => return Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None)),
             Err(trouble) => return Ok(trouble.into_result().into()),
         };
         let roots = match self.roots(&request, &context).await {

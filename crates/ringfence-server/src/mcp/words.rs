@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::client_roots;
+use super::live::MOST_BOXES;
 
 /// What may be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -105,6 +106,7 @@ fn limits(limits: &Limits) -> Vec<String> {
         ceiling,
         limits.cpu_time.map(|time| format!("{} of processor time", format_duration(time))),
         Some(format!("{} of each output are kept", format_size(limits.output))),
+        Some(format!("{MOST_BOXES} boxes of run_code and of skills at once, each with its own share of this")),
     ]
     .into_iter()
     .flatten()

@@ -94,6 +94,11 @@ impl Channel {
         Parts { stdout, stderr, received: self.decoder.into_received() }
     }
 
+    /// The socket to the runner, for whoever speaks to it in another way.
+    pub fn into_socket(self) -> Option<OwnedFd> {
+        self.socket
+    }
+
     /// More requests come after the first.
     pub fn keep_open(&mut self) {
         self.last = false;

@@ -117,7 +117,13 @@ impl Contexts {
     ) -> Result<CodeResult, ContextError> {
         check(name)?;
         code.check()?;
-        let _turn = self.session.turn(&format!("context-{name}")).await?;
+        let (mut cancel, turn) = (std::pin::pin!(cancel), format!("context-{name}"));
+        // What is cancelled before its turn never starts, and whoever has the turn is not interrupted for it.
+        let _turn = tokio::select! {
+            biased;
+            () = &mut cancel => return Ok(CodeResult::cancelled(code)),
+            turn = self.session.turn(&turn) => turn?,
+        };
         let info = self.session.info().await?;
         let time = timeout.or(info.timeout);
         if let (Some(asked), Some(ceiling)) = (timeout, info.timeout_ceiling)

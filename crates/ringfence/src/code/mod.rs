@@ -9,6 +9,7 @@ mod channel;
 mod context;
 mod frames;
 mod language;
+mod nursery;
 mod pool;
 mod request;
 mod result;

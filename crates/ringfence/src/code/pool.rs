@@ -1,9 +1,9 @@
-//! Warm interpreters: each in a box of its own, started ahead in the background, and used once.
+//! Warm interpreters: each in a box of its own, prepared ahead in the background, and used once.
 //!
-//! A worker makes a box by the same road as every other, with the interpreter up and its modules loaded, and waits for one
-//! piece of code. The result goes back as soon as it is there; then the box ends, and the worker makes the next. No
-//! interpreter, no box and no descriptor ever serves two executions, and none is a copy of another. Why not by forking is in
-//! `docs/design/warm-interpreters.md`.
+//! A worker makes a box with an interpreter that waits for one piece of code: a fork of the pool's nursery, or where the
+//! policy or the plan does not let it be one, an interpreter that is started. The result goes back as soon as it is there;
+//! then the box ends, and the worker makes the next. No interpreter, no box and no descriptor ever serves two executions.
+//! What forks share is in `docs/design/warm-interpreters.md`.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ringfence_linux::forked::Calls;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
@@ -21,13 +22,17 @@ use rustix::io::Errno;
 
 use super::channel::{Channel, Hurry};
 use super::language::Wire;
+use super::nursery::Nursery;
 use super::{Code, CodeError, Language, Prepared, Ran, plan_for, request, result, with_environment};
+use crate::engines::forked::{self, Place};
 use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
 use crate::report::Report;
 use crate::supervise::{Companion, supervise};
 
 /// How long an interpreter may take until it waits for code.
 const WARM_UP: Duration = Duration::from_secs(30);
+/// So many forks may fail until interpreters are started instead.
+const MOST_FAILURES: usize = 3;
 
 /// Interpreters of one language under one policy, which are ready before they are needed.
 #[derive(Debug)]
@@ -57,8 +62,27 @@ struct Shared {
     engine: Engine,
     /// Tells an interpreter to get ready.
     request: Vec<u8>,
+    forks: Mutex<Forks>,
     queue: Mutex<Queue>,
     changed: Condvar,
+}
+
+/// Where forks come from.
+#[derive(Debug)]
+struct Forks {
+    /// The walls of each; `None` where interpreters are started.
+    calls: Option<Calls>,
+    nursery: Option<Arc<Nursery>>,
+    failures: usize,
+}
+
+/// A box whose interpreter waits for code.
+#[derive(Debug)]
+struct Ready {
+    running: Running,
+    channel: Channel,
+    /// Ends when the last of its forks has.
+    _nursery: Option<Arc<Nursery>>,
 }
 
 #[derive(Debug, Default)]
@@ -88,8 +112,12 @@ impl Pool {
         let plan = plan_for(&code, &policy, facts)?;
         let (engine, report) = engines::select(choice, &plan, facts)?;
         let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm };
+        let forks = policy.warm_fork && engine == Engine::Native && warm.language.wire == Wire::Marshal;
+        let calls = if forks { forked::calls(&plan, facts)? } else { None };
+        let forks = Mutex::new(Forks { calls, nursery: None, failures: 0 });
         let (queue, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, queue, changed });
+        let shared =
+            Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, forks, queue, changed });
         let worker = |_| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || shared.work())
@@ -123,6 +151,11 @@ impl Pool {
         self.shared.lock().ready
     }
 
+    /// Whether interpreters are forked.
+    pub fn forks(&self) -> bool {
+        self.shared.forks().calls.is_some()
+    }
+
     pub fn engine(&self) -> Engine {
         self.shared.engine
     }
@@ -144,22 +177,71 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn forks(&self) -> MutexGuard<'_, Forks> {
+        self.forks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Box after box, each for one job.
     fn work(&self) {
+        let mut place = None;
         loop {
-            let warm = self.warm_up();
+            let warm = self.forked(&mut place).map_or_else(|| self.warm_up(), Ok);
             let Some(job) = self.next_job(warm.is_ok()) else {
-                if let Ok((running, _)) = warm {
+                if let Ok(ready) = warm {
                     // Nobody is left to be told.
-                    let _ = running.finish();
+                    let _ = ready.running.finish();
                 }
                 return;
             };
             match warm {
-                Ok((running, channel)) => self.serve(job, running, channel),
+                Ok(ready) => self.serve(job, ready),
                 Err(error) => self.answer(&job, Err(error)),
             }
         }
+    }
+
+    /// A box with a fork that waits for code; `None` where one is to be started. That costs time and nothing else.
+    fn forked(&self, place: &mut Option<Place>) -> Option<Ready> {
+        let nursery = self.nursery()?;
+        let forked = self.fork(place, &nursery);
+        if forked.is_err() {
+            let mut forks = self.forks();
+            forks.failures += 1;
+            forks.nursery = None;
+        }
+        forked.ok()
+    }
+
+    /// The nursery, which is started where there is none or it has served its time.
+    fn nursery(&self) -> Option<Arc<Nursery>> {
+        let mut forks = self.forks();
+        if forks.failures >= MOST_FAILURES {
+            (forks.calls, forks.nursery) = (None, None);
+        }
+        let calls = forks.calls.as_ref()?;
+        if let Some(nursery) = forks.nursery.as_ref().filter(|nursery| !nursery.is_spent()) {
+            return Some(Arc::clone(nursery));
+        }
+        match Nursery::start(&self.warm, &self.plan, &self.facts, calls) {
+            Ok(nursery) => forks.nursery = Some(Arc::new(nursery)),
+            Err(_) => forks.failures += 1,
+        }
+        forks.nursery.clone()
+    }
+
+    fn fork(&self, place: &mut Option<Place>, nursery: &Arc<Nursery>) -> Result<Ready, CodeError> {
+        let place = match place {
+            Some(place) => place,
+            none => none.insert(Place::new(&self.plan)?),
+        };
+        let (mut channel, stdio) =
+            Channel::open(Vec::new(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
+        channel.keep_open();
+        let running = nursery.fork(place, &self.plan, stdio)?;
+        if !await_warm(&mut channel, &running)? {
+            return Err(EngineError::Lost("a fork did not get ready".to_owned()).into());
+        }
+        Ok(Ready { running, channel, _nursery: Some(Arc::clone(nursery)) })
     }
 
     /// Waits for a job; `None` when there will be none.
@@ -179,45 +261,28 @@ impl Shared {
         job
     }
 
-    /// A box with an interpreter that waits for code.
-    fn warm_up(&self) -> Result<(Running, Channel), CodeError> {
+    /// A box with an interpreter that was started and waits for code.
+    fn warm_up(&self) -> Result<Ready, CodeError> {
         let (mut channel, stdio) =
             Channel::open(self.request.clone(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
         channel.keep_open();
         let running = engines::start(self.engine, &self.plan, &self.facts, StdioSpec::Files(stdio))?;
-        let until = Instant::now() + WARM_UP;
-        while !channel.is_warm() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || channel.is_closed() {
-                // One that has ended says why.
-                if left.is_zero() {
-                    channel.give_up();
-                }
-                let outcome = supervise(running, &self.policy, &self.facts, &mut channel)?;
-                let code = Code { packages: self.warm.packages, ..Code::new(self.warm.language, "") };
-                result::result(&code, self.engine, &outcome, channel.into_parts())?;
-                let (language, reason) = (self.warm.language.name, "it did not get ready".to_owned());
-                return Err(CodeError::NotStarted { language, reason });
-            }
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let ready: Vec<(usize, rustix::event::PollFlags)> = {
-                let wants = channel.wants();
-                let mut fds: Vec<PollFd<'_>> = wants.iter().map(|(fd, f)| PollFd::from_borrowed_fd(*fd, *f)).collect();
-                match poll(&mut fds, Some(&timeout)) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(errno) => return Err(CodeError::Channel(errno)),
-                }
-                let revents = fds.iter().map(PollFd::revents).enumerate();
-                revents.filter(|(_, flags)| !flags.is_empty()).collect()
-            };
-            for (index, flags) in ready {
-                channel.ready(index, flags, &running).map_err(CodeError::Channel)?;
-            }
+        if await_warm(&mut channel, &running)? {
+            return Ok(Ready { running, channel, _nursery: None });
         }
-        Ok((running, channel))
+        // One that has ended says why.
+        if !channel.is_closed() {
+            channel.give_up();
+        }
+        let outcome = supervise(running, &self.policy, &self.facts, &mut channel)?;
+        let code = Code { packages: self.warm.packages, ..Code::new(self.warm.language, "") };
+        result::result(&code, self.engine, &outcome, channel.into_parts())?;
+        let (language, reason) = (self.warm.language.name, "it did not get ready".to_owned());
+        Err(CodeError::NotStarted { language, reason })
     }
 
-    fn serve(&self, job: Job, running: Running, mut channel: Channel) {
+    fn serve(&self, job: Job, ready: Ready) {
+        let Ready { running, mut channel, _nursery } = ready;
         let hurry =
             Hurry { code: job.code.clone(), engine: self.engine, started: Instant::now(), tell: job.answer.clone() };
         let cancel = match job.cancel.as_ref().map(|fd| fd.as_fd().try_clone_to_owned()).transpose() {
@@ -257,4 +322,30 @@ impl Shared {
         // Whoever asked may be gone.
         let _ = job.answer.send(ran);
     }
+}
+
+/// Waits until the interpreter says that it is ready; false when it has ended or takes too long.
+pub(super) fn await_warm(channel: &mut Channel, running: &Running) -> Result<bool, CodeError> {
+    let until = Instant::now() + WARM_UP;
+    while !channel.is_warm() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || channel.is_closed() {
+            return Ok(false);
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let ready: Vec<(usize, rustix::event::PollFlags)> = {
+            let wants = channel.wants();
+            let mut fds: Vec<PollFd<'_>> = wants.iter().map(|(fd, f)| PollFd::from_borrowed_fd(*fd, *f)).collect();
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(CodeError::Channel(errno)),
+            }
+            let revents = fds.iter().map(PollFd::revents).enumerate();
+            revents.filter(|(_, flags)| !flags.is_empty()).collect()
+        };
+        for (index, flags) in ready {
+            channel.ready(index, flags, running).map_err(CodeError::Channel)?;
+        }
+    }
+    Ok(true)
 }

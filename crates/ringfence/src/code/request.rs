@@ -2,9 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ringfence_linux::forked::{self, Arg, Call, Calls};
+use ringfence_linux::launch::Stage;
 use serde_json::{Map, Number, Value, json};
 
-use super::language::{PYTHON_MORE, Wire};
+use super::language::{PYTHON_FORK, PYTHON_MORE, Wire};
 use super::{Code, CodeError, MAX_INPUTS, Warm};
 
 /// Lists in lists.
@@ -46,21 +48,71 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
     match warm.language.wire {
         Wire::Marshal => {
             let mut out = vec![b'{'];
-            let text = |out: &mut Vec<u8>, text: &str| {
-                out.push(b'u');
-                length(out, text.len());
-                out.extend(text.as_bytes());
-            };
-            text(&mut out, "warm");
+            marshal_text(&mut out, "warm");
             out.push(b'[');
             length(&mut out, warm.preload.len());
-            warm.preload.iter().for_each(|module| text(&mut out, module));
+            warm.preload.iter().for_each(|module| marshal_text(&mut out, module));
             out.push(b'0');
             framed(out)
         }
         Wire::Json => framed(json!({ "warm": warm.preload }).to_string().into_bytes()),
         Wire::Lines => Vec::new(),
     }
+}
+
+/// Makes an interpreter one that is forked, with these calls for each fork.
+pub(super) fn fork(calls: &Calls) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    marshal_text(&mut out, "fork");
+    marshal_text(&mut out, PYTHON_FORK);
+    let (clone, flags) = forked::CLONE;
+    for (name, number) in [("clone", clone), ("flags", flags), ("stage", Stage::Fork.number().into())] {
+        marshal_text(&mut out, name);
+        marshal_number(&mut out, &number.into());
+    }
+    for (name, calls) in [("first", &calls.process_one), ("then", &calls.command)] {
+        marshal_text(&mut out, name);
+        out.push(b'[');
+        length(&mut out, calls.len());
+        calls.iter().for_each(|call| marshal_call(&mut out, call));
+    }
+    out.push(b'0');
+    framed(out)
+}
+
+/// Stage, number, arguments, and what it must return.
+fn marshal_call(out: &mut Vec<u8>, call: &Call) {
+    let tuple = |out: &mut Vec<u8>, items: usize| {
+        out.push(b'(');
+        length(out, items);
+    };
+    let bytes = |out: &mut Vec<u8>, data: &[u8]| {
+        out.push(b's');
+        length(out, data.len());
+        out.extend(data);
+    };
+    tuple(out, 4);
+    marshal_number(out, &call.stage.into());
+    marshal_number(out, &call.number.into());
+    tuple(out, call.args.len());
+    for arg in &call.args {
+        match arg {
+            Arg::Number(number) => marshal_number(out, &(*number).into()),
+            Arg::Bytes(data) => bytes(out, data),
+            Arg::Pointer { head, to } => {
+                tuple(out, 2);
+                bytes(out, head);
+                bytes(out, to);
+            }
+        }
+    }
+    marshal_number(out, &call.wants.into());
+}
+
+fn marshal_text(out: &mut Vec<u8>, text: &str) {
+    out.push(b'u');
+    length(out, text.len());
+    out.extend(text.as_bytes());
 }
 
 fn framed(payload: Vec<u8>) -> Vec<u8> {
@@ -143,11 +195,7 @@ fn is_variable(name: &str) -> bool {
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
 fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
-    let text = |out: &mut Vec<u8>, text: &str| {
-        out.push(b'u');
-        length(out, text.len());
-        out.extend(text.as_bytes());
-    };
+    let text = marshal_text;
     out.push(b'{');
     let mark_text = mark.unwrap_or_default();
     let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE), ("mark", mark_text)];
@@ -192,11 +240,7 @@ fn marshal_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), C
         Value::Bool(true) => out.push(b'T'),
         Value::Bool(false) => out.push(b'F'),
         Value::Number(number) => marshal_number(out, number),
-        Value::String(text) => {
-            out.push(b'u');
-            length(out, text.len());
-            out.extend(text.as_bytes());
-        }
+        Value::String(text) => marshal_text(out, text),
         Value::Array(items) => {
             out.push(b'[');
             length(out, items.len());
@@ -207,9 +251,7 @@ fn marshal_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), C
         Value::Object(members) => {
             out.push(b'{');
             for (name, value) in members {
-                out.push(b'u');
-                length(out, name.len());
-                out.extend(name.as_bytes());
+                marshal_text(out, name);
                 marshal_value(out, value, depth + 1)?;
             }
             out.push(b'0');

@@ -124,6 +124,11 @@ impl CodeResult {
         result.error = Some(error.to_owned());
         result
     }
+
+    /// The result when somebody ended it before it began.
+    pub(super) fn cancelled(code: &Code) -> CodeResult {
+        CodeResult { status: Status::Cancelled, error: None, ..CodeResult::failed(code, "") }
+    }
 }
 
 fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {

@@ -4,6 +4,7 @@
 
 pub mod bubblewrap;
 pub mod docker;
+pub(crate) mod forked;
 mod identity;
 pub mod native;
 
@@ -566,13 +567,19 @@ fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
 /// while the tree as a whole is watched from outside.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn stand_ins(limits: &Limits, identity: &Identity) -> Vec<(u32, u64)> {
-    let mut rlimits = Vec::new();
+    let mut rlimits = group_stand_ins(limits);
     // Without a user namespace of its own the outer box's processes would count as well.
-    if !matches!(identity, Identity::Kept) {
-        rlimits.extend(limits.pids.map(|n| (PROCESSES, n + 1)));
+    if matches!(identity, Identity::Kept) {
+        rlimits.retain(|(resource, _)| *resource != PROCESSES);
     }
-    rlimits.extend(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n)));
     rlimits
+}
+
+/// The same, for a box with a user namespace of its own.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+fn group_stand_ins(limits: &Limits) -> Vec<(u32, u64)> {
+    let processes = limits.pids.map(|n| (PROCESSES, n + 1));
+    processes.into_iter().chain(limits.memory.map(|n| (libc::RLIMIT_DATA as _, n))).collect()
 }
 
 /// Whether this limit is for commands and not for a guest, which lives long and needs descriptors for each stream.

@@ -24,7 +24,7 @@ use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, limit, pointer
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// Whether this is a run inside a box that may not make namespaces.
-fn stacks(facts: &Facts) -> bool {
+pub(super) fn stacks(facts: &Facts) -> bool {
     stacked::inside() && (available(facts).is_err() || stacked::filtered())
 }
 
@@ -220,7 +220,7 @@ fn base_spec(
     })
 }
 
-fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
+pub(super) fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
     let options = seccomp::Options {
         nesting: plan.nesting,
@@ -232,7 +232,7 @@ fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
 }
 
 /// The second wall: writes only where the plan writes. A nested sandbox needs mounts, which Landlock would refuse.
-fn landlock_rules(plan: &Plan) -> Result<Option<landlock::Rules>, EngineError> {
+pub(super) fn landlock_rules(plan: &Plan) -> Result<Option<landlock::Rules>, EngineError> {
     let writable = if plan.nesting { None } else { Some(writable_places(plan)?) };
     Ok(landlock::Rules::new(landlock::Abi::of_this_kernel(), writable, false))
 }

@@ -8,23 +8,47 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use ringfence_policy::plan::STUB_FILE_MODE;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use super::GROUP;
+use super::{GROUP, hold};
 
 const WALK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Removes a name that is still exactly what we made. The path ends with a NUL.
-pub(super) fn remove(kind: u8, path: &mut [u8]) {
+/// How long a sweep waits for locks: processes of a box that is gone may take a moment to let go of them.
+pub(super) struct Patience(u32);
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience(20)
+    }
+}
+
+impl Patience {
+    /// Waits a millisecond, unless that was done often enough.
+    fn wait(&mut self) -> bool {
+        let left = self.0 > 0;
+        self.0 -= u32::from(left);
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        if left {
+            // Woken early, it is tried sooner.
+            let _ = rustix::thread::nanosleep(&pause);
+        }
+        left
+    }
+}
+
+/// Removes a name that is still exactly what we made. The path ends with a NUL. Whether it stays because some box holds it.
+pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience) -> bool {
     let mut opened = Opened::default();
-    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return };
+    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return false };
     path[slash] = 0;
     let (parent, name) = path.split_at_mut(slash + 1);
-    let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
+    let Ok(name) = CStr::from_bytes_with_nul(name) else { return false };
+    let mut done = Ok(());
     if let Some(parent) = open(parent, &mut opened) {
-        let done = unlink(kind, &parent, name);
+        done = unlink(kind, &parent, name, patience);
         // A control group is nobody's to change.
         if done == Err(Errno::ACCESS)
             && kind != GROUP
@@ -32,13 +56,16 @@ pub(super) fn remove(kind: u8, path: &mut [u8]) {
             && let Some((parent, _)) = opened.last()
         {
             // There is nobody to tell: the next start tries again.
-            let _ = unlink(kind, parent, name);
+            done = unlink(kind, parent, name, patience);
         }
     }
     opened.put_back();
+    done == Err(Errno::WOULDBLOCK)
 }
 
-fn unlink(kind: u8, parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+/// `WOULDBLOCK` when some box holds it.
+fn unlink(kind: u8, parent: &OwnedFd, name: &CStr, patience: &mut Patience) -> Result<(), Errno> {
+    let _locked = if kind == GROUP { None } else { lock(parent, name, patience)? };
     if kind == b'd' || kind == GROUP {
         // Refused by the kernel unless it is an empty directory.
         return rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
@@ -50,6 +77,24 @@ fn unlink(kind: u8, parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         return rustix::fs::unlinkat(parent, name, AtFlags::empty());
     }
     Ok(())
+}
+
+/// Keeps other boxes from relying on a name while it is removed; `None` where it cannot be locked.
+fn lock(parent: &OwnedFd, name: &CStr, patience: &mut Patience) -> Result<Option<OwnedFd>, Errno> {
+    let file = match rustix::fs::openat(parent, name, hold::OPEN, Mode::empty()) {
+        // Its permissions were changed outside, or the directory's: then removing it tells.
+        Err(Errno::ACCESS) => return Ok(None),
+        file => file?,
+    };
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) if patience.wait() => {}
+            Err(Errno::WOULDBLOCK) => return Err(Errno::WOULDBLOCK),
+            // A file system without locks.
+            Err(_) => return Ok(None),
+        }
+    }
 }
 
 /// Opens a directory, symlinks not followed. The path ends with a NUL, and is as it was afterwards.
@@ -132,7 +177,7 @@ mod tests {
     fn remove_at(kind: u8, path: &Path) {
         let mut bytes = path.as_os_str().as_bytes().to_vec();
         bytes.push(0);
-        remove(kind, &mut bytes);
+        remove(kind, &mut bytes, &mut Patience::default());
     }
 
     #[test]

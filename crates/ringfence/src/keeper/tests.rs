@@ -32,6 +32,30 @@ fn names_are_there_while_a_box_lives() {
     assert!(!made.exists() && own.is_dir() && !registry.exists());
 }
 
+/// Boxes of two users have lists that neither can read of the other; as two registries here.
+#[test]
+fn a_name_stays_while_a_box_of_another_user_needs_it() {
+    for first_ends_first in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let registries = [base.join("one"), base.join("two")];
+        let (name, above) = (base.join("above/text"), base.join("above"));
+        let own = base.join("own");
+        fs::create_dir(&own).unwrap();
+        let missing = [stub(&above, Kind::Dir, ""), stub(&name, Kind::File, ".\n"), stub(&own, Kind::Dir, "")];
+        let first = Keeper::start(&missing, Vec::new(), &registries[0]).unwrap();
+        // Planned when the first lived: what it made is there, and the directory above is no stub any more.
+        let second = Keeper::start(&missing[1..], Vec::new(), &registries[1]).unwrap();
+        let (ends, stays) = if first_ends_first { (first, second) } else { (second, first) };
+        drop(ends);
+        assert!(name.is_file() && own.is_dir());
+        drop(stays);
+        assert!(!name.exists() && !above.exists() && own.is_dir());
+        registries.iter().for_each(|registry| sweep(registry));
+        assert!(registries.iter().all(|registry| !registry.exists()));
+    }
+}
+
 /// Another box's directory was there when this box was planned, and has gone with it since.
 #[test]
 fn a_directory_that_went_since_planning_is_made_again() {

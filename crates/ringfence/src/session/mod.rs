@@ -69,6 +69,7 @@ pub use error::SessionError;
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
+pub use place::is_name;
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{SuperviseError, supervise};
 

@@ -52,6 +52,11 @@ impl Schema {
         Err(reasons)
     }
 
+    /// The schema itself.
+    pub fn as_value(&self) -> &Value {
+        &self.0
+    }
+
     fn compile(&self) -> Result<(Schemas, SchemaIndex), String> {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
         compiler.use_loader(Box::new(Nothing));

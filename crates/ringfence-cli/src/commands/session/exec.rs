@@ -1,13 +1,13 @@
 //! `ringfence session exec`: one command, with its output as it comes, or as one JSON object.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use ringfence::Outcome;
 use ringfence::session::{Controls, Event, Exec, Execution};
 use ringfence_linux::sys;
-use rustix::event::{PollFd, PollFlags, poll};
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
 use super::super::run::{self, Summary};
@@ -55,7 +55,7 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
             }
             return Ok(ExitCode::SUCCESS);
         }
-        tokio::spawn(pass_signals(signals.watch(), execution.controls()));
+        tokio::spawn(pass_signals(signals.watch()?, execution.controls()));
         if args.stdin {
             tokio::spawn(pass_stdin(execution.controls()));
         }
@@ -144,28 +144,38 @@ impl Signals {
         sys::signal_fd(&wanted).map(Signals).map_err(failed)
     }
 
-    /// Hands them over as they come, from a thread that waits for nothing else.
-    pub fn watch(self) -> mpsc::Receiver<i32> {
-        let (sender, receiver) = mpsc::channel(16);
-        std::thread::spawn(move || {
-            loop {
-                // Interrupted or not: what is there is read.
-                let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None);
-                while let Some(signal) = sys::read_signal(self.0.as_fd()) {
-                    if sender.blocking_send(signal).is_err() {
-                        return;
-                    }
-                }
+    /// To wait for them, within a runtime.
+    pub fn watch(self) -> Result<Watched, Failure> {
+        let failed = |error| Failure::new(Kind::Session, format!("cannot wait for signals: {error}"));
+        // It is read as a pipe is.
+        Receiver::from_owned_fd_unchecked(self.0).map(Watched).map_err(failed)
+    }
+}
+
+/// Signals as they come.
+pub struct Watched(Receiver);
+
+impl Watched {
+    /// The next one; none is lost when this is not waited for to its end.
+    pub async fn next(&mut self) -> i32 {
+        let mut about = [0; size_of::<libc::signalfd_siginfo>()];
+        loop {
+            match self.0.try_read(&mut about) {
+                // The number comes first.
+                Ok(4..) => return i32::from_ne_bytes([about[0], about[1], about[2], about[3]]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && self.0.readable().await.is_ok() => {}
+                // The runtime ends, and we with it.
+                _ => std::future::pending().await,
             }
-        });
-        receiver
+        }
     }
 }
 
 /// Hands signals to the command. The second request to end is carried out, whatever the command thinks of it.
-pub async fn pass_signals(mut signals: mpsc::Receiver<i32>, controls: Controls) {
+pub async fn pass_signals(mut signals: Watched, controls: Controls) {
     let mut asked = false;
-    while let Some(signal) = signals.recv().await {
+    loop {
+        let signal = signals.next().await;
         let ends = matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP);
         // It may have ended this moment.
         let _ = if ends && asked { controls.stop().await } else { controls.signal(signal).await };

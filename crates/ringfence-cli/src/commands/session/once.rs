@@ -47,7 +47,7 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
                 return shell::carry(session.exec(exec.terminal(shell::size())).await?, signals).await;
             }
             let execution = session.exec(exec.stdin(true)).await?;
-            tokio::spawn(exec::pass_signals(signals.watch(), execution.controls()));
+            tokio::spawn(exec::pass_signals(signals.watch()?, execution.controls()));
             tokio::spawn(exec::pass_stdin(execution.controls()));
             if !args.json {
                 return exec::follow(execution).await;

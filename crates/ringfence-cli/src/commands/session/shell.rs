@@ -54,7 +54,7 @@ pub async fn carry(mut execution: Execution, signals: Signals) -> Result<Outcome
     raw.enter();
     // The session's terminal knows what keys mean.
     tokio::spawn(pass_stdin(execution.controls()));
-    let mut signals = signals.watch();
+    let mut signals = signals.watch()?;
     let outcome = loop {
         tokio::select! {
             event = execution.next() => match event {
@@ -62,7 +62,7 @@ pub async fn carry(mut execution: Execution, signals: Signals) -> Result<Outcome
                 Some(Event::Ended(outcome)) => break outcome,
                 None => return Err(Failure::new(Kind::Session, "the command ended without a word")),
             },
-            Some(signal) = signals.recv() => on_signal(signal, &mut raw, &execution.controls()).await?,
+            signal = signals.next() => on_signal(signal, &mut raw, &execution.controls()).await?,
         }
     };
     raw.leave();

@@ -1,18 +1,21 @@
-//! `run_code`: a piece of code in a box of its own, under the same policy, with one result.
+//! `run_code`: a piece of code with one result, in a box of its own under the same policy, or in an interpreter of the session
+//! that stays.
 
+use std::ffi::OsString;
 use std::fmt::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use ringfence::code::{Code, CodeResult, Language, Status};
-use rmcp::model::{CallToolResult, ContentBlock};
+use ringfence::code::{Code, CodeError, CodeResult, ContextError, Contexts, Language, Status};
+use rmcp::model::{CallToolResult, ContentBlock, ProgressNotificationParam};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Act, Desk, Nature};
 use crate::mcp::answer::{ASK_OWNER, Trouble, done};
-use crate::mcp::owner::Refusal;
+use crate::mcp::client_roots::Places;
+use crate::mcp::owner::{Refusal, Terms};
 
 /// The most that one answer carries of each stream.
 const PAGE: usize = 24 << 10;
@@ -23,6 +26,8 @@ const LONGEST_VALUE: usize = 24 << 10;
 /// Pictures that an answer carries, and how large each may be in Base64.
 const PICTURES: usize = 4;
 const LARGEST_PICTURE: usize = 2 << 20;
+/// A client that asked for progress hears this often that it still runs.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Runs code.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,6 +40,12 @@ pub struct RunCode {
     /// What the code has as variables, and all together as `inputs`.
     #[serde(default)]
     inputs: Map<String, Value>,
+    /// Run it in the interpreter of this name, which keeps its variables and imports for the next call (Python and
+    /// JavaScript); started when there is none. Without it, every call is a fresh box.
+    context: Option<String>,
+    /// End the interpreter of `context` first, so that the code starts without its variables.
+    #[serde(default)]
+    restart: bool,
     /// Time after which it is ended; the owner sets the default and the most that can be asked for.
     #[schemars(range(min = 1))]
     timeout_seconds: Option<u64>,
@@ -91,54 +102,147 @@ impl Act for RunCode {
     type Output = CodeAnswer;
     const NAME: &'static str = "run_code";
     const TITLE: &'static str = "Run code";
-    const ABOUT: &'static str = "Runs Python, JavaScript, TypeScript or bash in a fresh box with the sandbox's policy, and \
-        returns output, value or exception apart. Variables and /tmp do not stay for the next call; files in the working \
-        directory do.";
+    const ABOUT: &'static str = "Runs Python, JavaScript, TypeScript or bash with the sandbox's policy, and returns output, \
+        value or exception apart. Without `context`, in a fresh box: variables and /tmp do not stay for the next call, files \
+        in the working directory do. With `context`, in an interpreter that keeps its variables, as a notebook does.";
     const NATURE: Nature = Nature::Runs;
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
         let ceiling = desk.opened.allowed.policy.limits.timeout_ceiling;
         let timeout = super::command::timeout(self.timeout_seconds, ceiling)?;
+        if self.restart && self.context.is_none() {
+            return Err(Trouble::new("`restart` needs a `context`: every other call is fresh. Nothing was run."));
+        }
         let language =
             Language::named(self.language.name()).ok_or_else(|| Trouble::new("There is no such language."))?;
         let mut code = Code::new(language, self.code);
         code.inputs = Value::Object(self.inputs);
         code.packages = true;
-        let result = run(code, timeout, desk).await?;
-        if result.status == Status::SandboxError {
-            let why = result.error.unwrap_or_else(|| "it did not start".to_owned());
-            return Err(Trouble::new(format!("The sandbox failed: {why}.")).advise("Tell the owner."));
-        }
-        let pictures = pictures(&result);
-        let answer = CodeAnswer::new(result, pictures.len());
-        let text = answer.says();
-        let mut done = done(&answer, text)?;
-        done.content.extend(pictures);
-        Ok(done)
+        let result = match &self.context {
+            Some(name) => in_context(name, self.restart, &code, timeout, desk).await?,
+            None => {
+                boxed(desk, move |terms, places, cancel| {
+                    terms.run_code(&code, &places.workdir, &places.also, timeout, cancel)
+                })
+                .await?
+            }
+        };
+        let context = self.context.map_or_else(String::new, |name| format!(" in context {name}"));
+        desk.live.ran(&format!("{} code{context}", language.name), &result);
+        answer(result, |answer| done(answer, answer.says()))
     }
 }
 
-/// Runs it on a thread of its own, where it can be cancelled.
-async fn run(code: Code, timeout: Option<Duration>, desk: &Desk<'_>) -> Result<CodeResult, Trouble> {
+/// A result as an answer, with its pictures.
+pub fn answer(
+    result: CodeResult,
+    done: impl FnOnce(&CodeAnswer) -> Result<CallToolResult, Trouble>,
+) -> Result<CallToolResult, Trouble> {
+    if result.status == Status::SandboxError {
+        let why = result.error.unwrap_or_else(|| "it did not start".to_owned());
+        return Err(Trouble::new(format!("The sandbox failed: {why}.")).advise("Tell the owner."));
+    }
+    let pictures = pictures(&result);
+    let mut done = done(&CodeAnswer::new(result, pictures.len()))?;
+    done.content.extend(pictures);
+    Ok(done)
+}
+
+/// Runs what has a box of its own, on a thread of its own, where it can be cancelled.
+pub async fn boxed(
+    desk: &Desk<'_>,
+    run: impl FnOnce(&dyn Terms, &Places, BorrowedFd<'_>) -> Result<CodeResult, Refusal> + Send + 'static,
+) -> Result<CodeResult, Trouble> {
     let failed = |error: &dyn std::fmt::Display| Trouble::new(format!("cannot run it: {error}"));
+    let _room = tokio::select! {
+        room = desk.live.boxes.acquire() => room.map_err(|e| failed(&e))?,
+        () = desk.context.ct.cancelled() => return Err(Trouble::new("Cancelled before it began.")),
+    };
     let (cancelled, cancel) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
     let (live, opened) = (desk.live.clone(), desk.opened.clone());
-    let mut running = tokio::task::spawn_blocking(move || -> Result<CodeResult, Refusal> {
-        (live.owner().run)(&code, &opened.places.workdir, &opened.places.also, timeout, cancelled.as_fd())
-    });
+    let mut running =
+        tokio::task::spawn_blocking(move || run(live.owner().terms.as_ref(), &opened.places, cancelled.as_fd()));
     let result = tokio::select! {
         result = &mut running => result,
+        () = beat(desk) => running.await,
         () = desk.context.ct.cancelled() => {
             end(&cancel);
             running.await
         }
     };
-    result.map_err(|e| failed(&e))?.map_err(|refusal| failed(&refusal).advise("Tell the owner."))
+    Ok(result.map_err(|e| failed(&e))??)
 }
 
 fn end(cancel: &OwnedFd) {
     // It has ended by itself when nobody reads.
     let _ = rustix::io::write(cancel, b"x");
+}
+
+/// Tells a client that asked for it that something still runs; never returns.
+async fn beat(desk: &Desk<'_>) {
+    let Some(token) = desk.context.meta.get_progress_token() else { return std::future::pending().await };
+    for seconds in 1_u32.. {
+        tokio::time::sleep(BEAT).await;
+        let progress = ProgressNotificationParam::new(token.clone(), f64::from(seconds));
+        let progress = progress.with_message(format!("running for {seconds} s"));
+        // A client that is gone ends the session anyway.
+        let _ = desk.context.peer.notify_progress(progress).await;
+    }
+}
+
+/// Runs it in an interpreter that stays, and records it.
+async fn in_context(
+    name: &str,
+    restart: bool,
+    code: &Code,
+    timeout: Option<Duration>,
+    desk: &Desk<'_>,
+) -> Result<CodeResult, Trouble> {
+    let info = match desk.opened.session.info().await {
+        Ok(info) => info,
+        Err(error) => return Err(desk.live.trouble(error).await),
+    };
+    let command: Vec<OsString> = ["code", code.language.name, "-", "--context", name].map(OsString::from).to_vec();
+    let note = desk.live.owner().terms.note(&info, &command)?;
+    let contexts = Contexts::of(desk.opened.session.clone());
+    let ran = async {
+        if restart {
+            match contexts.restart(name).await {
+                // There was nothing to end.
+                Ok(()) | Err(ContextError::NoContext(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        tokio::select! {
+            ran = contexts.run(name, code, timeout, desk.context.ct.cancelled()) => ran,
+            () = beat(desk) => std::future::pending().await,
+        }
+    };
+    match ran.await {
+        Ok(result) => {
+            note(Ok(&result));
+            Ok(result)
+        }
+        Err(error) => {
+            note(Err(&error.to_string()));
+            Err(context_trouble(error, desk).await)
+        }
+    }
+}
+
+async fn context_trouble(error: ContextError, desk: &Desk<'_>) -> Trouble {
+    let trouble = Trouble::new(format!("{error}."));
+    match error {
+        ContextError::Session(error) => desk.live.trouble(error).await,
+        ContextError::Name(_) => trouble.advise("Nothing was run."),
+        ContextError::Language(_) => trouble.advise("Nothing was run. Leave `context` out, or use another language."),
+        ContextError::OtherLanguage { .. } => trouble.advise("Nothing was run. Use another name, or `restart` it."),
+        ContextError::Lost(_) => trouble.advise("Write to a file what is long."),
+        ContextError::Code(CodeError::NotStarted { .. } | CodeError::NoInterpreter { .. }) => {
+            trouble.advise("See which interpreters there are with run_command, or ask the owner.")
+        }
+        _ => trouble,
+    }
 }
 
 /// Pictures for the client; the model sees them.
@@ -181,7 +285,7 @@ impl CodeAnswer {
         }
     }
 
-    fn says(&self) -> String {
+    pub fn says(&self) -> String {
         let mut text = format!("{}, {} ms", self.status, self.duration_ms);
         let value = self.value.as_ref().map(Value::to_string);
         let parts = [
@@ -205,7 +309,7 @@ impl CodeAnswer {
     }
 }
 
-fn status(status: Status) -> &'static str {
+pub fn status(status: Status) -> &'static str {
     match status {
         Status::Ok => "ok",
         Status::Error => "error",

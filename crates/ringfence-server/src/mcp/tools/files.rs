@@ -1,14 +1,20 @@
 //! `read_file`, `write_file`, `edit_file` and `list_files`: through the guest, so that no path leads out of the sandbox.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
+use ringfence::policy::plan::Stub;
 use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rmcp::model::CallToolResult;
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Act, Desk, Nature};
-use crate::mcp::answer::{Trouble, done, with_place};
+use crate::mcp::answer::{ASK_OWNER, Trouble, done, with_place};
+use crate::mcp::client_roots;
+use crate::mcp::live::Opened;
 
 /// The most text that one answer carries.
 const PAGE: usize = 64 << 10;
@@ -123,6 +129,8 @@ struct Listed {
     size: u64,
     /// Where a symbolic link leads.
     target: Option<String>,
+    /// The sandbox's policy hides what is in it.
+    hidden: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
@@ -141,10 +149,63 @@ impl Desk<'_> {
 
     /// What to say about a path that could not be used.
     pub(super) async fn file_trouble(&self, error: SessionError, path: &str) -> Trouble {
-        let missing = matches!(&error, SessionError::File { errno: rustix::io::Errno::NOENT, .. });
+        let (missing, odd) = match &error {
+            SessionError::File { errno, .. } => {
+                (*errno == Errno::NOENT, matches!(*errno, Errno::NOENT | Errno::ISDIR | Errno::NOTDIR))
+            }
+            _ => (false, false),
+        };
         let trouble = self.live.trouble(error).await;
+        let asked = plain_path(&self.opened.at.join(path));
+        if odd && self.stand_ins().any(|(stand_in, _)| asked.starts_with(stand_in)) {
+            let message = format!("`{path}` is not there, and cannot be made: it is protected.");
+            return Trouble::new(message).advise(ASK_OWNER);
+        }
         if missing { with_place(trouble, path, &self.opened) } else { trouble }
     }
+
+    /// What stands in for protected names that are missing, by its path inside.
+    fn stand_ins(&self) -> impl Iterator<Item = (PathBuf, &Stub)> {
+        let Opened { allowed, at, places, .. } = &*self.opened;
+        let inside = |stub: &Stub| client_roots::inside(&stub.path, &places.workdir, at);
+        let named = allowed.stubs.iter().map(move |stub| (inside(stub).unwrap_or_else(|| stub.path.clone()), stub));
+        // A directory that was empty looks like one; what the client works in is none.
+        named.filter(|(path, _)| !at.starts_with(path) && !places.also.iter().any(|root| root.starts_with(path)))
+    }
+
+    /// Takes out of a listing what only stands in for protected names that are missing: it is there while boxes live, it is
+    /// empty, and it is nobody's. What has something in it stays.
+    async fn leave_out_stand_ins(&self, listed: &str, entries: &mut Vec<Entry>) {
+        let directory = plain_path(&self.opened.at.join(listed));
+        for (path, stub) in self.stand_ins() {
+            let Ok(below) = path.strip_prefix(&directory) else { continue };
+            let is_it = |entry: &Entry| entry.path == below.as_os_str().as_bytes();
+            let Some(entry) = entries.iter().find(|entry| is_it(entry)) else { continue };
+            let empty = match entry.kind {
+                EntryKind::Directory => self.files().list(&path, 1).await.is_ok_and(|inside| inside.is_empty()),
+                EntryKind::File => entry.size == stub.text.len() as u64 && entry.mode & 0o222 == 0,
+                EntryKind::Symlink | EntryKind::Other => false,
+            };
+            if empty {
+                entries.retain(|entry| !is_it(entry));
+            }
+        }
+    }
+}
+
+/// A path without `.` and `..`, by its words alone.
+fn plain_path(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 impl Act for ReadFile {
@@ -342,6 +403,10 @@ fn replaced(text: &str, edit: &EditFile) -> Result<(String, u64, u64), Trouble> 
         let message = format!("`old_text` is in {} {count} times. Nothing was changed.", edit.path);
         return Err(Trouble::new(message).advise("Take more of the text around it, or set replace_all."));
     }
+    let grows = (edit.new_text.len() as u64).saturating_sub(edit.old_text.len() as u64).saturating_mul(count);
+    if text.len() as u64 + grows.min(LARGEST_EDIT + 1) > LARGEST_EDIT {
+        return Err(Trouble::new(format!("{} would be larger than 8 MiB. Nothing was changed.", edit.path)));
+    }
     let line = text[..first].matches('\n').count() as u64 + 1;
     Ok((text.replace(&edit.old_text, &edit.new_text), count, line))
 }
@@ -360,8 +425,12 @@ impl Act for ListFiles {
         }
         let mut found = match desk.files().list(&path, depth).await {
             Ok(found) => found,
+            Err(error @ (SessionError::TooLong { .. } | SessionError::Malformed(_))) => {
+                return Err(Trouble::from(error).advise("There is too much in it: list less, or use run_command."));
+            }
             Err(error) => return Err(desk.file_trouble(error, &path).await),
         };
+        desk.leave_out_stand_ins(&path, &mut found).await;
         found.sort_by(|a, b| a.path.cmp(&b.path));
         let (total, skip) = (found.len(), self.skip.unwrap_or(0));
         let entries: Vec<Listed> = found.into_iter().skip(skip).take(ENTRIES).map(listed).collect();
@@ -369,6 +438,7 @@ impl Act for ListFiles {
         let mut text = String::new();
         for entry in &entries {
             let _ = match (entry.kind, &entry.target) {
+                _ if entry.hidden => writeln!(text, "{}  [hidden by the sandbox's policy]", entry.path),
                 (Kind::Directory, _) => writeln!(text, "{}/", entry.path),
                 (_, Some(target)) => writeln!(text, "{} -> {target}", entry.path),
                 _ => writeln!(text, "{}  {}", entry.path, entry.size),
@@ -391,7 +461,9 @@ fn listed(entry: ringfence::session::Entry) -> Listed {
         EntryKind::Symlink => Kind::Symlink,
         EntryKind::Other => Kind::Other,
     };
-    Listed { path: text(&entry.path), kind, size: entry.size, target: entry.target.as_deref().map(text) }
+    // What stands in for something hidden has no permission at all.
+    let hidden = entry.mode & 0o7777 == 0 && matches!(kind, Kind::File | Kind::Directory);
+    Listed { path: text(&entry.path), kind, size: entry.size, target: entry.target.as_deref().map(text), hidden }
 }
 
 #[cfg(test)]
@@ -453,5 +525,9 @@ mod tests {
         assert!(edit("a", false).unwrap_err().contains("2 times"));
         assert_eq!(edit("a", true), Ok(("X\nb\nX\n".to_owned(), 2, 1)));
         assert!(edit("c", true).unwrap_err().contains("not in f"));
+        // What would fill the memory is refused before it is made.
+        let (path, old_text) = (String::from("f"), String::from("a"));
+        let edit = EditFile { path, old_text, new_text: "x".repeat(1 << 20), replace_all: true };
+        assert!(replaced(&"a".repeat(1 << 20), &edit).unwrap_err().to_string().contains("larger than 8 MiB"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use ringfence::code::Contexts;
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,11 +29,19 @@ pub struct SessionWords {
     /// Commands so far, and those that run now.
     commands: u64,
     running: u32,
+    /// Interpreters that keep their variables, for the `context` of run_code.
+    contexts: Vec<ContextWords>,
     /// Seconds until the sandbox ends whatever happens; null when that is not fixed.
     seconds_left: Option<u64>,
     /// Directories that the client works in and the owner did not allow.
     directories_left_out: Vec<String>,
     note: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ContextWords {
+    name: String,
+    language: String,
 }
 
 const NOTE: &str = "No tool can change this. To get more, ask the owner.";
@@ -54,7 +63,11 @@ impl Act for SessionInfo {
             Err(error) => return Err(desk.live.trouble(error).await),
         };
         let left = info.expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default().as_secs());
+        // One that cannot be listed is found by its name.
+        let contexts = Contexts::of(opened.session.clone()).list().await.unwrap_or_default();
+        let contexts = contexts.into_iter().map(|c| ContextWords { name: c.name, language: c.language }).collect();
         let words = SessionWords {
+            contexts,
             id: info.id,
             profile: info.profile,
             engine: info.engine,
@@ -76,6 +89,10 @@ impl Act for SessionInfo {
             words.working_directory_outside,
             words.allowed.text()
         );
+        if !words.contexts.is_empty() {
+            let names: Vec<String> = words.contexts.iter().map(|c| format!("{} ({})", c.name, c.language)).collect();
+            text.push_str(&format!("contexts of run_code: {}\n", names.join(", ")));
+        }
         if !words.directories_left_out.is_empty() {
             text.push_str(&format!("not allowed by the owner: {}\n", words.directories_left_out.join(", ")));
         }

@@ -5,6 +5,7 @@ mod command;
 mod files;
 mod info;
 mod search;
+mod skills;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::code::status;
 use super::answer::Trouble;
 use super::live::{Live, Opened};
 
@@ -49,6 +51,8 @@ enum Nature {
     Edits,
     /// Runs whatever it is given; reaches what the sandbox reaches.
     Runs,
+    /// Runs what it is, in a box that changes nothing that stays; reaches what that reaches.
+    Computes,
 }
 
 impl Nature {
@@ -59,6 +63,9 @@ impl Nature {
             Nature::Writes => hints.destructive(true).idempotent(true).open_world(false),
             Nature::Edits => hints.destructive(true).idempotent(false).open_world(false),
             Nature::Runs => hints.destructive(true).idempotent(false).open_world(open_world),
+            Nature::Computes => {
+                hints.read_only(!open_world).destructive(false).idempotent(false).open_world(open_world)
+            }
         }
     }
 }
@@ -69,12 +76,13 @@ macro_rules! tools {
         /// A call whose arguments are understood.
         #[derive(Debug)]
         pub enum Call {
-            $($variant($act)),+
+            $($variant($act),)+
+            Skill(skills::SkillCall),
         }
 
         impl Call {
-            /// Reads the arguments of a tool; `None` when there is no such tool.
-            pub fn parse(name: &str, arguments: JsonObject) -> Option<Result<Call, Trouble>> {
+            /// Reads the arguments of a tool of our own; `None` when there is no such tool.
+            fn parse(name: &str, arguments: JsonObject) -> Option<Result<Call, Trouble>> {
                 match name {
                     $(<$act as Act>::NAME => Some(arguments_of::<$act>(arguments).map(Call::$variant)),)+
                     _ => None,
@@ -83,7 +91,8 @@ macro_rules! tools {
 
             pub async fn run(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
                 match self {
-                    $(Call::$variant(act) => act.act(desk).await),+
+                    $(Call::$variant(act) => act.act(desk).await,)+
+                    Call::Skill(call) => call.run(desk).await,
                 }
             }
         }
@@ -106,13 +115,26 @@ tools! {
     SessionInfo => info::SessionInfo,
 }
 
-/// The list for the client. Whether commands reach the world is the policy's to say.
-pub async fn all(live: &Live) -> Vec<Tool> {
-    let network = match live.current().await {
-        Some(opened) => Some(opened.allowed.policy.network),
-        None => live.allowed(&live.places(&[])).ok().map(|allowed| allowed.policy.network),
+/// A call of a tool, or of a skill; `None` when there is neither of this name.
+pub async fn find(live: &Arc<Live>, name: &str, arguments: JsonObject) -> Result<Option<Call>, Trouble> {
+    if name.starts_with(skills::PREFIX) {
+        return Ok(skills::find(live, name, arguments).await?.map(Call::Skill));
+    }
+    Call::parse(name, arguments).transpose()
+}
+
+/// The list for the client: these tools, and one for each skill. Whether commands reach the world is the policy's to say.
+pub async fn all(live: &Arc<Live>) -> Vec<Tool> {
+    let (network, places) = match live.current().await {
+        Some(opened) => (Some(opened.allowed.policy.network), opened.places.clone()),
+        None => {
+            let places = live.places(&[]);
+            (live.allowed(&places).ok().map(|allowed| allowed.policy.network), places)
+        }
     };
-    list(network != Some(Network::None))
+    let mut all = list(network != Some(Network::None));
+    all.extend(skills::tools(live, &places).await);
+    all
 }
 
 fn definition<A: Act>(open_world: bool) -> Tool {
@@ -177,7 +199,7 @@ mod tests {
     fn arguments_that_are_not_known_are_refused() {
         let parse = |name: &str, value: serde_json::Value| {
             let arguments = value.as_object().unwrap().clone();
-            Call::parse(name, arguments).unwrap().map(|_| ()).map_err(|trouble| trouble.to_string())
+            Call::parse(name, arguments).unwrap().map(drop).map_err(|trouble| trouble.to_string())
         };
         let command = serde_json::json!({ "command": "true", "network": true });
         let error = parse("run_command", command).unwrap_err();

@@ -34,7 +34,8 @@ const MOST_BYTES: u64 = 512 << 20;
 const MOST_FILES: usize = 100_000;
 const MOST_TIME: Duration = Duration::from_secs(30);
 const DEEPEST: usize = 64;
-const LARGEST_IGNORE: u64 = 1 << 20;
+/// A longer .gitignore leaves nothing out.
+const LARGEST_IGNORE: u64 = 64 << 10;
 
 /// Searches files.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -161,6 +161,13 @@ def serve():
             if "warm" in request:
                 for module in request["warm"]:
                     __import__(module)
+                # What the first code would otherwise wait for: syntax trees and JSON are made ready by their first use.
+                encode([evaluate("0", "", {})])
+                send(b"w", b"")
+                continue
+            if "fork" in request:
+                # Goes on in each fork, which has a channel of its own.
+                exec(compile(request["fork"], "<ringfence>", "exec"), {"channel": channel, "request": request})
                 send(b"w", b"")
                 continue
             if names is None:

@@ -67,6 +67,7 @@ impl Host {
             trace_denials: false,
             skill_verdict: Default::default(),
             warm: 0,
+            warm_fork: false,
         };
         let mut host = Self { dir, facts, policy };
         host.rule(Access::Rw, &workdir, Missing::Fail);

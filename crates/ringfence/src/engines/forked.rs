@@ -1,0 +1,147 @@
+//! Boxes around forks of a warm program, on the native engine.
+//!
+//! The program waits in a box of its own, the *nursery*, where it never gets anybody's code. Asked over its socket, it forks;
+//! the fork makes the walls of a whole box around itself (`ringfence_linux::forked`), and only then gets code. The nursery
+//! may make namespaces and mounts, and no fork may. Control groups, time and the end are enforced from outside, as for every
+//! box, and when the nursery ends, so do its forks: their PID namespaces lie in its own.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ringfence_linux::forked::{self, Calls, Walls};
+use ringfence_linux::launch::{Launched, Processors};
+use ringfence_linux::limits::{Group, Home};
+use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::Limits;
+use ringfence_policy::plan::Plan;
+use ringfence_policy::policy::Network;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+
+use super::{EngineError, Running, c_path, native, needs_group, nonce, rlimits};
+use crate::keeper::{self, Keeper};
+
+/// How long a nursery may take to fork.
+const FORKS: Duration = Duration::from_secs(10);
+/// Events, three standard descriptors and a door for each hierarchy of control groups.
+const MOST_DESCRIPTORS: usize = 7;
+
+/// The plan of the nursery: what a box of the plan sees, with room to make boxes. What its forks use is not its own.
+pub(crate) fn nursery(plan: &Plan) -> Plan {
+    let limits = Limits { cpus: None, pids: None, files: None, cpu_time: None, timeout: None, ..plan.limits.clone() };
+    Plan { nesting: true, limits, ..plan.clone() }
+}
+
+/// The walls of each fork; `None` where a fork could not have those of the plan.
+pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineError> {
+    if plan.nesting || plan.guest || plan.trace_denials || native::stacks(facts) {
+        return Ok(None);
+    }
+    // Private places belong to whoever makes them, and that is the box's user here.
+    let steps = native::compile(plan, None)?;
+    let landlock = native::landlock_rules(plan)?;
+    let filter = native::filter(plan)?;
+    let grouped = needs_group(plan) && !matches!(Home::find(), Home::None(_));
+    let (mut limits, mut processors) = (rlimits(plan), None);
+    if !grouped {
+        limits.extend(super::group_stand_ins(&plan.limits));
+        let count =
+            |cpus: f64| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize };
+        processors = plan.limits.cpus.map(count);
+    }
+    let workdir = c_path(&plan.workdir)?;
+    Ok(forked::calls(&Walls {
+        steps: &steps,
+        uid: plan.uid,
+        gid: plan.gid,
+        own_network: plan.network == Network::None,
+        rlimits: &limits,
+        processors,
+        landlock: landlock.as_ref(),
+        filter: &filter,
+        workdir: &workdir,
+    }))
+}
+
+/// A place for one fork after the other. What they leave on the host when everything is killed has a keeper.
+#[derive(Debug)]
+pub(crate) struct Place {
+    home: Option<Home>,
+    name: String,
+    _keeper: Option<Keeper>,
+}
+
+impl Place {
+    pub fn new(plan: &Plan) -> Result<Place, EngineError> {
+        let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
+        let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
+        let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
+        let keeper = Keeper::start(&[], groups, &keeper::registry())?;
+        Ok(Place { home, name, _keeper: keeper })
+    }
+
+    /// Asks for a fork with these standard descriptors. It runs when this returns, and whether its walls stand is told by its
+    /// first event or its first word.
+    pub fn fork(&self, control: &OwnedFd, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
+        let group = self.home.as_ref().map(|home| Group::make(home, &plan.limits, &self.name)).transpose()?;
+        let doors = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(EngineError::Fork)?;
+        let descriptors: Vec<BorrowedFd<'_>> =
+            std::iter::once(&theirs).chain(&stdio).chain(&doors).map(AsFd::as_fd).collect();
+        ask(control, &descriptors).map_err(EngineError::Fork)?;
+        let process = answer(control)?.ok_or(EngineError::Fork(Errno::PROTO))?;
+        Ok(Running {
+            launched: Launched::adopt(process, ours).map_err(EngineError::Fork)?,
+            // Whoever hears of a failure starts a box instead, and tells what is wrong with that.
+            steps: Vec::new(),
+            program: plan.command.program.clone(),
+            messages: None,
+            group,
+            pids: plan.limits.pids,
+            held: None,
+            _keeper: None,
+        })
+    }
+}
+
+fn ask(control: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
+    }
+    rustix::net::sendmsg(control, &[std::io::IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Waits for what the nursery says to a question: a descriptor where one was asked for, or why not.
+pub(crate) fn answer(control: &OwnedFd) -> Result<Option<OwnedFd>, EngineError> {
+    let patience = Timespec { tv_sec: FORKS.as_secs() as i64, tv_nsec: 0 };
+    let mut ready = [PollFd::new(control, PollFlags::IN)];
+    match poll(&mut ready, Some(&patience)) {
+        Ok(0) => return Err(EngineError::Lost("the nursery does not answer".to_owned())),
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(EngineError::Fork(errno)),
+    }
+    let mut bytes = [0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let received = rustix::net::recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(EngineError::Fork)?;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    match (received.bytes, i32::from_ne_bytes(bytes)) {
+        (4, 0) => Ok(descriptor),
+        (4, errno) => Err(EngineError::Fork(Errno::from_raw_os_error(errno.clamp(1, 4095)))),
+        _ => Err(EngineError::Lost("the nursery has ended".to_owned())),
+    }
+}

@@ -1,0 +1,92 @@
+//! Holding a stand-in while a box needs it: a shared lock on the name itself.
+//!
+//! The list of a box can be read by its user alone. A lock can be seen by whoever may read the name, so that boxes of root and
+//! of the project's owner do not take stand-ins from each other. A file system without such locks is as if nobody held any.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
+use ringfence_policy::rules::Kind;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+const DIR_MODE: u32 = 0o755;
+/// To lock, not to read; what stands there may be a pipe.
+pub(super) const OPEN: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+/// So often it is tried while somebody removes the name, a millisecond apart.
+const TRIES: usize = 1000;
+
+/// Whether a name is there for the sake of a box: some living box holds it, of whichever user, or it is gone by now.
+pub(super) fn is_needed(path: &Path) -> bool {
+    match open(path) {
+        Ok(file) => {
+            let alone = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            alone == Err(Errno::WOULDBLOCK) || !is_at(path, &file)
+        }
+        Err(error) => error == Errno::NOENT,
+    }
+}
+
+/// Makes a name where it is not there, and holds it. No symlink is followed on the way: a box may have put one there since
+/// the plan was made. `None` where something stands that is no stand-in: it is mounted over all the same.
+pub(super) fn hold(stub: &Stub) -> io::Result<Option<OwnedFd>> {
+    for _ in 0..TRIES {
+        let made = make(stub)?;
+        let held = match open(&stub.path) {
+            Ok(held) => held,
+            Err(Errno::NOENT) => continue,
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
+            Err(_) => return Ok(None),
+        };
+        let mode = Mode::from_raw_mode(if stub.kind == Kind::Dir { DIR_MODE } else { STUB_FILE_MODE });
+        if made && Mode::from_raw_mode(rustix::fs::fstat(&held)?.st_mode) != mode {
+            // Whatever the umask is: another user's box must be able to see that it is held.
+            rustix::fs::fchmod(&held, mode)?;
+        }
+        match rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared) {
+            // Somebody is removing it.
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return Ok(None),
+            Ok(()) if is_at(&stub.path, &held) => return Ok(Some(held)),
+            Ok(()) => {}
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Whether the name was made, and not there already.
+fn make(stub: &Stub) -> io::Result<bool> {
+    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(false) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let made = match stub.kind {
+        Kind::Dir => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE)).map_err(io::Error::from),
+        Kind::File => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
+                .map_err(io::Error::from)
+                .and_then(|file| io::Write::write_all(&mut std::fs::File::from(file), stub.text.as_bytes()))
+        }
+    };
+    match made {
+        Ok(()) => Ok(true),
+        // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat2(CWD, path, OPEN, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// Whether a path still names what was opened.
+fn is_at(path: &Path, opened: &OwnedFd) -> bool {
+    let file = |data: Stat| (data.st_dev, data.st_ino);
+    let there = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(file);
+    there.is_ok() && there == rustix::fs::fstat(opened).map(file)
+}
