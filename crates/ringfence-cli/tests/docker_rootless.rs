@@ -109,6 +109,7 @@ fn boxes_on_a_rootless_daemon() {
     // Its root is the caller: the working directory must be opened to the box's user.
     let done = run(&limits, "true");
     assert!(done.code == 125 && done.err.contains("cannot be written"), "{done:?}");
+    assert!(done.err.contains("\nhint: a container never runs as root: chown or setfacl"), "{done:?}");
     std::fs::set_permissions(&project, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let script = "id -u; echo inside >made; cat made; touch /bin/x 2>/dev/null || echo closed; \
         grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; ls /sys/class/net";
