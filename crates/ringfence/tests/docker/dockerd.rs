@@ -108,11 +108,12 @@ impl Private {
         }
     }
 
-    /// Ends it at once.
+    /// Ends it at once. What it started ends with it, and may not be reaped yet when the next one looks.
     pub fn crash(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         child.kill().unwrap();
         child.wait().unwrap();
+        std::fs::remove_file(self.path("exec/containerd/containerd.pid")).unwrap();
     }
 
     /// Ends it as a restart of the service would.

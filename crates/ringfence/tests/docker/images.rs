@@ -119,8 +119,8 @@ fn a_hostile_image() {
     // What it starts, whom as, where things lead to, and what it says about itself.
     let image = Built::new(
         "hostile",
-        "RUN [\"/bin/sh\", \"-c\", \"cp /bin/busybox /bin/busybox-suid; chmod 6755 /bin/busybox-suid; mkdir -p /etc /home; \
-           ln -s /etc /workspace; rm -rf /tmp; ln -s /etc /tmp; ln -s /var/tmp /home/sandbox; \
+        "RUN [\"/bin/sh\", \"-c\", \"cp /bin/busybox /bin/busybox-suid; chmod 6755 /bin/busybox-suid; mkdir -p /srv/w /srv/t /srv/h /home; \
+           ln -s /srv/w /workspace; rm -rf /tmp; ln -s /srv/t /tmp; ln -s /srv/h /home/sandbox; \
            mkdir -p /dev/ringfence; echo x >/dev/ringfence/guest\"]\n\
          ENV LD_PRELOAD=/evil.so PATH=/evil:/bin RINGFENCE_PROFILE=agent HOME=/evil\n\
          LABEL ringfence.owner=evil ringfence.session=evil ringfence.purpose=cache\n\
