@@ -242,7 +242,8 @@ impl From<SessionError> for Failure {
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
             }
-            SessionError::Start(_) => {
+            SessionError::Docker { cure: Some(cure), .. } => Failure::new(Kind::Engine, message).hint(cure),
+            SessionError::Start(_) | SessionError::Docker { cure: None, .. } => {
                 Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
             }
             _ => Failure::new(Kind::Session, message),

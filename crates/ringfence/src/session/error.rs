@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::info::End;
 use super::protocol::Refusal;
-use crate::engines::EngineError;
+use crate::engines::{EngineError, docker};
 use crate::facts::FactsError;
 
 /// Why a session did not do what it was asked to. A command that exits with a code other than 0 is no error.
@@ -40,6 +40,8 @@ pub enum SessionError {
     Supervisor { program: PathBuf, source: io::Error },
     #[error("cannot make the sandbox: {0}")]
     Start(String),
+    #[error("cannot make the sandbox: {message}")]
+    Docker { kind: docker::Kind, message: String, cure: Option<String> },
     #[error("cannot connect to session {id}: {source}")]
     Connect { id: String, source: io::Error },
     #[error("session {id} was made by another version of Ringfence: end it and make a new one")]

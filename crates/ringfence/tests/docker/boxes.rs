@@ -20,6 +20,15 @@ fn a_command_in_a_container() {
     assert_eq!(std::fs::read_to_string(scene.project.join("made")).unwrap(), "from inside\n");
     let id = live.id().to_owned();
     assert_eq!(scene.containers(), std::slice::from_ref(&id));
+    // What it is called, and what it says of itself.
+    let (_, name) = docker(&["inspect", "-f", "{{.Name}}", &id]);
+    let digits = name.strip_prefix("/ringfence-shell-").unwrap_or_default();
+    assert!(digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{name}");
+    for label in ["owner", "purpose", "session", "profile", "policy", "created", "version"] {
+        let (_, value) =
+            docker(&["inspect", "-f", &format!("{{{{index .Config.Labels \"ringfence.{label}\"}}}}"), &id]);
+        assert!(!value.is_empty() && value != "<no value>", "{label}");
+    }
     live.finish();
     assert_eq!(scene.containers(), [""; 0]);
     assert!(!docker(&["inspect", &id]).0);

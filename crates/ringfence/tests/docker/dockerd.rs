@@ -90,8 +90,9 @@ impl Private {
     pub fn run(&mut self) {
         let path = |name: &str| self.path(name).display().to_string();
         let log = std::fs::File::create(self.path("log")).unwrap();
-        let child = Command::new("dockerd")
-            .args(["-H", &self.host(), "--data-root", &path("data"), "--exec-root", &path("exec")])
+        // In a network of its own: without a bridge of its own it would remove that of the host's daemon.
+        let child = Command::new("unshare")
+            .args(["--net", "dockerd", "-H", &self.host(), "--data-root", &path("data"), "--exec-root", &path("exec")])
             .args(["--pidfile", &path("pid"), "--bridge=none", "--iptables=false"])
             .args(&self.args)
             .stdin(Stdio::null())
@@ -105,6 +106,14 @@ impl Private {
             assert!(Instant::now() < until, "{}", std::fs::read_to_string(self.path("log")).unwrap());
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Ends it at once. What it started ends with it, and may not be reaped yet when the next one looks.
+    pub fn crash(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(self.path("exec/containerd/containerd.pid")).unwrap();
     }
 
     /// Ends it as a restart of the service would.

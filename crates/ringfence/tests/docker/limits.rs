@@ -13,7 +13,7 @@ fn limits_are_set_and_felt() {
     scene.layer.pids("20").unwrap();
     scene.layer.files("40").unwrap();
     scene.layer.tmp_size("1m").unwrap();
-    scene.layer.tmp_inodes("50").unwrap();
+    scene.layer.tmp_inodes("64").unwrap();
     let mut live = scene.start().unwrap();
 
     let id = live.id().to_owned();
@@ -54,7 +54,7 @@ fn limits_are_set_and_felt() {
         "i=0; while [ $i -lt 100 ]; do touch /tmp/$i 2>/dev/null || break; i=$((i+1)); done; echo $i; rm -f /tmp/*",
     );
     let made: u32 = ran.stdout.trim().parse().unwrap();
-    assert!((30..51).contains(&made), "{ran:?}");
+    assert!((40..65).contains(&made), "{ran:?}");
 
     // Processors: in two seconds two busy loops have one second of processor time, where alone they would have more.
     let ran = live.sh("b() { while :; do :; done; }; b & b & sleep 2; kill %1 %2; wait; times >/tmp/t; tail -1 /tmp/t");

@@ -47,7 +47,7 @@ fn image() {
         let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/busybox/Dockerfile");
         std::fs::copy(recipe, dir.path().join("Dockerfile")).unwrap();
         std::fs::copy("/usr/bin/busybox", dir.path().join("busybox")).expect("busybox-static");
-        let (built, text) = docker(&["build", "-q", "-t", IMAGE, dir.path().to_str().unwrap()]);
+        let (built, text) = docker(&["build", "-q", "--network=none", "-t", IMAGE, dir.path().to_str().unwrap()]);
         assert!(built, "{text}");
     });
 }

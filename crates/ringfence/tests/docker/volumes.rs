@@ -64,7 +64,7 @@ fn a_cache_that_cannot_be_had() {
     let mut live = scene.start().unwrap();
     assert_eq!(live.sh("ls -d /var/cache/ringfence/npm").code(), 1);
     let mounts = docker(&["inspect", "-f", "{{json .Mounts}}", live.id()]).1;
-    assert!(!mounts.contains("volume"), "{mounts}");
+    assert_eq!(mounts.matches("\"Type\":\"volume\"").count(), 1, "{mounts}");
     // It is said by name, with the reason; and no tool is sent there.
     let caches = live.inhabited.as_ref().unwrap().caches();
     assert_eq!(caches.len(), 2);
@@ -111,4 +111,28 @@ fn a_home_outlives_its_container() {
     // Gone already is what is wanted.
     runtime.block_on(volumes::remove_home(&daemon, "rftest", &owner)).unwrap();
     assert!(!docker(&["volume", "inspect", volume]).0);
+}
+
+#[test]
+fn a_home_of_somebody_else() {
+    if skip() {
+        return;
+    }
+    let volume = "ringfence-home-rfforeign";
+    docker(&["volume", "rm", volume]);
+    let mut scene = Scene::new("home");
+    scene.layer.network(false);
+    // Without labels; with those of another owner; and with ours, but leading to a directory of the host.
+    let owner = |name: &str| format!("ringfence.owner={name}");
+    let purpose = "ringfence.purpose=home";
+    let (other, ours) = (owner("4711-0"), owner(Owner::new(scene.facts.uid, &scene.state).as_str()));
+    let leading = ["--opt", "type=none", "--opt", "o=bind", "--opt", "device=/etc"];
+    let with_ours = ["--label", &ours, "--label", purpose];
+    for args in [&[][..], &["--label", &other, "--label", purpose], &[&with_ours[..], &leading].concat()] {
+        assert!(docker(&[&["volume", "create"][..], args, &[volume]].concat()).0);
+        let refused = scene.start_named(Some("rfforeign")).err().unwrap();
+        assert!(matches!(refused, EngineError::Docker(DockerError::ForeignVolume { .. })), "{args:?}: {refused:?}");
+        assert_eq!(scene.containers(), [""; 0]);
+        assert!(docker(&["volume", "rm", volume]).0, "it is left as it was");
+    }
 }

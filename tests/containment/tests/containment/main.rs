@@ -83,8 +83,8 @@ impl Programs {
 fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for engine in Engine::ALL {
-        if engine == Engine::Docker && std::env::var_os("RINGFENCE_DOCKER_CASES").is_none() {
-            say("SKIP engine docker: RINGFENCE_DOCKER_CASES=1 runs its cases");
+        if engine == Engine::Docker && std::env::var_os("RINGFENCE_DOCKER_CASES").is_some_and(|cases| cases == "0") {
+            say("SKIP engine docker: RINGFENCE_DOCKER_CASES=0 leaves its cases out");
             continue;
         }
         if let Err(reason) = present(engine) {
@@ -189,7 +189,11 @@ fn present(engine: Engine) -> Result<(), String> {
         Engine::Bubblewrap if program("bwrap").is_some() => Ok(()),
         Engine::Bubblewrap => Err("bwrap is not installed".to_owned()),
         Engine::Docker => match case::Needs::Docker.met() {
-            case::Met::Yes => Ok(()),
+            case::Met::Yes => {
+                let looked = Command::new("docker").args(["image", "inspect", containment::scene::IMAGE]).output();
+                let there = looked.is_ok_and(|output| output.status.success());
+                there.then_some(()).ok_or_else(|| "the image of the tests is not there (`./test` builds it)".to_owned())
+            }
             case::Met::No(reason) | case::Met::Cannot(reason) => Err(reason),
             case::Met::NotHere => Err("not here".to_owned()),
         },

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::errors::Error as Bollard;
+use serde::{Deserialize, Serialize};
 
 use super::names::{Name, NameError};
 
@@ -54,6 +55,32 @@ pub enum DockerError {
     NotWritable { path: PathBuf, uid: u32, gid: u32, owner: (u32, u32) },
     #[error("cannot start a thread for the container daemon: {0}")]
     Thread(io::Error),
+}
+
+/// Which failure it is, for those whom the whole of it cannot reach: a session is made by a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Absent,
+    Permission,
+    Address,
+    Slow,
+    Gone,
+    Refused,
+    Answer,
+    DiskFull,
+    NoAddresses,
+    NoImage,
+    ForeignNetwork,
+    ForeignVolume,
+    Cache,
+    Firewall,
+    Name,
+    Ended,
+    NoGuest,
+    Stuck,
+    Files,
+    NotWritable,
+    Thread,
 }
 
 fn detail(text: &str) -> String {
@@ -151,6 +178,32 @@ impl DockerError {
         match self {
             DockerError::Refused { status, .. } => Some(*status),
             _ => None,
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self {
+            DockerError::Absent(_) => Kind::Absent,
+            DockerError::Permission(_) => Kind::Permission,
+            DockerError::Address(_) => Kind::Address,
+            DockerError::Slow(_) => Kind::Slow,
+            DockerError::Gone { .. } => Kind::Gone,
+            DockerError::Refused { .. } => Kind::Refused,
+            DockerError::Answer { .. } => Kind::Answer,
+            DockerError::DiskFull { .. } => Kind::DiskFull,
+            DockerError::NoAddresses { .. } => Kind::NoAddresses,
+            DockerError::NoImage { .. } => Kind::NoImage,
+            DockerError::ForeignNetwork { .. } => Kind::ForeignNetwork,
+            DockerError::ForeignVolume { .. } => Kind::ForeignVolume,
+            DockerError::Cache { .. } => Kind::Cache,
+            DockerError::Firewall { .. } => Kind::Firewall,
+            DockerError::Name(_) => Kind::Name,
+            DockerError::Ended(_) => Kind::Ended,
+            DockerError::NoGuest(_) => Kind::NoGuest,
+            DockerError::Stuck(_) => Kind::Stuck,
+            DockerError::Files { .. } => Kind::Files,
+            DockerError::NotWritable { .. } => Kind::NotWritable,
+            DockerError::Thread(_) => Kind::Thread,
         }
     }
 

@@ -19,7 +19,7 @@ pub mod volumes;
 
 pub use container::Container;
 pub use daemon::{Abilities, Daemon};
-pub use error::{DockerError, Step};
+pub use error::{DockerError, Kind, Step};
 pub use names::Name;
 
 use std::collections::BTreeMap;

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
-use crate::engines::{self, About, Engine, EngineError, Inhabited};
+use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
 use crate::report::Report;
 use crate::supervise::Reason;
@@ -64,6 +64,12 @@ pub struct Start {
 pub enum Told {
     Ready,
     Failed(String),
+    /// By the container engine.
+    Docker {
+        kind: docker::Kind,
+        message: String,
+        cure: Option<String>,
+    },
 }
 
 /// Why there is no session.
@@ -98,8 +104,7 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     let told = match &made {
         Ok(_) => Told::Ready,
         Err(SuperviseError::Engine(EngineError::Docker(error))) => {
-            let cure = error.cure().map_or_else(String::new, |cure| format!("; {cure}"));
-            Told::Failed(format!("{error}{cure}"))
+            Told::Docker { kind: error.kind(), message: error.to_string(), cure: error.cure() }
         }
         Err(error) => Told::Failed(error.to_string()),
     };
