@@ -48,7 +48,6 @@ pub fn short() -> tempfile::TempDir {
 pub struct Private {
     dir: tempfile::TempDir,
     child: Option<Child>,
-    size: Option<&'static str>,
     args: Vec<&'static str>,
 }
 
@@ -59,7 +58,7 @@ impl Private {
 
     /// `size`: of the disk that it works on.
     pub fn on_disk(size: Option<&'static str>, args: &[&'static str]) -> Private {
-        let mut private = Private { dir: short(), child: None, size, args: args.to_vec() };
+        let mut private = Private { dir: short(), child: None, args: args.to_vec() };
         let data = private.path("data");
         std::fs::create_dir_all(&data).unwrap();
         if let Some(size) = size {
@@ -127,10 +126,11 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         self.stop();
-        if self.size.is_some() {
-            let _ = Command::new("umount").arg("-l").arg(self.path("data")).status();
-        }
-        let clear = format!("umount -l {}/exec/netns/* 2>/dev/null", self.dir.path().display());
+        // Its disk; what one that crashed or leaves its containers alone has mounted; and networks.
+        let clear = format!(
+            "cd {} && umount -lR data 2>/dev/null; umount -l exec/netns/* 2>/dev/null",
+            self.dir.path().display()
+        );
         let _ = Command::new("sh").args(["-c", &clear]).status();
     }
 }

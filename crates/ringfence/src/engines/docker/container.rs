@@ -319,7 +319,11 @@ pub(super) async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError>
         match error.status() {
             Some(404) => return Ok(()),
             // Somebody is at it: the daemon itself, where it removes what has ended.
-            Some(409 | 500) if std::time::Instant::now() < until => tokio::time::sleep(LOOK).await,
+            Some(409 | 500) if std::time::Instant::now() < until => {
+                // One that is paused may not die. That it is not paused is no matter.
+                let _ = daemon.docker().unpause_container(id).await;
+                tokio::time::sleep(LOOK).await;
+            }
             Some(409 | 500) => return Err(DockerError::Stuck(id.to_owned())),
             _ => return Err(error),
         }

@@ -34,12 +34,16 @@ const LINK_LOCAL: &str = "169.254.0.0/16";
 /// The id of the network, made and checked where it is not remembered. Only one caller at a time asks; the others find
 /// what it has remembered.
 pub async fn ensure(daemon: &Daemon, state: &Path) -> Result<String, DockerError> {
+    if daemon.abilities().await?.rootless {
+        let reason = "a rootless daemon leaves the addresses of this host open".to_owned();
+        return Err(DockerError::Firewall { name: Name::network(), reason });
+    }
     let memory = Memory::open(daemon, state)?;
     if let Some(id) = memory.read() {
         return Ok(id);
     }
     let id = find_or_create(daemon).await?;
-    firewall(daemon, &id).await?;
+    firewall(&id)?;
     memory.write(&id)?;
     Ok(id)
 }
@@ -207,12 +211,8 @@ fn mask(bits: u32) -> u32 {
 }
 
 /// Sees to it that boxes do not reach the services of this host.
-async fn firewall(daemon: &Daemon, id: &str) -> Result<(), DockerError> {
+fn firewall(id: &str) -> Result<(), DockerError> {
     let failed = |reason: String| DockerError::Firewall { name: Name::network(), reason };
-    let abilities = daemon.abilities().await?;
-    if abilities.rootless {
-        return Err(failed("a rootless daemon leaves the addresses of this host open".to_owned()));
-    }
     let note = format!("{} {id}", boot_id());
     if !rustix::process::geteuid().is_root() {
         let by_root = fs::symlink_metadata(NOTE).is_ok_and(|data| data.is_file() && data.uid() == 0);
