@@ -232,6 +232,46 @@ fn what_was_planted_where_a_copy_goes_is_not_used() {
     }
 }
 
+/// A box may put links where it can write, and wait for somebody to copy something there.
+#[test]
+fn no_symlink_of_a_box_is_followed_by_a_copy() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let (secret, open) = (here.0.home.join("secret"), here.0.project.join("data"));
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(secret.join("key"), "key\n").unwrap();
+    std::fs::create_dir(&open).unwrap();
+    std::fs::write(open.join("file"), "open\n").unwrap();
+    let plant = format!(
+        "mkdir /tmp/results; echo evil >/tmp/results/key; ln -s {0} results; ln -s {0}/key notes; ln -s {0} data/link",
+        secret.display()
+    );
+    here.exec(&[&id, "--", "sh", "-c", &plant]).expect(0, "");
+    let inside = |path: &str| format!("{id}:{path}");
+    let copy = |from: &str, to: &str| here.ringfence(&["session", "cp", from, to]);
+    for (from, to) in [
+        ("notes", inside("/tmp/").as_str()),
+        ("results/key", &inside("/tmp/")),
+        (&inside("/tmp/results"), "."),
+        (&inside("/tmp/results"), "results/"),
+        (&inside("/tmp/results/key"), "results/key"),
+    ] {
+        let done = copy(from, to);
+        assert_eq!(done.code, 125, "{from} to {to}: {}", done.err);
+    }
+    assert_eq!(std::fs::read_to_string(secret.join("key")).unwrap(), "key\n");
+    here.exec(&[&id, "--", "sh", "-c", "ls /tmp"]).expect(0, "results\n");
+    // The same without links; and what is a link among others is left out.
+    copy("data", &inside("/tmp/in")).expect(0, "");
+    here.exec(&[&id, "--", "sh", "-c", "ls /tmp/in; cat /tmp/in/file"]).expect(0, "file\nopen\n");
+    copy(&inside("/tmp/results"), "out").expect(0, "");
+    assert_eq!(std::fs::read_to_string(here.0.project.join("out/key")).unwrap(), "evil\n");
+    // A link in the place of a file is replaced, and not written through.
+    copy(&inside("/tmp/results/key"), "notes").expect(0, "");
+    assert_eq!(std::fs::read_to_string(here.0.project.join("notes")).unwrap(), "evil\n");
+    assert_eq!(std::fs::read_to_string(secret.join("key")).unwrap(), "key\n");
+}
+
 #[test]
 fn nobody_else_can_use_it() {
     if !support::is_root() {

@@ -292,6 +292,10 @@ fn arguments() {
     for request in [0x5401, 0x5413, 0x540e, 0x5421, 0x0001_5412] {
         table.push(("ioctl", vec![0, request], ALLOW));
     }
+    // F_SETLEASE; F_GETFL and F_SETLK.
+    table.push(("fcntl", vec![0, 1024], EPERM));
+    table.push(("fcntl", vec![0, 1024 | HIGH], EPERM));
+    table.extend([3, 6, 1025].map(|command| ("fcntl", vec![0, command], ALLOW)));
     for flag in NEW {
         table.push(("clone", vec![flag | 17], EPERM));
         table.push(("clone", vec![flag | thread | HIGH], EPERM));
