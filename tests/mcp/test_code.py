@@ -190,7 +190,8 @@ class Skills(Place):
                     self.assertRegex(name, "^[A-Za-z0-9_-]{1,48}$")
                 self.assertEqual(tools["skill_double"].input_schema, schema)
                 hints = tools["skill_double"].annotations
-                self.assertEqual((hints.read_only_hint, hints.open_world_hint), (False, False))
+                self.assertEqual((hints.read_only_hint, hints.destructive_hint), (True, False), "its box changes nothing")
+                self.assertFalse(hints.open_world_hint)
                 result = await client.call_tool("skill_double", {"x": 21})
                 self.assertFalse(result.is_error, said(result))
                 data = result.structured_content
@@ -245,6 +246,25 @@ class Skills(Place):
             self.assertIn("dangerous", said(denied))
             self.assertIn("ask them", said(denied))
         self.assertFalse((self.project / "ran").exists())
+
+    async def test_annotations_are_what_the_box_can_do(self):
+        self.add("one", "1")
+        config = self.home / ".config/ringfence/config.toml"
+        config.parent.mkdir(parents=True)
+        data = self.home / "data"
+        data.mkdir()
+        for text, flags, hints in [
+            ("", [], (True, False, False)),
+            ("", ["--network"], (True, False, False)),
+            ("network = true", [], (False, False, True)),
+            ("network = true", ["--network=false"], (True, False, False)),
+            (f"files.rw = ['{data}']", [], (False, True, False)),
+        ]:
+            config.write_text(text)
+            async with self.client(*flags) as client:
+                said = (await self.tools(client))["skill_one"].annotations
+                found = (said.read_only_hint, said.destructive_hint, said.open_world_hint)
+                self.assertEqual(found, hints, (text, flags))
 
     async def test_no_more_than_the_session_has(self):
         self.add("spend", "x = bytearray(150 * 2**20)\nlen(x)")

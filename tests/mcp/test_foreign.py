@@ -25,16 +25,56 @@ class Inspector(Place):
         command = ["node", program, "--cli", PROGRAM, "mcp", *args]
         return subprocess.run(command, env=self.env, cwd=self.project, capture_output=True, text=True, timeout=60)
 
-    def test_tools_and_resources(self):
+    def call(self, tool, *args, more=(), **arguments):
+        """One call: the inspector starts a server for each."""
+        given = [word for name, value in arguments.items() for word in ("--tool-arg", f"{name}={value}")]
+        done = self.inspect(*args, "--method", "tools/call", "--tool-name", tool, *given)
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            self.fail(f"{tool}: {done}")
+
+    def data(self, tool, *args, **arguments):
+        result = self.call(tool, *args, **arguments)
+        self.assertFalse(result.get("isError"), result)
+        return result["structuredContent"]
+
+    def test_every_tool(self):
+        (self.home / "double.py").write_text("x * 2")
+        self.assertEqual(self.ringfence("skill", "add", str(self.home / "double.py")).returncode, 0)
         listed = json.loads(self.inspect("--method", "tools/list").stdout)
-        self.assertIn("run_command", [tool["name"] for tool in listed["tools"]])
-        done = self.inspect("--method", "tools/call", "--tool-name", "run_command", "--tool-arg", "command=echo hi; exit 4")
-        data = json.loads(done.stdout)["structuredContent"]
+        names = [tool["name"] for tool in listed["tools"]]
+        data = self.data("run_command", command="echo hi; exit 4")
         self.assertEqual((data["stdout"], data["exit_code"]), ("hi\n", 4))
-        done = self.inspect("--method", "tools/call", "--tool-name", "run_command", "--tool-arg", "nonsense=1")
-        self.assertTrue(json.loads(done.stdout)["isError"], done)
+        tried = {"run_command"}
+        # A kept session, so that there is something to look at again.
+        keep = ["--keep", "inspected"]
+        job = self.data("run_command", *keep, command="echo begun; sleep 60", background="true")["id"]
+        data = self.data("command_output", *keep, id=job, wait_seconds="1", stop="true")
+        self.assertEqual((data["stdout"], data["state"]), ("begun\n", "signaled"))
+        self.data("run_code", *keep, language="python", code="x = 20", context="main")
+        data = self.data("run_code", *keep, language="python", code="x + 1", context="main")
+        self.assertEqual((data["status"], data["value"]), ("ok", 21))
+        self.assertEqual(self.ringfence("session", "rm", "inspected").returncode, 0)
+        self.assertTrue(self.data("write_file", path="a.txt", content="one two")["created"])
+        self.assertEqual(self.data("edit_file", path="a.txt", old_text="two", new_text="2")["replacements"], 1)
+        self.assertEqual(self.data("read_file", path="a.txt")["text"], "one 2")
+        self.assertEqual(self.data("search_files", pattern="one")["matches"][0]["path"], "a.txt")
+        self.assertEqual([entry["path"] for entry in self.data("list_files")["entries"]], ["a.txt"])
+        self.assertEqual(self.data("session_info")["working_directory"], "/workspace")
+        self.assertEqual(self.data("skill_double", x="21")["value"], 42)
+        tried |= {"command_output", "run_code", "write_file", "edit_file", "read_file", "search_files", "list_files"}
+        self.assertEqual(set(names), tried | {"session_info", "skill_double"})
+
+    def test_errors_and_resources(self):
+        self.assertTrue(self.call("run_command", nonsense="1")["isError"])
+        self.assertTrue(self.call("read_file", path="/etc/shadow")["isError"])
+        done = self.inspect("--method", "tools/call", "--tool-name", "no_such_tool")
+        self.assertNotEqual(done.returncode, 0)
         listed = json.loads(self.inspect("--method", "resources/list").stdout)
         self.assertEqual(len(listed["resources"]), 3)
+        listed = json.loads(self.inspect("--method", "resources/templates/list").stdout)
+        self.assertEqual(len(listed["resourceTemplates"]), 1)
         done = self.inspect("--method", "resources/read", "--uri", "ringfence://report")
         self.assertIn("fs.root-read-only", done.stdout)
         self.wait_for(lambda: self.live() == [], what="nothing is left")

@@ -267,6 +267,13 @@ asyncio.run(main())
         done = self.ringfence("mcp", "--root", str(self.home / "none"))
         self.assertEqual((done.returncode, done.stdout), (125, ""))
         self.assertIn("cannot work in", done.stderr)
+        for name in ["bad name", "", "../x", "a" * 65]:
+            done = self.ringfence("mcp", "--keep", name)
+            self.assertEqual((done.returncode, done.stdout), (125, ""), name)
+            self.assertIn("cannot be the name of a session", done.stderr)
+        done = self.ringfence("mcp", "--profile", "no-such")
+        self.assertEqual((done.returncode, done.stdout), (125, ""))
+        self.assertIn("no-such", done.stderr)
 
 
 if __name__ == "__main__":

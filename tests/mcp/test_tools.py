@@ -1,6 +1,7 @@
 """Every tool, driven by the official Python client, which checks each answer against the tool's schema."""
 
 import os
+import subprocess
 import unittest
 
 from support import REVISIONS, Place, said
@@ -175,6 +176,53 @@ class Tools(Place):
             binary = await client.call_tool("read_file", {"path": "binary"})
             self.assertTrue(binary.is_error and "not text" in said(binary))
 
+    async def test_files_come_in_pages(self):
+        for n in range(2300):
+            (self.project / f"f{n:04}").touch()
+        (self.project / "long.txt").write_text("".join(f"line {n}\n" for n in range(1, 20001)))
+        async with self.client() as client:
+            names, skip = [], 0
+            while skip is not None:
+                page = (await client.call_tool("list_files", {"skip": skip})).structured_content
+                self.assertLessEqual(len(page["entries"]), 1000)
+                self.assertEqual(page["total"], 2301)
+                names, skip = names + [entry["path"] for entry in page["entries"]], page["next"]
+            self.assertEqual(names, [f"f{n:04}" for n in range(2300)] + ["long.txt"])
+            text, line = "", 1
+            while line is not None:
+                page = (await client.call_tool("read_file", {"path": "long.txt", "from_line": line})).structured_content
+                text, line = text + page["text"], page["next_line"]
+            self.assertEqual(text, (self.project / "long.txt").read_text())
+            wrong = await client.call_tool("read_file", {"path": "long.txt", "from_line": 20002})
+            self.assertTrue(wrong.is_error and "20000 lines" in said(wrong), said(wrong))
+
+    async def test_every_engine(self):
+        engines = ["native", "bubblewrap"]
+        if self.docker():
+            engines.append("docker")
+        for engine in engines:
+            async with self.client("--engine", engine) as client:
+                info = (await client.call_tool("session_info", {})).structured_content
+                self.assertEqual(info["engine"], engine)
+                done = await client.call_tool("run_command", {"command": "echo out > made; cat made; touch /usr/x"})
+                self.assertEqual((done.structured_content["stdout"], (self.project / "made").read_text()), ("out\n", "out\n"))
+                self.assertIn("ask them", said(done))
+                self.assertEqual((await client.call_tool("read_file", {"path": "made"})).structured_content["text"], "out\n")
+                done = await client.call_tool("run_code", {"language": "bash", "code": "result=$(cat made)"})
+                self.assertEqual(done.structured_content["value"], "out", said(done))
+                if engine != "docker":
+                    call = {"language": "python", "code": "open('made').read()", "context": "main"}
+                    done = await client.call_tool("run_code", call)
+                    self.assertEqual(done.structured_content["value"], "out\n", said(done))
+            self.wait_for(lambda: self.live() == [], what="nothing is left")
+
+    def docker(self):
+        image = ["docker", "image", "inspect", "ringfence/standard"]
+        try:
+            return os.getuid() == 0 and subprocess.run(image, capture_output=True, timeout=30).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
     async def test_no_path_leads_out(self):
         secret = self.home / "secret"
         secret.write_text("do not tell")
@@ -258,6 +306,10 @@ class Tools(Place):
                 self.assertIn("net.isolated", report)
                 executions = (await client.read_resource("ringfence://executions")).contents[0].text
                 self.assertIn("echo here", executions)
+                code = {"language": "python", "code": "1 + 1"}
+                await client.call_tool("run_code", code)
+                executions = (await client.read_resource("ringfence://executions")).contents[0].text
+                self.assertIn("python code", executions)
                 uri = f"ringfence://executions/{ran.structured_content['id']}"
                 self.assertIn("here", (await client.read_resource(uri)).contents[0].text)
                 with self.assertRaisesRegex(Exception, "no resource"):

@@ -2,7 +2,7 @@
 //! next use, one at a time, rebuilt without losing anything, found again after restarts of everything.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "support/dockerd.rs"]
+#[path = "../../ringfence/tests/docker/dockerd.rs"]
 mod dockerd;
 #[path = "support/sessions.rs"]
 mod sessions;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use dockerd::{IMAGE, Private, containers, docker, volumes};
+use dockerd::{Between, IMAGE, Meddle, Private, containers, docker_at as docker, volumes};
 use support::{Done, Place};
 
 /// A place whose sessions, containers and homes go with the test.
@@ -234,7 +234,7 @@ fn a_daemon_restarted_in_the_middle_of_an_exec() {
     if !support::is_root() {
         return;
     }
-    let Some(mut private) = Private::start() else { return };
+    let mut private = Private::start(&[]);
     let Some(here) = Here::new(Some(private.host())) else { return };
     here.create(&[]);
     here.sh("echo kept >~/notes").expect(0, "");
@@ -257,6 +257,101 @@ fn a_daemon_restarted_in_the_middle_of_an_exec() {
     here.sh("cat ~/notes").expect(0, "kept\n");
     assert_eq!(here.containers().len(), 1);
     here.ringfence(&["session", "rm", "--home", "--yes", &here.slug]).expect(0, "");
+}
+
+#[test]
+fn another_environment_is_another_configuration() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&["--env", "MODE=one"]);
+    let container = here.containers();
+    here.create(&["--reuse", "--env", "MODE=one"]);
+    assert_eq!(here.containers(), container);
+    here.create(&["--reuse", "--env", "MODE=two"]);
+    assert_ne!(here.containers(), container);
+    here.sh("echo $MODE").expect(0, "two\n");
+}
+
+#[test]
+fn names_that_are_none() {
+    let Some(here) = Here::new(None) else { return };
+    for name in ["../x", "a/b", "a b", "-x", "--privileged", "a\nb", "a;b", "$(id)", "a?force=true", "%2e%2e", "Ä", ""]
+    {
+        let args = ["session", "create", "--profile", "home", "--image", IMAGE, "--network=false", "--", name];
+        let done = here.ringfence(&args);
+        assert_ne!(done.code, 0, "{name:?}: {done:?}");
+        assert_eq!(here.containers(), [""; 0], "{name:?}");
+    }
+    for image in ["--privileged", "a b", "a/../../containers/json", "a?x=1", "a//b", "a\r\nHost: x", "$(id)", "./a"] {
+        let done = here.ringfence(&["run", "--profile", "shell", &format!("--image={image}"), "--", "/bin/true"]);
+        assert!(done.code != 0 && done.err.contains("is not the name of an image"), "{image:?}: {done:?}");
+    }
+}
+
+#[test]
+fn caches_are_named_when_they_are_ready_and_when_they_are_not() {
+    let Some(here) = Here::new(None) else { return };
+    let group = format!("g-{}", here.slug.trim_start_matches("ttmp"));
+    here.place.write(".config/ringfence/config.toml", &format!("cache_group = \"{group}\"\n"));
+    let of = |cache: &str| format!("ringfence-cache-{cache}-of-{group}");
+    // Somebody else's.
+    assert!(docker(None, &["volume", "create", &of("npm")]).0);
+    let create = ["session", "create", &here.slug, "--profile", "home", "--image", IMAGE, "--network=false"];
+    let done = here.ringfence(&[&create[..], &["--cache", "pip", "--cache", "npm"]].concat());
+    let shown = here.ringfence(&["session", "show", &here.slug]);
+    let json = here.ringfence(&["session", "show", "--json", &here.slug]).json();
+    here.ringfence(&["session", "rm", "--home", "--yes", &here.slug]);
+    for cache in ["pip", "npm"] {
+        assert!(docker(None, &["volume", "rm", &of(cache)]).0);
+    }
+    assert_eq!(done.code, 0, "{}", done.err);
+    let failed = format!("without cache `npm`: volume `{}` is there, and not ours: its labels are not ours", of("npm"));
+    for text in [&done.err, &shown.out] {
+        assert!(text.contains("caches ready: pip\n") && text.contains(&failed), "{text}");
+    }
+    assert_eq!(json["caches"][0], serde_json::json!({ "name": "pip", "failed": null }));
+    assert_eq!(json["caches"][1]["name"], "npm");
+}
+
+#[test]
+fn a_container_that_cannot_be_removed() {
+    const NO: &[u8] = b"HTTP/1.1 409 Conflict\r\nContent-Type: application/json\r\nContent-Length: 17\r\nConnection: close\r\n\r\n{\"message\":\"no\"}";
+    static STUCK: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
+    let stuck = |is| STUCK.store(is, std::sync::atomic::Ordering::SeqCst);
+    let between = Between::start(|line| {
+        let refused = line.starts_with("DELETE ") && STUCK.load(std::sync::atomic::Ordering::SeqCst);
+        if refused { Meddle::Answer(NO) } else { Meddle::PassOn }
+    });
+    stuck(false);
+    let Some(mut here) = Here::new(Some(between.host())) else { return };
+    here.create(&[]);
+    // Forced, then reported; the session is not forgotten while its container is there.
+    stuck(true);
+    let done = here.ringfence(&["session", "stop", &here.slug]);
+    assert!(done.code == 125 && done.err.contains("cannot be removed"), "{done:?}");
+    let listed = here.ringfence(&["session", "list", "--json"]).json();
+    let (id, left) = (&listed["sessions"][0]["id"], &listed["sessions"][0]["left"]);
+    assert!(left.as_str().is_some_and(|left| left.contains("cannot be removed")), "{listed}");
+    stuck(false);
+    here.ringfence(&["session", "rm", id.as_str().unwrap()]).expect(0, "");
+    assert_eq!(here.containers().len(), 0);
+    here.host = None;
+}
+
+#[test]
+fn a_container_that_is_paused_under_a_command() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    let long = ["session", "exec", "--timeout", "3s", &here.slug, "--", "/bin/sh", "-c", "echo begun; sleep 1000"];
+    let exec = here.command(&long).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(docker(None, &["pause", &here.containers()[0]]).0);
+    // Time is kept from outside: the command ends, and the next use finds a box that works.
+    let begun = Instant::now();
+    let done = Done::new(exec.wait_with_output().unwrap());
+    assert_ne!(done.code, 0, "{done:?}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    until("its container is gone", || here.containers().is_empty());
+    here.sh("echo again").expect(0, "again\n");
 }
 
 #[test]

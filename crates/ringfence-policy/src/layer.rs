@@ -145,7 +145,12 @@ pub enum FlagError {
 /// Whether this could be the name of an image; whether there is one, the daemon knows.
 pub fn is_image_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b);
-    (1..=512).contains(&name.len()) && name.bytes().all(plain) && name.as_bytes()[0].is_ascii_alphanumeric()
+    // It becomes part of an address at the daemon, and leads nowhere else.
+    let below = |part: &str| !matches!(part, "" | "." | "..");
+    (1..=512).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.as_bytes()[0].is_ascii_alphanumeric()
+        && name.split('/').all(below)
 }
 
 /// Whether this could be the name of a system call; whether it is one, the filter knows.

@@ -1,13 +1,16 @@
 //! The client's session: made on first use, and ended with the client.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use ringfence::code::CodeResult;
 use ringfence::policy::Guarantee;
 use ringfence::session::{Create, Session, SessionError};
 use rmcp::model::Tool;
+use serde::Serialize;
 use tokio::sync::{Mutex, Semaphore};
 
 use super::answer::Trouble;
@@ -21,6 +24,8 @@ const UNOWNED: Duration = Duration::from_secs(60);
 
 /// So many pieces of code and skills run at once; more wait.
 pub const MOST_BOXES: usize = 4;
+/// So many pieces of code and skills that ran are remembered.
+const REMEMBERED: usize = 64;
 /// How often the server looks whether skills have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -36,6 +41,18 @@ pub struct Live {
     /// Boxes beside the session that may run at once: each has all that the policy allows one sandbox.
     pub boxes: Semaphore,
     pub jobs: Jobs,
+    /// Code and skills that ran, the latest last.
+    ran: std::sync::Mutex<VecDeque<Ran>>,
+}
+
+/// Code or a skill that ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ran {
+    /// Of its record; empty where that is the session's.
+    id: String,
+    what: String,
+    status: &'static str,
+    duration_ms: u64,
 }
 
 /// Tools, and the mark of the skills when they were listed.
@@ -73,6 +90,7 @@ impl Live {
             watched: AtomicBool::new(false),
             boxes: Semaphore::new(MOST_BOXES),
             jobs: Jobs::default(),
+            ran: Default::default(),
         }
     }
 
@@ -154,6 +172,21 @@ impl Live {
                 return;
             }
         }
+    }
+
+    /// Remembers code or a skill that ran.
+    pub fn ran(&self, what: &str, result: &CodeResult) {
+        let (status, duration_ms) = (tools::status(result.status), result.usage.duration_ms);
+        let mut all = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(Ran { id: result.id.clone(), what: what.to_owned(), status, duration_ms });
+        if all.len() > REMEMBERED {
+            all.pop_front();
+        }
+    }
+
+    /// Code and skills that ran, the latest last.
+    pub fn all_ran(&self) -> Vec<Ran> {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// What to say when something went wrong. A session that is gone is forgotten, so that the next call makes a new one.

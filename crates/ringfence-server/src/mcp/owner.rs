@@ -46,6 +46,14 @@ pub enum Cure {
     Arguments,
 }
 
+/// What a box can do to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// It can change something that stays.
+    pub writes: bool,
+    pub network: bool,
+}
+
 /// Writes the end of a record: a result, or why there is none.
 pub type Noted = Box<dyn FnOnce(Result<&CodeResult, &str>) + Send>;
 
@@ -73,6 +81,9 @@ pub trait Terms: Send + Sync {
 
     /// Another value when skills may have changed; costs next to nothing. `None` when that cannot be told.
     fn skills_mark(&self) -> Option<u64>;
+
+    /// What skills can do to the world in these directories.
+    fn skills_reach(&self, workdir: &Path, also: &[PathBuf]) -> Result<Reach, Refusal>;
 
     /// Runs a skill in a box of its own, which has no more than the policy for these directories allows, and records it.
     fn run_skill(

@@ -21,7 +21,7 @@ pub fn all() -> Vec<Resource> {
     [
         (POLICY, "policy", "What the sandbox may read, write, reach and spend"),
         (REPORT, "report", "How each guarantee is enforced, and by what"),
-        (EXECUTIONS, "executions", "Commands that run in the sandbox, and the last ones that ran"),
+        (EXECUTIONS, "executions", "Commands that run in the sandbox, and the last commands, code and skills that ran"),
     ]
     .into_iter()
     .map(|(uri, name, about)| Resource::new(uri, name).with_description(about).with_mime_type(JSON))
@@ -84,9 +84,10 @@ async fn allowed(live: &Live) -> Result<(Allowed, Places), ErrorData> {
 }
 
 async fn executions(live: &Live) -> Result<Value, ErrorData> {
-    let Some(opened) = live.current().await else { return Ok(json!({ "executions": [] })) };
+    let code = encode(&live.all_ran())?;
+    let Some(opened) = live.current().await else { return Ok(json!({ "executions": [], "code": code })) };
     let list = opened.session.executions().await.map_err(internal)?;
-    Ok(json!({ "session": opened.session.id(), "executions": encode(&list)? }))
+    Ok(json!({ "session": opened.session.id(), "executions": encode(&list)?, "code": code }))
 }
 
 fn execution(live: &Live, id: &str) -> Option<Value> {

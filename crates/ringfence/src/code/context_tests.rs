@@ -21,7 +21,8 @@ impl Context {
     fn start(name: &str) -> Context {
         let language = Language::named(name).unwrap();
         let code = Code::new(language, "");
-        let command = language.command(&format!("/usr/bin/{}", language.interpreters[0]), &code, &Limits::UNLIMITED);
+        let command =
+            language.command(&format!("/usr/bin/{}", language.interpreters[0]), &code, &Limits::UNLIMITED, true);
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let stdin = std::os::fd::OwnedFd::from(theirs);

@@ -425,6 +425,14 @@ impl Inhabited {
         }
     }
 
+    /// What became of the package caches that the policy asks for.
+    pub fn caches(&self) -> &[docker::volumes::Cache] {
+        match self {
+            Inhabited::Process(_) => &[],
+            Inhabited::Container(container, _) => container.caches(),
+        }
+    }
+
     /// Ends whatever is left and waits until nothing of the box is there.
     pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
         match self {

@@ -1,17 +1,20 @@
 //! Sessions whose home outlives them: how each was made is kept, so that the next use makes it again.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use ringfence_policy::env::name_matches;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Mount, Plan, Volume};
+use ringfence_policy::policy::EnvPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
 use super::supervisor::Start;
-use crate::engines::docker::names;
+use crate::engines::{self, docker::names};
 
 /// A file is never longer.
 const LARGEST: u64 = 4 << 20;
@@ -36,6 +39,17 @@ const KEPT: [&str; 2] = ["DOCKER_HOST", "CONTAINER_HOST"];
 /// Whether the home of a box outlives it.
 pub(super) fn has_home(plan: &Plan) -> bool {
     plan.mounts.iter().any(|mount| matches!(mount, Mount::Volume { volume: Volume::Home, .. }))
+}
+
+/// Hash of all that a box with a home is made from: its container, and the variables that the policy names. What else is in
+/// the environment (the caller's terminal, say) is no reason to make it again.
+pub(super) fn hash(plan: &Plan, env: &EnvPolicy, facts: &Facts) -> Result<String, SessionError> {
+    let named = |name: &OsStr| {
+        env.pass.iter().any(|pattern| name_matches(pattern, name)) || env.set.keys().any(|set| name == OsStr::new(set))
+    };
+    let named: Vec<_> = plan.env.iter().filter(|(name, _)| named(name)).collect();
+    let container = engines::docker::container::hash_of(plan, facts)?;
+    Ok(ringfence_policy::layers::content_hash(format!("{container} {named:?}").as_bytes()))
 }
 
 impl Home {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engines::docker::volumes::Cache;
 use crate::supervise::Reason;
 
 /// A session.
@@ -38,6 +39,12 @@ pub struct Info {
     /// Executions so far, and those that run now.
     pub executions: u64,
     pub running: u32,
+    /// What became of the package caches that its policy asks for.
+    #[serde(default)]
+    pub caches: Vec<Cache>,
+    /// Why something of its box is still there although it has ended.
+    #[serde(default)]
+    pub left: Option<String>,
 }
 
 /// For people: what is not UTF-8 is replaced.

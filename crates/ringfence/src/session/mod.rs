@@ -239,7 +239,7 @@ impl Sessions {
         let outdated = blocking(move || {
             let Some(home) = homes.find(&kept) else { return Ok(false) };
             let plan = plan::plan_guest(&asked.policy, &asked.facts)?;
-            Ok(home.hash != engines::docker::container::hash_of(&plan, &asked.facts)?)
+            Ok(home.hash != homes::hash(&plan, &asked.policy.env, &asked.facts)?)
         });
         if outdated.await?
             && let Ok(live) = self.open_live(name).await
@@ -340,7 +340,7 @@ impl Sessions {
         let until = std::time::Instant::now() + MAKING;
         loop {
             let (place, gone) = (self.place(), id.clone());
-            if blocking(move || place.remove(&gone)).await? {
+            if blocking(move || clear_left(&place, &gone).and_then(|()| place.remove(&gone))).await? {
                 return Ok(());
             }
             match self.connect(&id).await {
@@ -361,7 +361,7 @@ impl Sessions {
         let ended = blocking(move || {
             crate::keeper::sweep(&crate::keeper::registry());
             let ended = place.clear(true)?;
-            engines::docker::container::clear(place.dir(), &|id| place.lives(id))
+            engines::docker::container::clear(place.dir(), &crate::facts::gather()?, &|id| place.lives(id))
                 .map_err(engines::EngineError::from)?;
             Ok(ended)
         })
@@ -436,6 +436,16 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Removes what the supervisor of an ended session could not; while it is still there, the session is not forgotten.
+fn clear_left(place: &Place, id: &str) -> Result<(), SessionError> {
+    if place.kept(id).is_some_and(|kept| kept.info.left.is_some()) {
+        let others = |session: &str| session != id;
+        engines::docker::container::clear(place.dir(), &crate::facts::gather()?, &others)
+            .map_err(engines::EngineError::from)?;
+    }
+    Ok(())
+}
+
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<String, SessionError> {
     let Create { name, policy, facts, choice, idle, life, records } = create;
@@ -467,7 +477,7 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
         let name = start.name.clone();
         return start_in(place, program, name.as_deref(), start, None);
     };
-    let home = Home::new(engines::docker::container::hash_of(&start.plan, &start.facts)?, &start);
+    let home = Home::new(homes::hash(&start.plan, &policy.env, &start.facts)?, &start);
     start_in(place, program, Some(&name), start, Some((homes, &home)))
 }
 

@@ -1,10 +1,7 @@
 //! The daemon is absent, closed, slow, restarted, out of disk, or kills behind our back. A private one plays these parts.
 
-use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ringfence::engines::docker::labels::Owner;
@@ -12,112 +9,11 @@ use ringfence::engines::docker::{DockerError, Step, container};
 use ringfence::policy::Guarantee;
 use ringfence::{Engine, EngineError};
 
-use crate::support::{IMAGE, Scene, docker, skip};
-
-/// A daemon of the test's own.
-pub struct Private {
-    pub dir: PathBuf,
-    child: Option<Child>,
-    size: Option<&'static str>,
-    args: Vec<&'static str>,
-}
-
-impl Private {
-    /// `size`: of the disk that it works on.
-    pub fn start(dir: &Path, size: Option<&'static str>, args: &[&'static str]) -> Private {
-        let mut private = Private { dir: dir.join("private"), child: None, size, args: args.to_vec() };
-        std::fs::create_dir_all(private.dir.join("data")).unwrap();
-        if let Some(size) = size {
-            let data = private.dir.join("data");
-            let mounted =
-                Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(data).status();
-            assert!(mounted.unwrap().success());
-        }
-        private.run();
-        private
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.join("s")
-    }
-
-    fn run(&mut self) {
-        let path = |name: &str| self.dir.join(name).display().to_string();
-        let log = std::fs::File::create(self.dir.join("log")).unwrap();
-        let child = Command::new("dockerd")
-            .args(["-H", &format!("unix://{}", path("s")), "--data-root", &path("data"), "--exec-root", &path("exec")])
-            .args(["--pidfile", &path("pid"), "--bridge=none", "--iptables=false"])
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .expect("dockerd");
-        self.child = Some(child);
-        let until = Instant::now() + Duration::from_secs(40);
-        while !self.docker(&["info"]).0 {
-            assert!(Instant::now() < until, "{}", std::fs::read_to_string(self.dir.join("log")).unwrap());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    pub fn docker(&self, args: &[&str]) -> (bool, String) {
-        let host = format!("unix://{}", self.socket().display());
-        docker(&[&["-H", &host], args].concat())
-    }
-
-    /// Ends it as a restart of the service would.
-    fn stop(&mut self) {
-        let mut child = self.child.take().unwrap();
-        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        child.wait().unwrap();
-    }
-
-    /// Gives it the image of the tests.
-    pub fn load(&self) {
-        let file = self.dir.parent().unwrap().join("image.tar");
-        assert!(docker(&["save", "-o", file.to_str().unwrap(), IMAGE]).0);
-        let (loaded, text) = self.docker(&["load", "-i", file.to_str().unwrap()]);
-        assert!(loaded, "{text}");
-    }
-
-    pub fn scene(&self, profile: &str) -> Scene {
-        let mut scene = Scene::new(profile);
-        scene.facts.env.insert("DOCKER_HOST".into(), format!("unix://{}", self.socket().display()).into());
-        scene
-    }
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        if self.child.is_some() {
-            self.stop();
-        }
-        if self.size.is_some() {
-            let _ = Command::new("umount").arg("-l").arg(self.dir.join("data")).status();
-        }
-        let _ = Command::new("sh")
-            .arg("-c")
-            .arg(format!("umount -l {}/exec/netns/* 2>/dev/null", self.dir.display()))
-            .status();
-    }
-}
+use crate::dockerd::{Between, IMAGE, Meddle, Private, short};
+use crate::support::{Scene, docker, docker_error, skip};
 
 fn root() -> bool {
     !skip() && rustix::process::geteuid().is_root()
-}
-
-pub fn short() -> tempfile::TempDir {
-    // The path of a socket is at most 108 bytes.
-    tempfile::Builder::new().prefix("rf").tempdir_in("/var/tmp").unwrap()
-}
-
-fn docker_error(error: EngineError) -> DockerError {
-    match error {
-        EngineError::Docker(error) => error,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]
@@ -165,48 +61,22 @@ fn a_socket_that_is_closed_to_us() {
     assert!(error.cure().unwrap().contains("group"));
 }
 
-/// Passes on to the daemon, but for requests with this text in their first line: those are never answered.
-fn stalling(dir: &Path, text: &'static str) -> PathBuf {
-    let path = dir.join("stalling");
-    let listener = UnixListener::bind(&path).unwrap();
-    std::thread::spawn(move || {
-        for from in listener.incoming() {
-            let mut from = from.unwrap();
-            std::thread::spawn(move || {
-                let mut to = UnixStream::connect("/var/run/docker.sock").unwrap();
-                let (mut back, mut answers) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
-                let mut bytes = [0; 1 << 16];
-                while let Ok(count @ 1..) = from.read(&mut bytes) {
-                    let line = bytes[..count].split(|byte| *byte == b'\r').next().unwrap();
-                    if String::from_utf8_lossy(line).contains(text) {
-                        std::thread::sleep(Duration::from_secs(600));
-                    }
-                    to.write_all(&bytes[..count]).unwrap();
-                }
-            });
-        }
-    });
-    path
-}
-
 #[test]
 fn a_daemon_that_does_not_answer() {
     if skip() {
         return;
     }
     // Not at all: known in seconds, and so for everybody who asks.
-    let dir = short();
     let mut scene = Scene::new("shell");
-    scene.facts.env.insert("DOCKER_HOST".into(), format!("unix://{}", stalling(dir.path(), " /").display()).into());
+    let between = Between::start(|_| Meddle::Stall);
+    scene.at(&between.host());
     let begun = Instant::now();
     let error = docker_error(scene.start().err().unwrap());
     assert!(matches!(error, DockerError::Slow(Step::Ask)), "{error:?}");
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     // In the middle: a minute for one call, and what was made is removed.
-    let dir = short();
-    let host = format!("unix://{}", stalling(dir.path(), "/start").display());
-    scene.facts.env.insert("DOCKER_HOST".into(), host.into());
+    let between = Between::start(|line| if line.contains("/start") { Meddle::Stall } else { Meddle::PassOn });
+    scene.at(&between.host());
     let error = docker_error(scene.start().err().unwrap());
     assert!(matches!(error, DockerError::Slow(Step::StartContainer)), "{error:?}");
     assert!(begun.elapsed() < Duration::from_secs(150), "{:?}", begun.elapsed());
@@ -228,10 +98,8 @@ fn a_daemon_that_maps_ids() {
         eprintln!("SKIP a daemon that maps ids: ringfence-test has no ids to map to");
         return;
     };
-    let dir = short();
-    let private = Private::start(dir.path(), None, &["--userns-remap=ringfence-test"]);
-    private.load();
-    let scene = private.scene("shell");
+    let private = Private::start(&["--userns-remap=ringfence-test"]);
+    let scene = Scene::at_private("shell", &private);
     // The box's 1000 is another one outside: the working directory must be that one's.
     std::os::unix::fs::chown(&scene.project, Some(first + 1000), Some(first + 1000)).unwrap();
     let (_, report) = ringfence::select(Engine::Docker.into(), &scene.plan(), &scene.facts).unwrap();
@@ -250,10 +118,8 @@ fn a_daemon_that_stops_and_comes_back() {
     if !root() {
         return;
     }
-    let dir = short();
-    let mut private = Private::start(dir.path(), None, &[]);
-    private.load();
-    let scene = private.scene("shell");
+    let mut private = Private::start(&[]);
+    let scene = Scene::at_private("shell", &private);
     let mut live = scene.start().unwrap();
     assert_eq!(live.sh("echo here").stdout, "here\n");
     // It takes its containers with it: the guest's socket closes, and the end of the box is an error, not a hang.
@@ -269,7 +135,7 @@ fn a_daemon_that_stops_and_comes_back() {
     let mut live = scene.start().unwrap();
     assert_eq!(live.sh("echo again").stdout, "again\n");
     let id = live.id().to_owned();
-    let cleared = container::clear(&scene.state, &|_| true).unwrap();
+    let cleared = container::clear(&scene.state, &scene.facts, &|_| true).unwrap();
     assert_eq!(cleared, [""; 0]);
     assert!(private.docker(&["inspect", &id]).0);
     live.finish();
@@ -277,16 +143,127 @@ fn a_daemon_that_stops_and_comes_back() {
 }
 
 #[test]
-fn killed_behind_our_back() {
+fn meddled_with_behind_our_back() {
     if skip() {
         return;
     }
-    let scene = Scene::new("shell");
-    let live = scene.start().unwrap();
-    assert!(docker(&["kill", live.id()]).0);
-    // Gone already is what is wanted.
-    live.finish();
+    for act in [&["kill"][..], &["pause"], &["stop", "-t", "0"], &["rm", "-f"], &["rename"]] {
+        let scene = Scene::new("shell");
+        let live = scene.start().unwrap();
+        let other = format!("rf-renamed-{}", &live.id()[..12]);
+        let mut args = [act, &[live.id()]].concat();
+        args.extend((act[0] == "rename").then_some(other.as_str()));
+        assert!(docker(&args).0, "{act:?}");
+        // Gone already is what is wanted.
+        live.finish();
+        assert_eq!(scene.containers(), [""; 0], "{act:?}");
+    }
+}
+
+#[test]
+fn one_that_cannot_be_removed_is_reported() {
+    if skip() {
+        return;
+    }
+    // As a daemon answers whose disk has failed under a container.
+    const NO: &[u8] = b"HTTP/1.1 409 Conflict\r\nContent-Type: application/json\r\nContent-Length: 17\r\nConnection: close\r\n\r\n{\"message\":\"no\"}";
+    let between = Between::start(|line| if line.starts_with("DELETE ") { Meddle::Answer(NO) } else { Meddle::PassOn });
+    let mut scene = Scene::new("shell");
+    scene.at(&between.host());
+    let mut live = scene.start().unwrap();
+    let begun = Instant::now();
+    let stuck = docker_error(live.inhabited.take().unwrap().finish().err().unwrap());
+    assert!(matches!(stuck, DockerError::Stuck(_)), "{stuck:?}");
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    // Forced more than once.
+    assert!(between.count("force=true") > 1);
+    // And found by its labels when the daemon is well, even where nothing is noted of it any more.
+    scene.facts.env.remove(std::ffi::OsStr::new("DOCKER_HOST"));
+    std::fs::remove_dir_all(&scene.state).unwrap();
+    assert_eq!(scene.containers().len(), 1);
+    assert_eq!(container::clear(&scene.state, &scene.facts, &|_| true).unwrap(), [""; 0]);
+    assert_eq!(container::clear(&scene.state, &scene.facts, &|_| false).unwrap(), ["s-0123456789ab"]);
     assert_eq!(scene.containers(), [""; 0]);
+    assert!(!scene.state.exists(), "looking makes nothing");
+    drop(live);
+}
+
+#[test]
+fn asked_once_and_not_for_each_box() {
+    if skip() {
+        return;
+    }
+    let between = Between::start(|_| Meddle::PassOn);
+    let mut scene = Scene::new("skill");
+    scene.at(&between.host());
+    let begun = Instant::now();
+    for _ in 0..3 {
+        scene.start().unwrap().finish();
+    }
+    // Good for five seconds.
+    let most = 1 + usize::try_from(begun.elapsed().as_secs()).unwrap() / 5;
+    assert!((1..=most).contains(&between.count("/info ")), "{}", between.count("/info "));
+}
+
+#[test]
+fn a_daemon_that_talks_nonsense() {
+    if skip() {
+        return;
+    }
+    const HUGE: usize = 32 << 20;
+    let page: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\nConnection: close\r\n\r\n<p/>";
+    let list: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]";
+    let cut: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\nConnection: close\r\n\r\n{";
+    let huge = [b"HTTP/1.1 200 OK\r\nContent-Length: 33554432\r\n\r\n".to_vec(), vec![b'['; HUGE]].concat();
+    let line = vec![b'x'; HUGE];
+    for answer in [&b""[..], b"\0\xff\r\n\r\n", page, list, cut, &huge, &line] {
+        let dir = short();
+        let path = dir.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let answer = answer.to_vec();
+        let told = answer.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                // Some ask, and some only look whether anybody is there.
+                let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+                let _ = std::io::Write::write_all(&mut stream, &told);
+            }
+        });
+        let mut scene = Scene::new("shell");
+        scene.at(&format!("unix://{}", path.display()));
+        let begun = Instant::now();
+        let error = docker_error(scene.start().err().unwrap());
+        let shown = error.to_string();
+        assert!(begun.elapsed() < Duration::from_secs(30) && shown.len() < 4096, "{shown:.200}");
+        assert!(
+            matches!(error, DockerError::Gone { .. } | DockerError::Answer { .. } | DockerError::Slow(_)),
+            "{:?}: {shown:.200}",
+            String::from_utf8_lossy(&answer[..answer.len().min(40)])
+        );
+        // What it is was not learnt from this one: the next call works.
+        scene.facts.env.remove(std::ffi::OsStr::new("DOCKER_HOST"));
+        scene.start().unwrap().finish();
+    }
+}
+
+#[test]
+fn a_daemon_that_restarts_under_its_containers() {
+    if !root() {
+        return;
+    }
+    let mut private = Private::start(&["--live-restore"]);
+    let scene = Scene::at_private("shell", &private);
+    let mut live = scene.start().unwrap();
+    private.stop();
+    assert_eq!(live.sh("echo without").stdout, "without\n");
+    private.run();
+    assert_eq!(live.sh("echo with").stdout, "with\n");
+    live.finish();
+    assert_eq!(private.docker(&["ps", "-aq"]).1, "");
 }
 
 #[test]
@@ -294,12 +271,10 @@ fn a_disk_that_is_full() {
     if !root() {
         return;
     }
-    let dir = short();
-    let private = Private::start(dir.path(), Some("24m"), &["--storage-driver=vfs"]);
-    private.load();
-    let scene = private.scene("shell");
+    let private = Private::on_disk(Some("30m"), &["--storage-driver=vfs"]);
+    let scene = Scene::at_private("shell", &private);
     scene.start().unwrap().finish();
-    let filler = private.dir.join("data/filler");
+    let filler = private.path("data/filler");
     let _ = Command::new("sh").arg("-c").arg(format!("cat /dev/zero >{} 2>/dev/null", filler.display())).status();
     let error = docker_error(scene.start().err().unwrap());
     assert!(matches!(error, DockerError::DiskFull { .. }), "{error:?}");
@@ -357,11 +332,11 @@ fn what_a_crash_leaves_is_found_by_its_labels() {
     assert!(made, "{left}");
     let elsewhere = Scene::new("shell");
     elsewhere.start().unwrap().finish();
-    container::clear(&elsewhere.state, &|_| false).unwrap();
+    container::clear(&elsewhere.state, &elsewhere.facts, &|_| false).unwrap();
     assert_eq!(scene.containers(), [left]);
-    assert_eq!(container::clear(&scene.state, &|_| false).unwrap(), ["s-0123456789ab", "s-left"]);
+    assert_eq!(container::clear(&scene.state, &scene.facts, &|_| false).unwrap(), ["s-0123456789ab", "s-left"]);
     assert_eq!(scene.containers(), [""; 0]);
     // Twice is as good as once.
-    assert_eq!(container::clear(&scene.state, &|_| false).unwrap(), [""; 0]);
+    assert_eq!(container::clear(&scene.state, &scene.facts, &|_| false).unwrap(), [""; 0]);
     docker(&["volume", "rm", "ringfence-home-rfcrash"]);
 }

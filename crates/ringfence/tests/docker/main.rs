@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod boxes;
+mod dockerd;
 mod faults;
 mod files;
 mod images;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use ringfence::engines::docker::DockerError;
 use ringfence::{EngineError, policy::policy::Network};
 
-use crate::faults::{Private, short};
+use crate::dockerd::{Between, Meddle, Private};
 use crate::support::{Live, Scene, docker, skip};
 
 const NAME: &str = "ringfence-bridge";
@@ -112,7 +112,9 @@ fn many_at_once_make_one() {
         return;
     }
     let _alone = alone();
-    let scene = scene();
+    let mut scene = scene();
+    let between = Between::start(|_| Meddle::PassOn);
+    scene.at(&between.host());
     let all_there = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -125,6 +127,10 @@ fn many_at_once_make_one() {
             });
         }
     });
+    // One looked, and made it; nobody asked again, and neither does who comes later.
+    scene.start().unwrap().finish();
+    assert_eq!(between.count("/networks/create"), 1);
+    assert_eq!(between.count("/networks/ringfence-bridge"), 1);
     docker(&["network", "rm", NAME]);
 }
 
@@ -134,10 +140,8 @@ fn no_addresses_are_left() {
         return;
     }
     let _alone = alone();
-    let dir = short();
-    let private = Private::start(dir.path(), None, &["--default-address-pool", "base=10.203.77.0/28,size=28"]);
-    private.load();
-    let mut scene = private.scene("shell");
+    let private = Private::start(&["--default-address-pool", "base=10.203.77.0/28,size=28"]);
+    let mut scene = Scene::at_private("shell", &private);
     scene.layer.network_kind(Network::Bridge);
     assert!(private.docker(&["network", "create", "taken"]).0);
     let refused = scene.start().err().unwrap();

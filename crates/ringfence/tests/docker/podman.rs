@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ringfence::EngineChoice;
 use ringfence::policy::Guarantee;
 
-use crate::faults::short;
-use crate::support::{IMAGE, Scene, docker, skip};
+use crate::dockerd::{IMAGE, short};
+use crate::support::{Scene, docker, skip};
 
 /// Podman with a storage of the test's own.
 struct Podman {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use ringfence::engines::docker::DockerError;
 use ringfence::engines::{self, About, Engine, EngineError, Inhabited};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::plan::{Plan, plan_guest};
@@ -16,6 +17,8 @@ use ringfence::policy::policy::Policy;
 use ringfence::policy::{Inputs, Layer, resolve};
 use ringfence_guest::frame::{Channel, Decoder, Kind, MAX_REPLY, put, put_message};
 use ringfence_guest::message::{Exec, Reply, Request};
+
+use crate::dockerd::{IMAGE, Private, docker_at};
 
 /// Why Docker cannot be used here. Under `./test` that is a failure.
 pub fn skip() -> bool {
@@ -33,10 +36,7 @@ pub fn skip() -> bool {
     })
 }
 
-/// The image of the tests: busybox, and nothing else.
-pub const IMAGE: &str = "ringfence-test/busybox";
-
-/// Builds it unless it is there.
+/// Builds the image of the tests unless it is there.
 fn image() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -52,11 +52,17 @@ fn image() {
     });
 }
 
-/// Runs the `docker` program: whether it did well, and what it said.
+/// The `docker` program, at the daemon of this host.
 pub fn docker(args: &[&str]) -> (bool, String) {
-    let output = Command::new("docker").args(args).output().expect("the docker program");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).trim().to_owned())
+    docker_at(None, args)
+}
+
+/// What the daemon was the reason of.
+pub fn docker_error(error: EngineError) -> DockerError {
+    match error {
+        EngineError::Docker(error) => error,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A project, a state directory, and a policy over them.
@@ -88,6 +94,17 @@ impl Scene {
             let _ = std::fs::set_permissions(scene.dir.path(), std::fs::Permissions::from_mode(0o755));
             std::os::unix::fs::chown(&scene.project, Some(1000), Some(1000)).unwrap();
         }
+        scene
+    }
+
+    /// At another daemon.
+    pub fn at(&mut self, host: &str) {
+        self.facts.env.insert("DOCKER_HOST".into(), host.into());
+    }
+
+    pub fn at_private(profile: &str, private: &Private) -> Scene {
+        let mut scene = Scene::new(profile);
+        scene.at(&private.host());
         scene
     }
 

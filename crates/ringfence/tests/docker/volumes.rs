@@ -58,13 +58,22 @@ fn a_cache_that_cannot_be_had() {
     assert!(docker(&["volume", "create", volume]).0);
     let mut scene = Scene::new("shell");
     scene.layer.cache("npm").unwrap();
+    scene.layer.cache("pip").unwrap();
     group(&mut scene, "rftest-c");
     // Somebody else's: the box runs without it, and not on a nameless one.
     let mut live = scene.start().unwrap();
     assert_eq!(live.sh("ls -d /var/cache/ringfence/npm").code(), 1);
     let mounts = docker(&["inspect", "-f", "{{json .Mounts}}", live.id()]).1;
     assert!(!mounts.contains("volume"), "{mounts}");
+    // It is said by name, with the reason; and no tool is sent there.
+    let caches = live.inhabited.as_ref().unwrap().caches();
+    assert_eq!(caches.len(), 2);
+    assert_eq!((caches[0].name.as_str(), &caches[0].failed), ("pip", &None));
+    assert_eq!(caches[1].name, "npm");
+    assert!(caches[1].failed.as_ref().unwrap().contains("its labels are not ours"), "{caches:?}");
+    assert_eq!(live.sh("echo $npm_config_cache $PIP_CACHE_DIR").stdout, "/var/cache/ringfence/pip\n");
     live.finish();
+    assert!(docker(&["volume", "rm", "ringfence-cache-pip-of-rftest-c"]).0);
     // Or it does not run at all.
     scene.layer.settings.caches_required = Some(At::new(true, "test"));
     let refused = scene.start().err().unwrap();

@@ -13,12 +13,12 @@ use ringfence::code::{Code, CodeResult};
 use ringfence::engines;
 use ringfence::policy::limits::Limits;
 use ringfence::policy::plan;
-use ringfence::policy::policy::Policy;
+use ringfence::policy::policy::{Network, Policy};
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
 use ringfence::records::Place;
 use ringfence::session::Info;
 use ringfence::skills::{Registry, Skill, SkillError};
-use ringfence_server::mcp::{Allowed, Cure, Noted, Refusal, Terms};
+use ringfence_server::mcp::{Allowed, Cure, Noted, Reach, Refusal, Terms};
 
 use crate::archive::Archive;
 use crate::args::PolicyFlags;
@@ -123,6 +123,13 @@ impl Terms for Flags {
             data.map(|data| (data.ino(), data.len(), data.mtime(), data.mtime_nsec())).hash(&mut mark);
         }
         Some(mark.finish())
+    }
+
+    fn skills_reach(&self, workdir: &Path, also: &[PathBuf]) -> Result<Reach, Refusal> {
+        let situation = self.skill_situation(workdir, also).map_err(|failure| owners(failure.message))?;
+        let policy = &situation.resolved.policy;
+        let writes = policy.docker || policy.rules.iter().any(|rule| rule.access == Access::Rw);
+        Ok(Reach { writes, network: policy.network != Network::None })
     }
 
     fn run_skill(

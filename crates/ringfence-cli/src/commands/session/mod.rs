@@ -63,7 +63,15 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
             match sessions.open_live(session).await {
-                Ok(live) => live.stop().await?,
+                Ok(live) => {
+                    live.stop().await?;
+                    // Somebody may have removed it since.
+                    let left = sessions.info(live.id()).await.ok().and_then(|info| info.left);
+                    if let Some(left) = left {
+                        let message = format!("the session has ended, and something of it is left: {left}");
+                        return Err(Failure::new(Kind::Session, message).hint("`ringfence session rm` tries again"));
+                    }
+                }
                 // As it was wanted.
                 Err(SessionError::Ended { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -139,6 +147,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     situation.warn(false);
     let choice = situation.resolved.engine;
     fetch_image(&situation)?;
+    let with_caches = !situation.resolved.policy.caches.names.is_empty();
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
     let begun = SystemTime::now();
@@ -151,6 +160,9 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
         if args.reuse && args.policy != PolicyFlags::default() && session.info().await?.created < begun {
             output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
         }
+        if with_caches {
+            say_caches(&session).await?;
+        }
         if args.json {
             output::json(&show::described(&session.info().await?))?;
         } else {
@@ -158,6 +170,14 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Says which caches a new box has, and which it runs without and why.
+async fn say_caches(session: &Live) -> Result<(), Failure> {
+    for line in show::caches(&session.info().await?) {
+        output::say(&format!("ringfence: {line}"));
+    }
+    Ok(())
 }
 
 /// The id of a session that goes, or went, by this name; else the text itself.

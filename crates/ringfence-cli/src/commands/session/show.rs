@@ -38,7 +38,21 @@ pub fn described(info: &Info) -> Value {
         "supervisor": info.pid,
         "executions": info.executions,
         "running": info.running,
+        "caches": info.caches,
+        "left": info.left,
     })
+}
+
+/// For people: which caches are ready, and which are not and why.
+pub fn caches(info: &Info) -> Vec<String> {
+    let ready: Vec<&str> = info.caches.iter().filter(|c| c.failed.is_none()).map(|c| c.name.as_str()).collect();
+    let mut lines = Vec::new();
+    if !ready.is_empty() {
+        lines.push(format!("caches ready: {}", ready.join(", ")));
+    }
+    let failed = info.caches.iter().filter_map(|cache| Some((&cache.name, cache.failed.as_ref()?)));
+    lines.extend(failed.map(|(name, why)| format!("without cache `{name}`: {}", output::one_line(why))));
+    lines
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -119,6 +133,12 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         };
         if info.state == State::Live {
             text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
+        }
+        for line in caches(&info) {
+            text += &format!("{line}\n");
+        }
+        if let Some(left) = &info.left {
+            text += &format!("left behind: {}\n", output::one_line(left));
         }
         for one in &executions {
             text += &format!("execution {}  {}  {}\n", one.id, how(one), output::one_line(&one.command.join(" ")));

@@ -127,6 +127,8 @@ impl Act for RunCode {
                 .await?
             }
         };
+        let context = self.context.map_or_else(String::new, |name| format!(" in context {name}"));
+        desk.live.ran(&format!("{} code{context}", language.name), &result);
         answer(result, |answer| done(answer, answer.says()))
     }
 }
@@ -307,7 +309,7 @@ impl CodeAnswer {
     }
 }
 
-fn status(status: Status) -> &'static str {
+pub fn status(status: Status) -> &'static str {
     match status {
         Status::Ok => "ok",
         Status::Error => "error",

@@ -167,10 +167,10 @@ impl Desk<'_> {
     /// What stands in for protected names that are missing, by its path inside.
     fn stand_ins(&self) -> impl Iterator<Item = (PathBuf, &Stub)> {
         let Opened { allowed, at, places, .. } = &*self.opened;
-        allowed.stubs.iter().map(|stub| {
-            let inside = client_roots::inside(&stub.path, &places.workdir, at);
-            (inside.unwrap_or_else(|| stub.path.clone()), stub)
-        })
+        let inside = |stub: &Stub| client_roots::inside(&stub.path, &places.workdir, at);
+        let named = allowed.stubs.iter().map(move |stub| (inside(stub).unwrap_or_else(|| stub.path.clone()), stub));
+        // A directory that was empty looks like one; what the client works in is none.
+        named.filter(|(path, _)| !at.starts_with(path) && !places.also.iter().any(|root| root.starts_with(path)))
     }
 
     /// Takes out of a listing what only stands in for protected names that are missing: it is there while boxes live, it is

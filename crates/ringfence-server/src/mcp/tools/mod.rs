@@ -18,6 +18,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::code::status;
 use super::answer::Trouble;
 use super::live::{Live, Opened};
 
@@ -50,6 +51,8 @@ enum Nature {
     Edits,
     /// Runs whatever it is given; reaches what the sandbox reaches.
     Runs,
+    /// Runs what it is, in a box that changes nothing that stays; reaches what that reaches.
+    Computes,
 }
 
 impl Nature {
@@ -60,6 +63,9 @@ impl Nature {
             Nature::Writes => hints.destructive(true).idempotent(true).open_world(false),
             Nature::Edits => hints.destructive(true).idempotent(false).open_world(false),
             Nature::Runs => hints.destructive(true).idempotent(false).open_world(open_world),
+            Nature::Computes => {
+                hints.read_only(!open_world).destructive(false).idempotent(false).open_world(open_world)
+            }
         }
     }
 }
@@ -119,19 +125,16 @@ pub async fn find(live: &Arc<Live>, name: &str, arguments: JsonObject) -> Result
 
 /// The list for the client: these tools, and one for each skill. Whether commands reach the world is the policy's to say.
 pub async fn all(live: &Arc<Live>) -> Vec<Tool> {
-    let network = match live.current().await {
-        Some(opened) => Some(opened.allowed.policy.network),
-        None => live.allowed(&live.places(&[])).ok().map(|allowed| allowed.policy.network),
+    let (network, places) = match live.current().await {
+        Some(opened) => (Some(opened.allowed.policy.network), opened.places.clone()),
+        None => {
+            let places = live.places(&[]);
+            (live.allowed(&places).ok().map(|allowed| allowed.policy.network), places)
+        }
     };
-    let open_world = network != Some(Network::None);
-    let mut all = list(open_world);
-    all.extend(skill_tools(live, open_world).await);
+    let mut all = list(network != Some(Network::None));
+    all.extend(skills::tools(live, &places).await);
     all
-}
-
-/// A tool for each skill that is enabled. A registry that cannot be read is the owner's trouble, and told by whoever reads it.
-async fn skill_tools(live: &Arc<Live>, open_world: bool) -> Vec<Tool> {
-    skills::offers(live).await.map(|offers| skills::tools(&offers, open_world)).unwrap_or_default()
 }
 
 fn definition<A: Act>(open_world: bool) -> Tool {

@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use super::code::{CodeAnswer, answer, boxed};
 use super::{Desk, Nature, schema};
 use crate::mcp::answer::{Trouble, done};
+use crate::mcp::client_roots::Places;
 use crate::mcp::live::Live;
-use crate::mcp::owner::Refusal;
+use crate::mcp::owner::{Reach, Refusal};
 
 /// Every tool of a skill begins with it, and no other does.
 pub const PREFIX: &str = "skill_";
@@ -64,12 +65,20 @@ pub async fn offers(live: &Arc<Live>) -> Result<Vec<Offer>, Refusal> {
     Ok(skills.into_iter().zip(names).filter_map(offer).collect())
 }
 
-/// The tools of those that are enabled.
-pub fn tools(offers: &[Offer], open_world: bool) -> Vec<Tool> {
-    offers.iter().filter(|offer| !offer.skill.disabled).map(|offer| tool(offer, open_world)).collect()
+/// The tools of those that are enabled. A registry that cannot be read is the owner's trouble, and told by whoever reads it.
+pub async fn tools(live: &Arc<Live>, places: &Places) -> Vec<Tool> {
+    let offers = offers(live).await.unwrap_or_default();
+    let enabled: Vec<&Offer> = offers.iter().filter(|offer| !offer.skill.disabled).collect();
+    if enabled.is_empty() {
+        return Vec::new();
+    }
+    let reach = live.owner().terms.skills_reach(&places.workdir, &places.also);
+    // What is not known may be anything.
+    let reach = reach.unwrap_or(Reach { writes: true, network: true });
+    enabled.into_iter().map(|offer| tool(offer, reach)).collect()
 }
 
-fn tool(Offer { name, skill }: &Offer, open_world: bool) -> Tool {
+fn tool(Offer { name, skill }: &Offer, reach: Reach) -> Tool {
     let source = skill.source.name();
     let about = format!(
         "The skill {} {}: {} code from the source \"{source}\", registered by the owner. It runs in a box of its own \
@@ -77,10 +86,11 @@ fn tool(Offer { name, skill }: &Offer, open_world: bool) -> Tool {
         skill.name, skill.version, skill.language
     );
     let title = format!("Skill {}", skill.name);
+    let nature = if reach.writes { Nature::Runs } else { Nature::Computes };
     Tool::new(name.clone(), about, Arc::new(arguments(skill)))
         .with_title(title.clone())
         .with_raw_output_schema(schema::<SkillAnswer<'_>>(false))
-        .with_annotations(Nature::Runs.annotations(&title, open_world))
+        .with_annotations(nature.annotations(&title, reach.network))
 }
 
 /// A call of the tool of this name; `None` when there is none.
@@ -113,7 +123,9 @@ impl SkillCall {
         let result = boxed(desk, move |terms, places, cancel| {
             terms.run_skill(&skill, inputs, &places.workdir, &places.also, cancel)
         });
-        answer(result.await?, |answer| {
+        let result = result.await?;
+        desk.live.ran(&format!("skill {name} {version} {hash}"), &result);
+        answer(result, |answer| {
             done(&SkillAnswer { skill: &name, version: &version, hash: &hash, answer }, answer.says())
         })
     }

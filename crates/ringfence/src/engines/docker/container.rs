@@ -29,8 +29,9 @@ use super::files::{BoxFiles, Store};
 use super::images::{self, OnProgress};
 use super::labels::{self, Owner, Purpose};
 use super::names::{self, Name};
+use super::network;
 use super::request::{self, Image, Parts, Reach, Request};
-use super::{network, volumes};
+use super::volumes::{self, Cache};
 use crate::engines::{About, EngineError};
 
 /// How long a guest may take to call after its container was started.
@@ -50,6 +51,7 @@ pub struct Container {
     pid: i32,
     gauge: Option<Gauge>,
     files: Option<BoxFiles>,
+    caches: Vec<Cache>,
     removed: bool,
 }
 
@@ -61,8 +63,6 @@ pub struct Made {
     pub channel: OwnedFd,
     /// The whole environment of a command: the plan's over the image's.
     pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-    /// Caches that the box runs without, and why.
-    pub without: Vec<DockerError>,
 }
 
 /// Makes a container with a guest in it.
@@ -118,12 +118,13 @@ pub fn start(
     })?;
     drop(listener);
     let gauge = Gauge::of(pid);
-    let container =
-        Container { daemon: daemon.socket().to_path_buf(), id, name, pid, gauge, files: Some(files), removed: false };
+    let (daemon, caches) = (daemon.socket().to_path_buf(), volumes.caches());
+    let env = super::environment(plan, &image, &caches);
+    let container = Container { daemon, id, name, pid, gauge, files: Some(files), caches, removed: false };
     if let Some(files) = &container.files {
         files.hang_up()?;
     }
-    Ok(Made { container, channel, env: super::environment(plan, &image), without: volumes.failed })
+    Ok(Made { container, channel, env })
 }
 
 /// As many processes as anybody may start here: Podman has no more itself.
@@ -339,6 +340,11 @@ impl Container {
         &self.name
     }
 
+    /// What became of the caches that the policy asks for.
+    pub fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+
     /// What the container has used, while it is there.
     pub fn usage(&self) -> Usage {
         self.gauge.as_ref().map(Gauge::usage).unwrap_or_default()
@@ -363,10 +369,10 @@ impl Container {
     /// Ends it, and waits until nothing of it is there.
     pub fn finish(mut self) -> Result<Usage, DockerError> {
         let usage = self.usage();
+        // Tried here, and not again when this is dropped.
+        self.removed = true;
         let daemon = Daemon::at(&self.daemon)?;
         super::block_on(async { remove(&daemon, &self.id).await })?;
-        self.removed = true;
-        self.files = None;
         Ok(usage)
     }
 }
@@ -383,27 +389,37 @@ impl Drop for Container {
 }
 
 /// Removes the containers, and the files of boxes, whose session is not among the living. Returns the sessions.
-pub fn clear(state: &Path, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
-    if !Store::is_at(state) {
-        return Ok(Vec::new());
-    }
-    let store = Store::open(state)?;
-    let owner = Owner::new(rustix::process::getuid().as_raw(), state);
+///
+/// Asked are the daemons that were used; where that is not known any more (the state directory was emptied), the one that
+/// the caller's environment names, as far as it can be.
+pub fn clear(state: &Path, facts: &Facts, living: &dyn Fn(&str) -> bool) -> Result<Vec<String>, DockerError> {
+    let owner = Owner::new(facts.uid, state);
     let mut cleared = Vec::new();
-    for (id, session) in store.boxes()? {
-        if !living(&session) {
-            store.clear(&id)?;
-            cleared.push(session);
+    let mut used = Vec::new();
+    if Store::is_at(state) {
+        let store = Store::open(state)?;
+        for (id, session) in store.boxes()? {
+            if !living(&session) {
+                store.clear(&id)?;
+                cleared.push(session);
+            }
         }
+        used = store.daemons()?;
     }
-    for socket in store.daemons()? {
-        let daemon = match Daemon::at(&socket) {
-            Ok(daemon) => daemon,
-            // Without a daemon there are no containers.
+    let known = !used.is_empty();
+    let sockets = if known { used } else { super::daemon::socket(facts).into_iter().collect() };
+    for socket in sockets {
+        let found = match Daemon::at(&socket) {
+            Ok(daemon) => super::block_on(async { list(&daemon, &owner).await }).map(|found| (daemon, found)),
+            Err(error) => Err(error),
+        };
+        let (daemon, found) = match found {
+            Ok(found) => found,
+            // Without a daemon there are no containers, and one that was never used has none of ours.
             Err(DockerError::Absent(_)) => continue,
+            Err(_) if !known => continue,
             Err(error) => return Err(error),
         };
-        let found = super::block_on(async { list(&daemon, &owner).await })?;
         let dead: Vec<(String, String)> = found.into_iter().filter(|(_, session)| !living(session)).collect();
         super::block_on(async {
             for (id, _) in &dead {

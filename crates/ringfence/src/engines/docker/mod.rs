@@ -113,7 +113,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
 }
 
 fn verdict(guarantee: Guarantee, plan: &Plan, can: &Abilities) -> Verdict {
-    let update = "use a daemon on a kernel with that control group";
+    let update = "use a daemon with that control group, or list it under `optional`";
     let ids = match (can.rootless, can.userns) {
         (true, _) => "; rootless daemon: its root is an ordinary user of the host",
         (_, true) => "; the daemon maps ids: its root is nobody on the host",
@@ -206,11 +206,18 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
 }
 
 /// The environment of a command: what the plan says over what the image says, guards first in `PATH`.
-fn environment(plan: &Plan, image: &Image) -> Vec<(OsString, OsString)> {
+///
+/// A tool is not sent to a cache that is not there: some would fail for that.
+fn environment(plan: &Plan, image: &Image, caches: &[volumes::Cache]) -> Vec<(OsString, OsString)> {
     let mut all: BTreeMap<OsString, OsString> = BTreeMap::from([("PATH".into(), IMAGE_PATH.into())]);
     let pairs = image.env.iter().filter_map(|pair| pair.split_once('='));
     all.extend(pairs.filter(|(name, _)| !name.is_empty()).map(|(name, value)| (name.into(), value.into())));
     all.extend(plan.env.iter().cloned());
+    let absent = caches.iter().filter(|cache| cache.failed.is_some());
+    for cache in absent.filter_map(|cache| ringfence_policy::caches::find(&cache.name)) {
+        let target = cache.target();
+        all.retain(|name, value| !(cache.variables.iter().any(|variable| name == variable) && *value == *target));
+    }
     let guarded = |m: &Mount| matches!(m, Mount::Bind { target, .. } if target.starts_with(GUARDS_DIR));
     if plan.mounts.iter().any(guarded) {
         let behind = all.remove(OsStr::new("PATH")).unwrap_or_default();

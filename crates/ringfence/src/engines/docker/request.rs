@@ -2,7 +2,7 @@
 //! what has no field cannot be asked for.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
@@ -172,6 +172,7 @@ pub fn request(
     }
     // Docker would make a nameless volume, writable and without a limit.
     for asked in &parts.image.volumes {
+        check_volume(asked, &request)?;
         if !request.binds.contains_key(asked) && !request.volumes.contains_key(asked) {
             let limits = &plan.limits;
             let options = space(user, 0o755, limits.tmp_size, most(limits.tmp_inodes), plan.tmp_exec);
@@ -179,6 +180,20 @@ pub fn request(
         }
     }
     Ok(request)
+}
+
+/// An image may ask for private space in its own files. In what is mounted, the daemon would make the place for it, as root
+/// and on the host.
+fn check_volume(asked: &Path, request: &Request) -> Result<(), EngineError> {
+    let plain = asked.has_root() && asked.components().all(|part| part != Component::ParentDir);
+    let mut mounted = request.binds.keys().chain(request.volumes.keys());
+    let within = mounted.find(|target| asked.starts_with(target) && asked != target.as_path());
+    let reason = match within {
+        Some(target) => format!("the image asks for a volume at `{}`, inside `{}`", asked.display(), target.display()),
+        None if !plain => format!("the image asks for a volume at `{}`", asked.display()),
+        None => return Ok(()),
+    };
+    Err(unmet(Guarantee::FsWritesConfined, reason, "use another image"))
 }
 
 /// Options of private space. Podman knows neither a number of files nor an owner: it is everybody's then, and there is

@@ -171,7 +171,7 @@ fn the_image_speaks_first_and_the_policy_last() {
     let policy = resolve(Inputs::new(host.base.join("project"), host.base.clone(), layer)).unwrap().policy;
     let plan = plan_guest(&policy, &host.facts).unwrap();
     let env = vec!["PATH=/opt/bin:/bin".to_owned(), "MODE=image".to_owned(), "LANG=xx".to_owned(), "OWN=1".to_owned()];
-    let all = super::environment(&plan, &Image { env, ..Image::default() });
+    let all = super::environment(&plan, &Image { env, ..Image::default() }, &[]);
     let value = |name: &str| all.iter().find(|(key, _)| key == name).map(|(_, value)| value.to_str().unwrap());
     assert_eq!(value("PATH"), Some("/dev/ringfence/bin:/opt/bin:/bin"));
     assert_eq!(value("MODE"), Some("policy"));

@@ -5,6 +5,7 @@ use std::io;
 use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, MountVolumeOptions, VolumeCreateRequest};
 use bollard::query_parameters::{RemoveVolumeOptionsBuilder, UploadToContainerOptionsBuilder};
 use ringfence_policy::plan::{Plan, Volume};
+use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
 use super::error::{DockerError, Step};
@@ -17,8 +18,29 @@ use super::request::Image;
 #[derive(Debug, Default)]
 pub struct Volumes {
     pub ready: Vec<(Volume, Name)>,
-    /// Caches that the box runs without.
-    pub failed: Vec<DockerError>,
+    /// Caches that the box runs without, and why.
+    failed: Vec<(String, DockerError)>,
+}
+
+/// A cache that a policy asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    pub name: String,
+    /// Why the box runs without it. `None`: it is ready.
+    pub failed: Option<String>,
+}
+
+impl Volumes {
+    /// What became of each cache.
+    pub fn caches(&self) -> Vec<Cache> {
+        let ready = self.ready.iter().filter_map(|(volume, _)| match volume {
+            Volume::Cache { name, .. } => Some(Cache { name: name.clone(), failed: None }),
+            Volume::Home => None,
+        });
+        let failed =
+            self.failed.iter().map(|(name, error)| Cache { name: name.clone(), failed: Some(error.to_string()) });
+        ready.chain(failed).collect()
+    }
 }
 
 /// Makes what is missing. A home that cannot be had stops the box; a cache only where the policy says so.
@@ -54,7 +76,7 @@ pub async fn ensure(
         };
         match made {
             Ok(()) => volumes.ready.push((volume, name)),
-            Err(error @ DockerError::Cache { .. }) if !plan.caches_required => volumes.failed.push(error),
+            Err(DockerError::Cache { cache, source }) if !plan.caches_required => volumes.failed.push((cache, *source)),
             Err(error) => return Err(error),
         }
     }

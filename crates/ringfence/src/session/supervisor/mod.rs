@@ -227,6 +227,8 @@ impl Supervisor {
             output: limits.output,
             executions: 0,
             running: 0,
+            caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
+            left: None,
         };
         let now = Instant::now();
         let supervisor = Supervisor {
@@ -477,12 +479,13 @@ impl Supervisor {
 
     /// Ends the box with everything in it, says so, and gives up its place.
     fn finish(&mut self, mut end: End) {
-        if let Some(running) = self.running.take()
-            && let Ok((_, usage)) = running.finish()
-            && end == End::Died
-            && self.killed + usage.killed_for_memory > self.kills
-        {
-            end = End::Memory;
+        match self.running.take().map(Inhabited::finish) {
+            Some(Ok((_, usage))) if end == End::Died && self.killed + usage.killed_for_memory > self.kills => {
+                end = End::Memory;
+            }
+            // Whoever removes the session tries again.
+            Some(Err(error)) => self.info.left = Some(error.to_string()),
+            _ => {}
         }
         self.info.state = State::Ended(end);
         let mut kept = self.kept();
