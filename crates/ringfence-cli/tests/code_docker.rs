@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../ringfence/tests/docker/dockerd.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
 mod dockerd;
 mod support;
 

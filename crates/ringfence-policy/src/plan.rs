@@ -450,7 +450,7 @@ pub(crate) const PROGRAMS: [&str; 9] =
 pub(crate) const OWN_TEXTS: [&str; 3] = ["/etc/passwd", "/etc/group", "/etc/hosts"];
 
 /// What of `/etc` programs need: the loader's cache, certificates, alternatives, time zone, name services. No accounts.
-pub(crate) const ETC: [&str; 20] = [
+pub(crate) const ETC: [&str; 21] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -467,6 +467,8 @@ pub(crate) const ETC: [&str; 20] = [
     "/etc/mime.types",
     "/etc/terminfo",
     "/etc/fonts",
+    // Where Debian puts what matplotlib does not start without.
+    "/etc/matplotlibrc",
     "/etc/inputrc",
     "/etc/bash.bashrc",
     "/etc/profile",

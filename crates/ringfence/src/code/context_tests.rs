@@ -22,7 +22,7 @@ impl Context {
         let language = Language::named(name).unwrap();
         let code = Code::new(language, "");
         let command =
-            language.command(&format!("/usr/bin/{}", language.interpreters[0]), &code, &Limits::UNLIMITED, false);
+            language.command(&format!("/usr/bin/{}", language.interpreters[0]), &code, &Limits::UNLIMITED, true);
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let stdin = std::os::fd::OwnedFd::from(theirs);
