@@ -1,14 +1,13 @@
 //! `ringfence code --engine docker --image`: one piece of code in a container of its own, on a real daemon.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "support/dockerd.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../ringfence/tests/docker/dockerd.rs"]
 mod dockerd;
 mod support;
 
 use std::process::Command;
 
-use dockerd::{containers, docker};
+use dockerd::{containers, docker_at as docker};
 use serde_json::{Value, json};
 use support::Place;
 
