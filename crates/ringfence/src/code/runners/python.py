@@ -106,6 +106,9 @@ def execute(request, names):
         if request["keep"]:
             interruptible(True)
         value = evaluate(request["code"], name, names)
+        if "matplotlib.pyplot" in sys.modules:
+            # It closes them when the program ends.
+            more(request)["figures"]()
         # What an interpreter does when its program has ended.
         if not request["keep"] and ("threading" in sys.modules or "atexit" in sys.modules):
             more(request)["finish"]()
