@@ -93,7 +93,7 @@ pub fn recorded<C: AsFd>(
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
     if prepared.engine == Engine::Docker {
-        return match context::once(code, situation) {
+        return match cancel().and_then(|cancel| context::once(code, situation, cancel.as_fd())) {
             Ok(mut result) => {
                 let (outcome, captures) = seen_from_outside(&result);
                 let seen = match policy.records.output {

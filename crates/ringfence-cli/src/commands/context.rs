@@ -1,6 +1,7 @@
 //! `ringfence code --session` and `ringfence context`: code in interpreters that stay in a session.
 
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use ringfence::code::{Code, CodeResult, Contexts};
 use ringfence::policy::limits::parse_duration;
 use ringfence::records::{self, End, Seen, Status, Ticket};
 use ringfence::session::{Create, Info};
+use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
@@ -77,8 +79,9 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
     })
 }
 
-/// Runs code in a container of its own: a session with one context, which ends with it.
-pub fn once(code: &Code, situation: &Situation) -> Result<CodeResult, Failure> {
+/// Runs code in a container of its own: a session with one context, which ends with it. Cancelled when `cancel` becomes
+/// readable.
+pub fn once(code: &Code, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
     fetch_image(situation)?;
     let policy = situation.resolved.policy.clone();
     let timeout = policy.limits.timeout;
@@ -86,12 +89,15 @@ pub fn once(code: &Code, situation: &Situation) -> Result<CodeResult, Failure> {
     // The caller records it.
     let create = create.idle(None).life(None);
     within(async |sessions| {
-        let cancel = cancelled()?;
+        let failed = |error| Failure::new(Kind::Engine, format!("cannot wait for the end: {error}"));
+        // Waited for as a pipe is.
+        let cancel = cancel.try_clone_to_owned().and_then(Receiver::from_owned_fd_unchecked).map_err(failed)?;
         let session = sessions.create(create).await?;
         // However this process ends, the container does too.
         session.own().await?;
         let id = session.id().to_owned();
-        let ran = Contexts::of(session).run("once", code, timeout, cancel).await;
+        // That it cannot be waited for any more is the end as well.
+        let ran = Contexts::of(session).run("once", code, timeout, async { drop(cancel.readable().await) }).await;
         let removed = sessions.remove(&id).await;
         let result = ran?;
         removed?;
