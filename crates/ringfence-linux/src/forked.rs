@@ -219,7 +219,6 @@ impl List {
         // Nothing of the copy is ever passed on, to whom it was copied from or back.
         let private = Arg::Number((libc::MS_REC | libc::MS_PRIVATE) as i64);
         self.at(Stage::Pivot).call(libc::SYS_mount, [NOTHING, text(c"/"), NOTHING, private, NOTHING]);
-        // Modes are meant as they are; Python gives the old mask back.
         let mut room = None;
         for (index, step) in steps.iter().enumerate() {
             self.at(Stage::Step(index));

@@ -122,13 +122,14 @@ impl BoundSocket {
             rest = tail;
             std::str::from_utf8(field).ok()
         };
-        let (flags, kind) = (field().and(field()).and(field()).and_then(|_| field())?, field()?);
-        let inode = field().and_then(|_| field())?.parse().ok()?;
+        for _ in ["address", "references", "protocol", "flags", "type"] {
+            field()?;
+        }
+        let (state, inode) = (field()?, field()?.parse().ok()?);
         let path = rest.strip_prefix(b" ")?;
-        // An end of a connection has the name too, but nobody connects to it.
-        let listens = u32::from_str_radix(flags, 16).ok()? & 0x10000 != 0;
-        let stream = kind == "0001" || kind == "0005";
-        let named = !path.is_empty() && path[0] != b'@' && (listens || !stream);
+        // An end of a connection has the name too, but nobody connects to it. What is bound may listen later.
+        let connected = state == "03";
+        let named = !path.is_empty() && path[0] != b'@' && !connected;
         named.then(|| BoundSocket { inode, path: PathBuf::from(OsStr::from_bytes(path)) })
     }
 }

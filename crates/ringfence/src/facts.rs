@@ -56,6 +56,9 @@ fn place(bound: Vec<BoundSocket>) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let mut relative: BTreeMap<u64, PathBuf> = relative.into_iter().map(|s| (s.inode, s.path)).collect();
     let processes = (!relative.is_empty()).then(|| std::fs::read_dir("/proc").ok()).flatten();
     for process in processes.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if relative.is_empty() {
+            break;
+        }
         // Only those of this user can be looked at; to root, all.
         for descriptor in std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
             let link = std::fs::read_link(descriptor.path()).ok();

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hold::{hold, is_needed};
+use hold::{hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
 use ringfence_linux::sys::{self, Beside};
 use ringfence_policy::plan::Stub;
@@ -140,7 +140,7 @@ fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>)
             continue;
         }
         // And so was a directory above it that went, or that one holds.
-        let mut made = |dir: &'a Path| *directories.entry(dir).or_insert_with(|| is_needed(dir));
+        let mut made = |dir: &'a Path| *directories.entry(dir).or_insert_with(|| is_needed_above(dir, stubs));
         let mut above: Vec<&Path> = stub.path.ancestors().skip(1).take_while(|dir| made(dir)).collect();
         above.retain(|dir| !make.iter().any(|other| other.path == *dir));
         let directory =
@@ -260,6 +260,7 @@ impl<'a> Registry<'a> {
     fn sweep(&mut self, own: Option<&CStr>) {
         self.memory.living.clear();
         self.memory.full = false;
+        let mut patience = Patience::default();
         // What lives must be known before anything is removed; and a directory of one box may have another's names in it.
         for round in [Round::Living, Round::Remove, Round::Forget] {
             let mut space = [MaybeUninit::uninit(); 2048];
@@ -270,13 +271,13 @@ impl<'a> Registry<'a> {
             let mut entries = RawDir::new(dir, &mut space);
             while let Some(Ok(entry)) = entries.next() {
                 if entry.file_name().to_bytes().starts_with(b"box-") {
-                    self.look_at(entry.file_name(), own, round);
+                    self.look_at(entry.file_name(), own, round, &mut patience);
                 }
             }
         }
     }
 
-    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round) {
+    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round, patience: &mut Patience) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return };
         let Memory { living, list, full } = &mut *self.memory;
@@ -303,13 +304,12 @@ impl<'a> Registry<'a> {
             return;
         }
         let mut in_use = false;
-        let mut patience = Patience::default();
         for entry in list[..length].split_inclusive_mut(|b| *b == 0).rev() {
             let Some((kind, path)) = entry.split_first_mut() else { continue };
             let name = path.strip_suffix(b"\0").unwrap_or(path);
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
-                in_use |= remove(*kind, path, &mut patience);
+                in_use |= remove(*kind, path, patience);
             }
         }
         // What a living box needs, or has names in, is removed when that one has ended.

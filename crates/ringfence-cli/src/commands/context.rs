@@ -79,6 +79,9 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
     })
 }
 
+/// How long a session lives whose owner was killed before it could own it.
+pub const UNOWNED: Duration = Duration::from_secs(60);
+
 /// Runs code in a container of its own: a session with one context, which ends with it. Cancelled when `cancel` becomes
 /// readable.
 pub fn once(code: &Code, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
@@ -86,8 +89,8 @@ pub fn once(code: &Code, situation: &Situation, cancel: BorrowedFd<'_>) -> Resul
     let policy = situation.resolved.policy.clone();
     let timeout = policy.limits.timeout;
     let create = Create::new(policy, situation.facts.clone()).choice(situation.resolved.engine);
-    // The caller records it.
-    let create = create.idle(None).life(None);
+    // The caller records it. Until it is owned it ends by itself.
+    let create = create.idle(Some(UNOWNED)).life(Some(UNOWNED));
     within(async |sessions| {
         let failed = |error| Failure::new(Kind::Engine, format!("cannot wait for the end: {error}"));
         // Waited for as a pipe is.

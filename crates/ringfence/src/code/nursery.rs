@@ -57,7 +57,11 @@ impl Nursery {
     pub fn fork(&self, place: &Place, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        place.fork(&control, plan, stdio)
+        place.fork(&control, plan, stdio).inspect_err(|_| {
+            // An answer that comes late would be taken for that to the next question.
+            let _ = rustix::net::shutdown(&*control, rustix::net::Shutdown::Both);
+            self.forks.store(MOST_FORKS, Ordering::Relaxed);
+        })
     }
 
     /// Whether another one should be started.

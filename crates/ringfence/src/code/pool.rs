@@ -207,10 +207,12 @@ impl Shared {
         let mut forks = self.forks();
         match &forked {
             Ok(_) => forks.failures = 0,
-            Err(_) => {
+            // Of all who had this one, the first; a sibling may have started another since.
+            Err(_) if forks.nursery.as_ref().is_some_and(|current| Arc::ptr_eq(current, &nursery)) => {
                 forks.failures += 1;
                 forks.nursery = None;
             }
+            Err(_) => {}
         }
         forked.ok()
     }
@@ -241,7 +243,11 @@ impl Shared {
             Channel::open(Vec::new(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
         channel.keep_open();
         let running = nursery.fork(place, &self.plan, stdio)?;
-        if !await_warm(&mut channel, &running)? {
+        let warm = await_warm(&mut channel, &running);
+        if !matches!(warm, Ok(true)) {
+            // Wholly, so that the next one can have its control group.
+            let _ = running.finish();
+            warm?;
             return Err(EngineError::Lost("a fork did not get ready".to_owned()).into());
         }
         Ok(Ready { running, channel, _nursery: Some(Arc::clone(nursery)) })

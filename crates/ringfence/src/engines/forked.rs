@@ -124,9 +124,9 @@ fn ask(control: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
 pub(crate) fn answer(control: &OwnedFd) -> Result<Option<OwnedFd>, EngineError> {
     let patience = Timespec { tv_sec: FORKS.as_secs() as i64, tv_nsec: 0 };
     let mut ready = [PollFd::new(control, PollFlags::IN)];
-    match poll(&mut ready, Some(&patience)) {
+    match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&patience))) {
         Ok(0) => return Err(EngineError::Lost("the nursery does not answer".to_owned())),
-        Ok(_) | Err(Errno::INTR) => {}
+        Ok(_) => {}
         Err(errno) => return Err(EngineError::Fork(errno)),
     }
     let mut bytes = [0; 4];

@@ -554,27 +554,32 @@ fn limit_steps(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// Limits of each process, which every box has.
-#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+/// Timers and queued signals: they are counted for the user, outside too.
 const PENDING_SIGNALS: u64 = 4096;
 
+/// Limits of each process, which every box has; none is above this process's own.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn rlimits(plan: &Plan) -> Vec<(u32, u64)> {
     // 0 would not stop a core dump that is piped to a program; 1 does.
-    // Timers and queued signals are counted for the user, outside too.
     let mut limits = vec![(libc::RLIMIT_CORE as _, 1), (libc::RLIMIT_SIGPENDING as _, PENDING_SIGNALS)];
     limits.extend(plan.limits.files.map(|n| (libc::RLIMIT_NOFILE as _, n)));
     limits.extend(plan.limits.cpu_time.map(|t| (libc::RLIMIT_CPU as _, t.as_secs().max(1) + 1)));
-    limits
+    limits.into_iter().map(|(resource, value)| (resource, value.min(most(resource)))).collect()
 }
 
 /// What this process is held to itself, which is less than some limit that is asked for: then nobody can have more anyway.
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 fn most(resource: u32) -> u64 {
-    let resource = match resource {
-        PROCESSES => rustix::process::Resource::Nproc,
-        _ if resource == libc::RLIMIT_NOFILE as u32 => rustix::process::Resource::Nofile,
-        _ => return u64::MAX,
-    };
+    use rustix::process::Resource;
+    let known = [
+        (PROCESSES, Resource::Nproc),
+        (libc::RLIMIT_NOFILE as u32, Resource::Nofile),
+        (libc::RLIMIT_SIGPENDING as u32, Resource::Sigpending),
+        (libc::RLIMIT_CORE as u32, Resource::Core),
+        (libc::RLIMIT_CPU as u32, Resource::Cpu),
+        (libc::RLIMIT_DATA as u32, Resource::Data),
+    ];
+    let Some((_, resource)) = known.into_iter().find(|(number, _)| *number == resource) else { return u64::MAX };
     rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX)
 }
 

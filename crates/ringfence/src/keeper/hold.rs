@@ -20,32 +20,51 @@ pub(super) const OPEN: OFlags =
 /// So often it is tried while somebody removes the name, a millisecond apart.
 const TRIES: usize = 1000;
 
+/// So long somebody may be removing a name; whoever has locked it for longer is no box.
+const REMOVING: usize = 20;
+
 /// Whether a name is there for the sake of a box: some living box holds it, of whichever user, or it is gone by now.
 pub(super) fn is_needed(path: &Path) -> bool {
-    match open(path) {
-        Ok(file) => {
-            let alone = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-            alone == Err(Errno::WOULDBLOCK) || !is_at(path, &file)
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) => return error == Errno::NOENT,
+    };
+    // Boxes share; a lock for one alone is a stranger's, on something of the user's.
+    let shares = (0..REMOVING).any(|_| {
+        let shared = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        if shared == Err(Errno::WOULDBLOCK) {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        Err(error) => error == Errno::NOENT,
-    }
+        shared != Err(Errno::WOULDBLOCK)
+    });
+    let alone = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK);
+    !is_at(path, &file) || shares && !alone()
+}
+
+/// The same of a directory above a stand-in: one that has anything else in it is the user's, whoever has locked it.
+pub(super) fn is_needed_above(dir: &Path, stubs: &[Stub]) -> bool {
+    let only_stubs = || {
+        let ours = |path: &Path| stubs.iter().any(|stub| stub.path.starts_with(path));
+        std::fs::read_dir(dir).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|e| ours(&e.path()))))
+    };
+    is_needed(dir) && (!dir.exists() || only_stubs())
 }
 
 /// Makes a name where it is not there, and holds it. No symlink is followed on the way: a box may have put one there since
 /// the plan was made. `None` where something stands that is no stand-in: it is mounted over all the same.
 pub(super) fn hold(stub: &Stub) -> io::Result<Option<OwnedFd>> {
+    let mut there = false;
     for _ in 0..TRIES {
         let made = make(stub)?;
+        there = !made;
         let held = match open(&stub.path) {
             Ok(held) => held,
             Err(Errno::NOENT) => continue,
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
             Err(_) => return Ok(None),
         };
-        let mode = Mode::from_raw_mode(if stub.kind == Kind::Dir { DIR_MODE } else { STUB_FILE_MODE });
-        if made && Mode::from_raw_mode(rustix::fs::fstat(&held)?.st_mode) != mode {
-            // Whatever the umask is: another user's box must be able to see that it is held.
-            rustix::fs::fchmod(&held, mode)?;
+        if made && stub.kind == Kind::Dir {
+            open_to_all(&held)?;
         }
         match rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared) {
             // Somebody is removing it.
@@ -55,7 +74,23 @@ pub(super) fn hold(stub: &Stub) -> io::Result<Option<OwnedFd>> {
             Ok(()) => {}
         }
     }
-    Err(io::ErrorKind::WouldBlock.into())
+    // Somebody else's, and locked by them: it is mounted over all the same.
+    if there { Ok(None) } else { Err(io::ErrorKind::WouldBlock.into()) }
+}
+
+/// Whatever the umask is: another user's box must be able to see that it is held. Only an empty directory of this user's:
+/// whoever owns the one above may have put another one in its place.
+fn open_to_all(dir: &OwnedFd) -> io::Result<()> {
+    let (data, mode) = (rustix::fs::fstat(dir)?, Mode::from_raw_mode(DIR_MODE));
+    let own = data.st_uid == rustix::process::geteuid().as_raw() && Mode::from_raw_mode(data.st_mode) != mode;
+    let is_empty = || {
+        let mut entries = rustix::fs::Dir::read_from(dir).into_iter().flatten().flatten();
+        entries.all(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))
+    };
+    if own && is_empty() {
+        rustix::fs::fchmod(dir, mode)?;
+    }
+    Ok(())
 }
 
 /// Whether the name was made, and not there already.
@@ -69,7 +104,10 @@ fn make(stub: &Stub) -> io::Result<bool> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
                 .map_err(io::Error::from)
-                .and_then(|file| io::Write::write_all(&mut std::fs::File::from(file), stub.text.as_bytes()))
+                .and_then(|file| {
+                    rustix::fs::fchmod(&file, Mode::from_raw_mode(STUB_FILE_MODE))?;
+                    io::Write::write_all(&mut std::fs::File::from(file), stub.text.as_bytes())
+                })
         }
     };
     match made {

@@ -56,6 +56,26 @@ fn a_name_stays_while_a_box_of_another_user_needs_it() {
     }
 }
 
+/// Anybody may lock anything: it is no stand-in for that, and nobody waits for it.
+#[test]
+fn locks_of_strangers_change_nothing() {
+    for lock in [FlockOperation::LockExclusive, FlockOperation::LockShared] {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let (project, registry) = (base.join("project"), base.join("registry"));
+        fs::create_dir(&project).unwrap();
+        fs::write(project.join("file"), "").unwrap();
+        let stranger = fs::File::open(&project).unwrap();
+        rustix::fs::flock(&stranger, lock).unwrap();
+        let started = std::time::Instant::now();
+        let keeper = Keeper::start(&[stub(&project.join("made"), Kind::Dir, "")], Vec::new(), &registry).unwrap();
+        assert!(project.join("made").is_dir() && started.elapsed() < std::time::Duration::from_millis(900));
+        drop(stranger);
+        drop(keeper);
+        assert!(project.join("file").exists() && !project.join("made").exists() && !registry.exists());
+    }
+}
+
 /// Another box's directory was there when this box was planned, and has gone with it since.
 #[test]
 fn a_directory_that_went_since_planning_is_made_again() {
@@ -100,10 +120,10 @@ fn a_box_that_ends_during_a_sweep_is_not_forgotten() {
 
     let (path, mut memory) = (c_path(&place).unwrap(), Memory::new());
     let mut registry = Registry::open(&path, &mut memory).unwrap();
-    registry.look_at(c"box-1-0", None, Round::Living);
+    registry.look_at(c"box-1-0", None, Round::Living, &mut Patience::default());
     drop(lives);
-    registry.look_at(c"box-1-0", None, Round::Remove);
-    registry.look_at(c"box-1-0", None, Round::Forget);
+    registry.look_at(c"box-1-0", None, Round::Remove, &mut Patience::default());
+    registry.look_at(c"box-1-0", None, Round::Forget, &mut Patience::default());
     registry.close();
     assert!(left.is_dir() && list.is_file());
     sweep(&place);

@@ -59,7 +59,7 @@ fn refused(what: &str, path: &Path, errno: Errno) -> Failure {
     }
     let failure = failed(what, path, "there is a symlink on the way, which a sandbox may have made");
     match path.canonicalize() {
-        Ok(real) => failure.hint(format!("if you mean it, name what it leads to: `{}`", real.display())),
+        Ok(real) => failure.hint(format!("if you mean it, name what it leads to: `{}`", shown(&real))),
         Err(_) => failure,
     }
 }
@@ -148,6 +148,8 @@ async fn copy_out(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fai
 fn landing(from: &Path, to: &Path) -> Result<(OwnedFd, Option<OsString>), Failure> {
     match open_named(to, DIRECTORY) {
         Ok(dir) => Ok((dir, from.file_name().map(OsStr::to_owned))),
+        // It may be the user's own: then it is not what is to be replaced.
+        Err(Errno::LOOP) if to.is_dir() => Err(refused("write to", to, Errno::LOOP)),
         // What stands there, a link included, is replaced and not used.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if to.file_name().is_some() => {
             let parent = to.parent().unwrap_or(Path::new(""));

@@ -40,17 +40,28 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
     let signals = take_signals()?;
     super::within(async |sessions| {
         let mut signals = signals.watch()?;
-        let begin = async {
-            let session = super::open(&sessions, &args.session).await?;
-            *id = Some(session.id().to_owned());
-            let execution = session.exec(exec).await?;
-            Ok::<_, Failure>((session, execution))
-        };
-        let (session, execution) = tokio::select! {
-            begun = begin => begun?,
+        let ended_by = |signal: i32| ExitCode::from(128u8.saturating_add(signal as u8));
+        let session = tokio::select! {
+            session = super::open(&sessions, &args.session) => session?,
             // There is no command to pass it to.
-            signal = signals.next() => return Ok(ExitCode::from(128u8.saturating_add(signal as u8))),
+            signal = signals.next() => return Ok(ended_by(signal)),
         };
+        *id = Some(session.id().to_owned());
+        // It may run before we know: then it gets the signal, and a second one ends us.
+        let (mut begin, mut asked) = (std::pin::pin!(session.exec(exec)), None);
+        let execution = loop {
+            tokio::select! {
+                execution = &mut begin => break execution?,
+                signal = signals.next() => match asked.replace(signal) {
+                    None => {}
+                    Some(_) => return Ok(ended_by(signal)),
+                },
+            }
+        };
+        if let Some(signal) = asked {
+            // It may have ended this moment.
+            let _ = execution.controls().signal(signal).await;
+        }
         if let Some(trouble) = execution.trouble() {
             output::say(&format!("warning: commands of this session are not recorded: {trouble}"));
         }

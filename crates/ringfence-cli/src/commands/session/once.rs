@@ -13,6 +13,7 @@ use ringfence::{Engine, Outcome, Report};
 use super::super::run::Summary;
 use super::{exec, shell};
 use crate::args::Run;
+use crate::commands::context::UNOWNED;
 use crate::companions::terminal;
 use crate::failure::Failure;
 use crate::output;
@@ -25,7 +26,8 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
     let create = fetch_image(situation).map(|()| {
         let choice = situation.resolved.engine;
         let create = Create::new(policy.clone(), situation.facts.clone()).choice(choice);
-        create.idle(None).life(None).records(situation.records.clone())
+        // Until it is owned it ends by itself.
+        create.idle(Some(UNOWNED)).life(Some(UNOWNED)).records(situation.records.clone())
     });
     let carried = !args.json && terminal::at_both_ends();
     // Taken over before the command runs, so that none is lost.
@@ -37,6 +39,8 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
         };
         let session = made.map_err(|failure| record::failed(situation, &command, None, failure))?;
         let run = async {
+            // However this process ends, the container does too.
+            session.own().await?;
             if !policy.caches.names.is_empty() {
                 super::say_caches(&session).await?;
             }

@@ -103,8 +103,8 @@ impl Act for RunCode {
     const NAME: &'static str = "run_code";
     const TITLE: &'static str = "Run code";
     const ABOUT: &'static str = "Runs Python, JavaScript, TypeScript or bash with the sandbox's policy, and returns output, \
-        value or exception apart. Without `context`, in a fresh box: variables and /tmp do not stay for the next call, files \
-        in the working directory do. With `context`, in an interpreter that keeps its variables, as a notebook does.";
+        value or exception apart. Without `context`, in a fresh interpreter, and in a fresh box where the engine has \
+        one for each: variables do not stay for the next call, files in the working directory do. With `context`, in an interpreter that keeps its variables, as a notebook does.";
     const NATURE: Nature = Nature::Runs;
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {

@@ -3,7 +3,7 @@
 //! Names and schemas were written by whoever wrote the skill. Names are made safe and unique here, and always mean the same
 //! skill whatever else is registered; a schema that a client might refuse becomes the schema of one argument.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringfence::policy::layers::content_hash;
@@ -24,6 +24,8 @@ use crate::mcp::owner::{Reach, Refusal};
 pub const PREFIX: &str = "skill_";
 /// The longest name: clients put `mcp__ringfence__` before it, and models take 64 characters.
 const LONGEST_NAME: usize = 48;
+/// Digits of the hash in a name that had to be changed.
+const HASH: usize = 16;
 /// A longer schema is left out: inputs are checked against it all the same.
 const LONGEST_SCHEMA: usize = 16 << 10;
 /// The argument that takes inputs which are not plain arguments.
@@ -134,24 +136,23 @@ impl SkillCall {
 /// The name of each skill's tool. A name that had to be changed carries part of the hash of the one that it stands for, so
 /// that another skill never takes its place.
 fn names<'a>(skills: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, String> {
-    let (plain, other): (Vec<&str>, Vec<&str>) = skills.partition(|name| is_safe(name, LONGEST_NAME - PREFIX.len()));
-    let mut names: BTreeMap<&str, String> = plain.iter().map(|name| (*name, format!("{PREFIX}{name}"))).collect();
-    let mut taken: BTreeSet<String> = names.values().cloned().collect();
-    for name in other {
-        let hash = content_hash(name.as_bytes());
-        let hash = hash.trim_start_matches("sha256:");
-        // More of the hash where somebody has a skill of that very name.
-        let made = [8, 16, 24].into_iter().map(|digits| {
-            let kept: String = name.chars().take(LONGEST_NAME - PREFIX.len() - 1 - digits).collect();
-            let safe: String = kept.chars().map(|c| if is_safe_char(c) { c } else { '_' }).collect();
-            format!("{PREFIX}{safe}_{}", &hash[..digits.min(hash.len())])
-        });
-        if let Some(made) = made.into_iter().find(|made| !taken.contains(made)) {
-            taken.insert(made.clone());
-            names.insert(name, made);
+    let named = skills.map(|name| {
+        if is_safe(name, LONGEST_NAME - PREFIX.len()) && !ends_in_hash(name) {
+            return (name, format!("{PREFIX}{name}"));
         }
-    }
-    names
+        let hash = content_hash(name.as_bytes());
+        let kept: String = name.chars().take(LONGEST_NAME - PREFIX.len() - 1 - HASH).collect();
+        let safe: String = kept.chars().map(|c| if is_safe_char(c) { c } else { '_' }).collect();
+        let hash = hash.trim_start_matches("sha256:").chars().take(HASH);
+        (name, format!("{PREFIX}{safe}_{}", hash.collect::<String>()))
+    });
+    named.collect()
+}
+
+/// Whether a name is such as are made here, and so could stand for another one.
+fn ends_in_hash(name: &str) -> bool {
+    let end = name.rsplit_once('_').map_or("", |(_, end)| end);
+    end.len() == HASH && end.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 fn is_safe(name: &str, longest: usize) -> bool {
@@ -227,6 +228,7 @@ fn references_hold(schema: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn named(all: &[&str]) -> Vec<String> {
         let names = names(all.iter().copied());
@@ -240,7 +242,7 @@ mod tests {
         let made = named(&all);
         assert_eq!(made[..2], ["skill_report", "skill_Report"]);
         assert_eq!((made[3].as_str(), made[4].as_str()), ("skill_a_b", "skill_run_command"));
-        assert!(made[2].starts_with("skill_a_b_") && made[2].len() == "skill_a_b_".len() + 8, "{}", made[2]);
+        assert!(made[2].starts_with("skill_a_b_") && made[2].len() == "skill_a_b_".len() + HASH, "{}", made[2]);
         assert_eq!(made.iter().collect::<BTreeSet<_>>().len(), all.len());
         for name in &made {
             assert!(is_safe(name, LONGEST_NAME), "{name}");
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!(named(&["a.b"])[0], made[2]);
         let taken = made[2].strip_prefix(PREFIX).unwrap();
         let both = named(&["a.b", taken]);
-        assert_eq!(both[1], made[2]);
+        assert_eq!(both[0], made[2]);
         assert_ne!(both[0], both[1]);
     }
 

@@ -25,7 +25,6 @@ use ringfence_policy::plan::Plan;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
@@ -115,7 +114,8 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     made?.run()
 }
 
-/// As many as it may have: pipes of clients pass through it.
+/// As many as it may have: pipes of clients pass through it, and what is on its way to anybody counts for the user, whoever
+/// sent it, and is held against this.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -193,14 +193,6 @@ pub(super) struct Supervisor {
     end: Option<End>,
 }
 
-/// All descriptors that this process may have, once its box stands: those on their way to somebody count for the user, whoever
-/// sent them, and are held against this.
-fn raise_files() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Refused, it is as it was.
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
@@ -212,7 +204,6 @@ impl Supervisor {
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
     fn own(start: Start, running: Option<Inhabited>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
-        raise_files();
         let place = Place::new(&start.dir);
         let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
         let buffer = guest::hello(&mut guest)?;

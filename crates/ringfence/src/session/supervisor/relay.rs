@@ -275,6 +275,8 @@ impl Supervisor {
         let Some(execution) = self.executions.all.get_mut(&id) else { return };
         finished.reason = execution.reason.or(finished.reason);
         execution.finished = Some(finished);
+        // It may have left something.
+        self.deserted = false;
         execution.input.queue.clear();
         self.streams.remove(&execution.stream);
         self.used = std::time::Instant::now();
