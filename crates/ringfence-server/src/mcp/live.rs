@@ -82,8 +82,6 @@ pub struct Opened {
     pub at: PathBuf,
     /// The engine has no boxes but those of sessions.
     pub sessions_only: bool,
-    /// It was kept from before, under another policy.
-    pub earlier: bool,
 }
 
 impl Live {
@@ -148,14 +146,24 @@ impl Live {
             now.id == Guarantee::RecordComplete
                 || report.guarantees.iter().all(|then| then.id != now.id || then.state == now.state)
         };
-        let earlier = self.owner.keep.is_some()
-            && !(info.timeout == allowed.policy.limits.timeout && allowed.report.guarantees.iter().all(same));
+        let limits = &allowed.policy.limits;
+        let limits = (limits.timeout, limits.timeout_ceiling, limits.output)
+            == (info.timeout, info.timeout_ceiling, info.output);
+        let like_now = limits && info.workdir == allowed.policy.workdir && allowed.report.guarantees.iter().all(same);
+        // What is said of a sandbox must be true of it.
+        if let Some(name) = self.owner.keep.as_ref().filter(|_| !like_now) {
+            let message =
+                format!("The sandbox {name} was kept from before, when its policy or its directory was another.");
+            let advice =
+                "Nothing was run. Tell the owner: `ringfence session rm` ends it, and the next call makes a new one.";
+            return Err(Trouble::new(message).advise(advice));
+        }
         allowed.report = report;
         if self.owner.keep.is_none() {
             session.own().await?;
         }
         let sessions_only = info.engine == Engine::Docker.name();
-        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only, earlier });
+        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only });
         *opened = Some(new.clone());
         Ok(new)
     }

@@ -45,8 +45,6 @@ struct ContextWords {
 }
 
 const NOTE: &str = "No tool can change this. To get more, ask the owner.";
-const EARLIER: &str = "This sandbox was kept from before, and the policy was another one then: what is said here is the \
-    policy of now, and the resource ringfence://report is what holds. ";
 
 impl Act for SessionInfo {
     type Output = SessionWords;
@@ -78,7 +76,7 @@ impl Act for SessionInfo {
             running: info.running,
             seconds_left: left,
             directories_left_out: opened.places.left_out.clone(),
-            note: if opened.earlier { format!("{EARLIER}{NOTE}") } else { NOTE.to_owned() },
+            note: NOTE.to_owned(),
         };
         let mut text = format!(
             "sandbox {} (profile {}, engine {})\nworking directory: {} ({} outside)\n{}",
