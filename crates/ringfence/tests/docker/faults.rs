@@ -318,6 +318,12 @@ fn no_image_and_no_registry() {
     let error = docker_error(scene.start().err().unwrap());
     assert!(matches!(error, DockerError::NoImage { .. }), "{error:?}");
     assert!(error.cure().unwrap().contains("docker load"), "{:?}", error.cure());
+    // The standard image is never asked of a registry. (Where it was built, there is nothing to see.)
+    if !docker(&["image", "inspect", "ringfence/standard:none"]).0 {
+        scene.layer.image("ringfence/standard:none").unwrap();
+        let error = docker_error(scene.start().err().unwrap());
+        assert!(matches!(&error, DockerError::NoImage { source, .. } if source.status() == Some(404)), "{error:?}");
+    }
     // Pinned by its own id, what was built here is found.
     let id = docker(&["image", "inspect", "-f", "{{.Id}}", IMAGE]).1;
     scene.layer.image(&format!("{IMAGE}@{id}")).unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
+use ringfence_policy::policy::STANDARD_IMAGE;
 
 use super::daemon::Daemon;
 use super::error::{DockerError, Step};
@@ -26,16 +27,19 @@ pub struct Progress {
 /// Told about a pull while it goes on.
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// Finds an image, or pulls it.
+/// Finds an image, or pulls it; but not the standard one, which is built here: a registry's of that name would be a stranger's.
 pub async fn find(daemon: &Daemon, name: &str, progress: OnProgress<'_>) -> Result<Image, DockerError> {
-    match inspect(daemon, name).await {
-        Err(error) if error.status() == Some(404) => {}
+    let missing = match inspect(daemon, name).await {
+        Err(error) if error.status() == Some(404) => error,
         found => return found,
-    }
+    };
     if let Some(image) = by_id(daemon, name).await? {
         return Ok(image);
     }
     let absent = |source| DockerError::NoImage { name: name.to_owned(), source: Box::new(source) };
+    if name.split(['@', ':']).next() == Some(STANDARD_IMAGE) {
+        return Err(absent(missing));
+    }
     match pull(daemon, name, progress).await {
         Ok(()) => inspect(daemon, name).await.map_err(absent),
         Err(error) if error.is_unavailable() => Err(error),
