@@ -21,6 +21,14 @@ fn results_and_exit_codes() {
     let done = place.ringfence(&["code", "python", "fail.py", "--json"]);
     let result: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((done.code, &result["status"]), (1, &"error".into()));
+    // The record says the same, whatever the interpreter exited with.
+    let recorded = |id: &serde_json::Value| {
+        let shown = place.ringfence(&["history", "show", id.as_str().unwrap(), "--json"]);
+        serde_json::from_str::<serde_json::Value>(&shown.out).unwrap()["exit_code"].clone()
+    };
+    assert_eq!(recorded(&result["id"]), 1);
+    let fine = place.ringfence(&["code", "python", "double.py", "--input", "{\"x\": 1}", "--json"]);
+    assert_eq!(recorded(&serde_json::from_str::<serde_json::Value>(&fine.out).unwrap()["id"]), 0);
     let done =
         place.ringfence(&["code", "bash", "copy.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
     assert_eq!(done.code, 0, "{}", done.err);

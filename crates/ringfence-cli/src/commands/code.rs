@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Status};
+use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Ran, Status};
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::{self, Seen, SkillRun};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
@@ -92,41 +92,28 @@ pub fn recorded<C: AsFd>(
     let prepared = prepared.map_err(|error| record::failed(situation, command, skill, error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
-    if prepared.engine == Engine::Docker {
-        return match cancel().and_then(|cancel| context::once(code, situation, cancel.as_fd())) {
-            Ok(mut result) => {
-                let (outcome, captures) = seen_from_outside(&result);
-                let seen = match policy.records.output {
-                    true => captures.each_ref().map(Seen::Output),
-                    false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
-                };
-                if let Some(id) = entry.end(&outcome, seen, &mut report) {
-                    result.id = id;
-                }
-                Ok(result)
-            }
-            Err(failure) => Err(entry.failed(failure)),
-        };
-    }
-    let ran = cancel().and_then(|cancel| Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?));
+    let ran = cancel().and_then(|cancel| match prepared.engine {
+        Engine::Docker => context::once(code, situation, cancel.as_fd()).map(seen_from_outside),
+        _ => Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?),
+    });
     match ran {
-        Ok(mut ran) => {
-            let seen = match policy.records.output {
-                true => ran.captures.each_ref().map(Seen::Output),
-                false => ran.captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
-            };
-            // The result has the id of its record.
-            if let Some(id) = entry.end(&ran.outcome, seen, &mut report) {
-                ran.result.id = id;
+        Ok(Ran { mut result, mut outcome, captures }) => {
+            // An interpreter exits with 0 also when its code has failed: a record says how the code ended.
+            if outcome.ended == Ended::Exited(0) {
+                outcome.ended = Ended::Exited(i32::from(exit_code(result.status)));
             }
-            Ok(ran.result)
+            // The result has the id of its record.
+            if let Some(id) = entry.end(&outcome, seen(&captures, policy.records.output), &mut report) {
+                result.id = id;
+            }
+            Ok(result)
         }
         Err(failure) => Err(entry.failed(failure)),
     }
 }
 
 /// What a record is made of, from the result of code in a container.
-fn seen_from_outside(result: &CodeResult) -> (Outcome, [Capture; 2]) {
+fn seen_from_outside(result: CodeResult) -> Ran {
     let reason = match result.status {
         Status::Timeout => Some(Reason::Time),
         Status::Memory => Some(Reason::Memory),
@@ -134,19 +121,31 @@ fn seen_from_outside(result: &CodeResult) -> (Outcome, [Capture; 2]) {
         _ => None,
     };
     let outcome = Outcome {
-        ended: Ended::Exited(i32::from(exit_code(result.status))),
+        ended: Ended::Exited(0),
         reason,
         duration: Duration::from_millis(result.usage.duration_ms),
         cpu: Duration::from_millis(result.usage.cpu_ms),
         peak_memory: result.usage.peak_memory,
         denied: Vec::new(),
     };
-    let captures = [&result.stdout, &result.stderr].map(|text| {
+    Ran { captures: captured(&result), outcome, result }
+}
+
+/// What the code wrote, as far as a record keeps it.
+pub fn captured(result: &CodeResult) -> [Capture; 2] {
+    [&result.stdout, &result.stderr].map(|text| {
         let mut capture = records::capture();
         capture.push(text.as_bytes());
         capture
-    });
-    (outcome, captures)
+    })
+}
+
+/// What a record has of it: the output itself, or how much that was.
+pub fn seen(captures: &[Capture; 2], keeps: bool) -> [Seen<'_>; 2] {
+    match keeps {
+        true => captures.each_ref().map(Seen::Output),
+        false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
+    }
 }
 
 /// What the command line asks for.

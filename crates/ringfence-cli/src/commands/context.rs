@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use ringfence::code::{Code, CodeResult, Contexts};
 use ringfence::policy::limits::parse_duration;
-use ringfence::records::{self, End, Seen, Status, Ticket};
+use ringfence::records::{End, Status, Ticket};
 use ringfence::session::{Create, Info};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
-use crate::commands::code::exit_code;
+use crate::commands::code::{captured, exit_code, seen};
 use crate::commands::session::{fetch_image, open, within};
 use crate::failure::{Failure, Kind};
 use crate::situation::Situation;
@@ -126,15 +126,8 @@ impl Note {
     }
 
     pub fn end(self, result: &CodeResult) {
-        let captures = [&result.stdout, &result.stderr].map(|text| {
-            let mut capture = records::capture();
-            capture.push(text.as_bytes());
-            capture
-        });
-        let seen = match self.keeps {
-            true => captures.each_ref().map(Seen::Output),
-            false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
-        };
+        let captures = captured(result);
+        let seen = seen(&captures, self.keeps);
         let duration = Some(Duration::from_millis(result.usage.duration_ms));
         let (status, exit_code) = (Status::Exited, Some(i32::from(exit_code(result.status))));
         write(self.ticket, &End { status, exit_code, error: None, duration, seen, ..End::failed("") });
