@@ -60,7 +60,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(&format!("ringfence: profile {}, engine {engine}", situation.resolved.policy.profile));
     }
-    let started = SystemTime::now();
+    let started = file_clock();
     if engine == Engine::Docker {
         write_report(args, &report)?;
         let outcome = super::session::once(args, &situation, command, &report)?;
@@ -243,13 +243,17 @@ fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
     outcome.denied.iter().map(line).collect()
 }
 
+/// Now, by the clock that file systems stamp with: it runs a tick behind, so that what is changed from here on is not older.
+fn file_clock() -> SystemTime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec.max(0) as u32)
+}
+
 /// Repositories below this one that the command made or changed, and that git goes into by itself: a `git status` outside,
 /// or a prompt, would do what their configuration says.
 fn repositories(plan: &Plan, situation: &Situation, started: SystemTime) -> Vec<String> {
     let policy = &situation.resolved.policy;
-    // The clock of file systems is coarse.
-    let since = started.checked_sub(Duration::from_millis(20)).unwrap_or(started);
-    let changed = git::changed_since(&policy.workdir, &situation.facts.home, since);
+    let changed = git::changed_since(&policy.workdir, &situation.facts.home, started);
     // What was protected is as it was.
     let protected =
         |dir: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(dir)));
