@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hold::{hold, is_needed, is_needed_above};
+use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
 use ringfence_linux::pages::Pages;
 use ringfence_linux::sys::{self, Beside};
@@ -57,7 +57,7 @@ pub enum KeeperError {
 /// Clears up when it is dropped, or when its process dies.
 pub struct Keeper {
     /// The names that this box relies on, locked.
-    held: Vec<OwnedFd>,
+    held: Vec<Held>,
     process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
