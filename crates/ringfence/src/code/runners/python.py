@@ -96,13 +96,13 @@ def execute(request, names):
     if type(inputs) is dict:
         names.update((key, inputs[key]) for key in inputs if key.isidentifier() and key[:2] != "__")
     names["inputs"] = inputs
-    if request["files"]:
-        more(request)["unpack"](request["files"])
     if request["mark"]:
         posix.write(sender, b"\n%s\n" % request["mark"].encode())
     send(b"s", b"")
     value, failure, status = None, None, "ok"
     try:
+        if request["files"]:
+            more(request)["unpack"](request["files"])
         if request["keep"]:
             interruptible(True)
         value = evaluate(request["code"], name, names)
@@ -140,7 +140,7 @@ def execute(request, names):
     send(b"r", body.encode("utf-8", "replace"))
 
 
-def fresh(name):
+def fresh(name, required):
     """A module of its own for the code, which takes itself for the program."""
     module = type(sys)("__main__")
     module.__file__ = name
@@ -148,6 +148,10 @@ def fresh(name):
     sys.modules["__main__"] = module
     sys.argv = [name]
     sys.path.insert(0, "")
+    if required:
+        # Before packages of the host, behind what Python has of its own.
+        at = [place.endswith("-packages") for place in sys.path] + [True]
+        sys.path.insert(at.index(True), required)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
@@ -174,7 +178,7 @@ def serve():
                 send(b"w", b"")
                 continue
             if names is None:
-                names = fresh(request["name"])
+                names = fresh(request["name"], request["required"])
             execute(request, names)
             if not request["keep"]:
                 return
