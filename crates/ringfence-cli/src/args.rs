@@ -70,7 +70,7 @@ pub enum Command {
     Run(Run),
     /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
     #[command(after_help = CODE_HELP)]
-    Code(Code),
+    Code(Box<Code>),
     /// Skills: registered pieces of code, scanned, run in a sandbox and accounted for
     #[command(subcommand)]
     Skill(Skill),

@@ -173,7 +173,7 @@ fn packages_are_installed_once_and_seen_read_only() {
         assert_eq!(listed["requirements"][0]["requirements"], "greeting==1.0");
         // Recorded, as every execution is.
         let history = place.ringfence(&["history", "--json"]).out;
-        assert_eq!(history.matches("--only-binary").count() > 0, true, "{history}");
+        assert!(history.contains("--only-binary"), "{history}");
         let id = listed["requirements"][0]["id"].as_str().unwrap();
         assert_eq!(place.ringfence(&["requirements", "rm", id]).code, 0);
         assert_eq!(place.ringfence(&["requirements", "rm", id]).code, 125);
