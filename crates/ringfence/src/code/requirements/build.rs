@@ -207,7 +207,7 @@ impl Build {
             fs::write(&path, text).map_err(failed("write", &path))
         };
         match installer.kind {
-            Kind::Pip => write("requirements.txt", requirements.text.clone())?,
+            Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n"))?,
             Kind::Npm => {
                 let (lock, manifest) = requirements.lock()?;
                 write("package-lock.json", lock.to_string())?;
@@ -256,8 +256,8 @@ impl Build {
             installed: store::now(),
             bytes,
             files,
+            requirements: names(self.installer.kind, &self.requirements),
             index: self.requirements.index,
-            requirements: names(self.installer.kind, &self.requirements.text),
         };
         self.store.keep(&kept, beside, &made, self.lock)
     }
@@ -329,14 +329,14 @@ fn done(kind: Kind, outcome: &Outcome, captures: &[Capture; 2]) -> Result<(), Re
 }
 
 /// What a list shows of requirements: a few names.
-fn names(kind: Kind, text: &str) -> String {
+fn names(kind: Kind, requirements: &Requirements) -> String {
     let names: Vec<String> = match kind {
         Kind::Pip => {
-            let lines = text.lines().map(|line| line.split([';', '#', '\\']).next().unwrap_or_default().trim());
-            lines.filter(|line| !line.is_empty() && !line.starts_with('-')).map(str::to_owned).collect()
+            let lines = requirements.lines().unwrap_or_default();
+            lines.iter().map(|line| line.split(" --").next().unwrap_or_default().to_owned()).collect()
         }
         Kind::Npm => {
-            let lock: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+            let lock: serde_json::Value = serde_json::from_str(&requirements.text).unwrap_or_default();
             let wanted = lock["packages"][""]["dependencies"].as_object();
             wanted
                 .into_iter()

@@ -19,6 +19,7 @@ use ringfence_policy::plan::PlanError;
 
 /// Bytes of a file of requirements.
 const LARGEST: usize = 4 << 20;
+const BY_NAME: &str = "only packages of the index, by their names";
 const LONGEST_INDEX: usize = 1024;
 /// Where a lock of npm says that packages come from, unless its author had another registry.
 const NPM: &str = "https://registry.npmjs.org/";
@@ -83,7 +84,7 @@ impl Requirements {
         }
         let requirements = Requirements { text, index };
         match language.wire {
-            Wire::Marshal => requirements.check_lines()?,
+            Wire::Marshal => drop(requirements.lines()?),
             Wire::Json => drop(requirements.lock()?),
             Wire::Lines => return Err(RequirementsError::Language(language.name)),
         }
@@ -100,30 +101,43 @@ impl Requirements {
         Requirements::new(language, self.text, self.index)
     }
 
-    /// Names with versions and hashes, and nothing that leads elsewhere: no options, no addresses, no paths, no other files.
-    fn check_lines(&self) -> Result<(), RequirementsError> {
+    /// What pip is given: names with versions and hashes, each in one line, and nothing that leads elsewhere: no options, no
+    /// addresses, no paths, no other files, and no comment that changes how it is read.
+    fn lines(&self) -> Result<Vec<String>, RequirementsError> {
+        let mut lines: Vec<String> = Vec::new();
         let mut continued = false;
         for (number, line) in self.text.lines().enumerate() {
             let wrong =
                 |reason| Err(RequirementsError::Line { line: number + 1, reason, text: line.trim().to_owned() });
-            let (start, whole) = (!continued, line.trim());
-            continued = whole.ends_with('\\');
-            let words = whole.trim_end_matches('\\').split(" #").next().unwrap_or_default();
-            if words.is_empty() || words.starts_with('#') {
+            // Characters that end a line for others.
+            if line.contains(|c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}')) {
+                return wrong("a character that stands in no name");
+            }
+            let comment =
+                line.match_indices('#').find(|(at, _)| line[..*at].chars().next_back().is_none_or(char::is_whitespace));
+            let words = line[..comment.map_or(line.len(), |(at, _)| at)].trim();
+            let more = comment.is_none() && words.ends_with('\\');
+            let words = words.trim_end_matches('\\').trim();
+            let start = !std::mem::replace(&mut continued, more);
+            if words.is_empty() {
                 continue;
             }
-            if words.contains("://") || words.contains('@') || words.contains("${") {
-                return wrong("only packages of the index, by their names");
+            if words.contains("://") || words.contains(['@', '\\', '#']) || words.contains("${") {
+                return wrong(BY_NAME);
             }
             let mut options = words.split_whitespace().filter(|word| word.starts_with('-'));
             if !options.all(|word| word.starts_with("--hash=")) {
                 return wrong("only `--hash=` is taken of pip's options");
             }
-            if start && !is_named(words) {
-                return wrong("only packages of the index, by their names");
+            match lines.last_mut().filter(|_| !start) {
+                Some(last) => *last = format!("{last} {words}"),
+                None => lines.push(words.to_owned()),
+            }
+            if lines.last().is_some_and(|line| !is_named(line)) {
+                return wrong(BY_NAME);
             }
         }
-        Ok(())
+        Ok(lines)
     }
 
     /// The lock, with what npm reads of it and nothing else, and the manifest that it is the lock of.
@@ -223,7 +237,17 @@ mod tests {
     fn lines_that_name_packages() {
         let good = "# what we need\nrequests\nnumpy==1.26.4  # pinned\nDjango[argon2]>=4,<5 ; python_version > '3.8'\n\n\
                     x.y-z ~= 1.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\nfoo (>=2)\n";
-        python(good).unwrap();
+        let lines = python(good).unwrap().lines().unwrap();
+        let wanted = [
+            "requests",
+            "numpy==1.26.4",
+            "Django[argon2]>=4,<5 ; python_version > '3.8'",
+            "x.y-z ~= 1.0 --hash=sha256:00 --hash=sha256:11",
+            "foo (>=2)",
+        ];
+        assert_eq!(lines, wanted);
+        // How it is to be read is not the file's to say.
+        assert_eq!(python("# coding: utf-7\nx\r\n").unwrap().lines().unwrap(), ["x"]);
         for bad in [
             "-r other.txt",
             "--index-url https://example.com",
@@ -238,6 +262,14 @@ mod tests {
             "x --config-settings=a=b",
             "x \\\n  --global-option=y",
             "${SECRET}",
+            // Lines for Python's `splitlines`, and other characters for its decoders.
+            "x==1\x1c--no-binary=:all:",
+            "x==1\x0c-r y",
+            "x==1\u{2028}-r y",
+            "x==1\u{85}-r y",
+            "\u{feff}x",
+            "# a comment \\\n./local",
+            "x \\\n./local -r y",
         ] {
             assert!(python(bad).is_err(), "{bad}");
         }
