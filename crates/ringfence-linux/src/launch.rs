@@ -517,6 +517,11 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
     if let Some(slave) = &slave {
         rustix::process::ioctl_tiocsctty(slave).map_err(at(Stage::Terminal))?;
     }
+    if spec.becomes.is_some() {
+        // It sees the owner's socket close, unless somebody has stopped it.
+        let kill = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(kill).map_err(at(Stage::Session))?;
+    }
     if let Some(filter) = &spec.filter {
         if spec.listens {
             let listener = seccomp::install_with_listener(filter).map_err(at(Stage::Filter))?;

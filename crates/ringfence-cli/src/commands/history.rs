@@ -38,6 +38,15 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     output::data(&rows(&records))?;
+    if let (Some(session), true) = (&args.session, records.is_empty()) {
+        output::say(&format!(
+            "ringfence: nothing is recorded of a session `{}`, or nothing like this",
+            one_line(session)
+        ));
+        output::say(
+            "hint: `ringfence session list` has those there are; a forgotten one is found by its id, not by its name",
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +92,13 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
     add("profile", record.profile.clone());
     add("engine", record.engine.clone());
     add("sandbox", record.sandbox.clone());
-    add("skill", record.skill.as_ref().map(|skill| format!("{} ({})", skill.name, skill.hash)));
+    add(
+        "skill",
+        record.skill.as_ref().map(|skill| {
+            let version = skill.version.as_ref().map_or_else(String::new, |version| format!("@{version}"));
+            format!("{}{version} ({})", skill.name, skill.hash)
+        }),
+    );
     add(
         "caller",
         record.caller.as_ref().map(|caller| {

@@ -499,3 +499,51 @@ async fn a_list_without_end_is_refused() {
     drop(stage);
     guest.join().unwrap();
 }
+
+#[tokio::test]
+async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
+    const CHANGES: usize = 500;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stage, guest) = with_guest(move |mut guest| {
+        let (watch, ..) = guest.next().unwrap();
+        guest.reply(watch, &Reply::Started { pid: 0 });
+        for _ in 0..CHANGES {
+            guest.reply(watch, &Reply::Changed(Changed { path: vec![b'x'; 60_000], change: Change::Written }));
+        }
+        // Taken by the supervisor, all of it: this comes after.
+        let (ping, ..) = guest.next().unwrap();
+        guest.reply(ping, &Reply::Done { bytes: 0 });
+        tell.send(()).unwrap();
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    let watch = super::super::protocol::Ask::Guest(Request::Watch { path: b"/".to_vec(), recursive: true });
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 1, Kind::Open, &watch).unwrap();
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(&bytes).unwrap();
+    // Somebody else is not held up.
+    std::thread::sleep(Duration::from_millis(200));
+    in_time(session.files().stat("x")).await.unwrap_err();
+    in_time(tokio::task::spawn_blocking(move || told.recv())).await.unwrap().unwrap();
+    // Now it reads: some changes, and that it missed others.
+    let (mut decoder, mut buffer, mut seen) = (Decoder::new(MAX_REQUEST), vec![0; 1 << 16], 0);
+    let missed = 'all: loop {
+        let n = client.read(&mut buffer).expect("that some were missed");
+        decoder.feed(&buffer[..n]);
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            match frame.message::<super::super::protocol::Answer>() {
+                Ok(super::super::protocol::Answer::Guest(Reply::Changed(changed))) => match changed.change {
+                    Change::Overflow => break 'all true,
+                    _ => seen += 1,
+                },
+                _ => {}
+            }
+        }
+    };
+    assert!(missed && seen < 50, "{seen}");
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
+}
