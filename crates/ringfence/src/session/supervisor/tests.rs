@@ -533,12 +533,12 @@ async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
         let n = client.read(&mut buffer).expect("that some were missed");
         decoder.feed(&buffer[..n]);
         while let Some(frame) = decoder.next_frame().unwrap() {
-            match frame.message::<super::super::protocol::Answer>() {
-                Ok(super::super::protocol::Answer::Guest(Reply::Changed(changed))) => match changed.change {
+            use super::super::protocol::Answer;
+            if let Ok(Answer::Guest(Reply::Changed(changed))) = frame.message::<Answer>() {
+                match changed.change {
                     Change::Overflow => break 'all true,
                     _ => seen += 1,
-                },
-                _ => {}
+                }
             }
         }
     };
