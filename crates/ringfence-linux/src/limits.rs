@@ -260,7 +260,7 @@ impl Gauge {
     }
 }
 
-/// Kills for memory and refused forks of a group, read from files that stay open: after every command they are asked for.
+/// Kills for memory and refused forks of a group, from files that stay open: after every command they are asked for.
 #[derive(Debug)]
 pub struct Refusals {
     kills: fs::File,

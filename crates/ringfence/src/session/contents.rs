@@ -80,8 +80,8 @@ impl FileReader {
         self.copy_within(file, u64::MAX).await
     }
 
-    /// The same with `limit` bytes at most; more of them is an error, whatever the box said of the length. A little more may
-    /// have been written by then.
+    /// The same with `limit` bytes at most; more of them is an error, whatever the box said of the length. A little more
+    /// may have been written by then.
     pub async fn copy_within(&mut self, file: impl AsFd, limit: u64) -> Result<u64, SessionError> {
         let file = file.as_fd();
         let mut total = 0;

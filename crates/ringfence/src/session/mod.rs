@@ -187,8 +187,8 @@ impl Sessions {
         self.open_for(id_or_name, None).await.map(|(session, _)| session)
     }
 
-    /// Starts a command in a session that is opened for it, as [`Sessions::open`] and [`Session::exec`] do, with one wait
-    /// for both: the command is asked for before the supervisor has spoken. It begins to listen when it has, so that a
+    /// Starts a command in a session that is opened for it, as [`Sessions::open`] and [`Session::exec`] do, with one
+    /// wait for both: the command is asked for before the supervisor has spoken. It begins to listen when it has, so that a
     /// command that was asked of one that never did is asked for again.
     pub async fn exec(&self, id_or_name: &str, exec: Exec) -> Result<Execution, SessionError> {
         let (_, execution) = self.open_for(id_or_name, Some(&exec)).await?;

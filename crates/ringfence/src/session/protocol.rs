@@ -10,8 +10,8 @@ use super::info::{End, ExecutionInfo, Info};
 use crate::report::Report;
 use crate::supervise::Reason;
 
-/// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks like
-/// must not come to mean something else.
+/// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
+/// like must not come to mean something else.
 pub const VERSION: u16 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -42,7 +42,7 @@ fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Fa
     let signals = take_signals()?;
     super::within(async |sessions| {
         let mut signals = signals.watch()?;
-        // It may run before we know: then it gets the signal. A second one ends us, and so does one that nothing comes of.
+        // It may run before we know: then it gets the signal. A second ends us, and so does one that nothing comes of.
         let (mut begin, mut asked) = (std::pin::pin!(sessions.exec(&args.session, exec)), None);
         let execution = loop {
             tokio::select! {

@@ -215,8 +215,8 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));
-    // A thread that still reads our standard input must not hold us up; and what would be taken down piece by piece goes
-    // with the process, which has nothing else to do.
+    // A thread that still reads our standard input must not hold us up; and what would be taken down piece by piece
+    // goes with the process, which has nothing else to do.
     std::mem::forget(runtime);
     result
 }
