@@ -349,6 +349,17 @@ async fn a_killed_supervisor_takes_the_box_along_and_is_reported() {
 }
 
 #[tokio::test]
+async fn a_stopped_guest_goes_with_its_supervisor() {
+    let home = Home::new();
+    let session = home.session().await;
+    let supervisor = session.info().await.unwrap().pid as i32;
+    let guest = sessions::guest_of(supervisor).unwrap();
+    sessions::kill(guest, libc::SIGSTOP);
+    sessions::kill(supervisor, libc::SIGKILL);
+    until("the guest is gone", || !std::path::Path::new(&format!("/proc/{guest}")).exists()).await;
+}
+
+#[tokio::test]
 async fn a_killed_guest_ends_its_session_and_no_other() {
     let home = Home::new();
     let (session, other) = (home.session().await, home.session().await);

@@ -308,6 +308,68 @@ fn nobody_else_can_use_it() {
 }
 
 #[test]
+fn what_could_not_be_started_is_named_in_json() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let failed = here.exec(&[&id, "--json", "--", "/none/such"]);
+    assert_eq!(failed.code, 127, "{}", failed.err);
+    let json = failed.json();
+    assert_eq!((&json["status"], &json["session"], &json["execution"]), (&"failed".into(), &id.into(), &"1".into()));
+    let record = json["record"].as_str().unwrap().to_owned();
+    let shown = here.ringfence(&["history", "show", &record, "--json"]).json();
+    assert_eq!(shown["command"][0], "/none/such");
+    assert_eq!(here.exec(&["nobody", "--json", "--", "true"]).json()["session"], serde_json::Value::Null);
+}
+
+#[test]
+fn logs_as_json() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--", "sh", "-c", "echo out; echo err >&2; exit 3"]).expect(3, "out\n");
+    here.exec(&[&id, "--", "true"]).expect(0, "");
+    let logs = here.ringfence(&["session", "logs", &id, "--json"]).json();
+    assert_eq!(logs["session"], id.as_str());
+    let first = &logs["executions"][0];
+    assert_eq!(
+        (&first["stdout"], &first["stderr"], &first["exit_code"]),
+        (&"out\n".into(), &"err\n".into(), &3.into())
+    );
+    assert_eq!(first["stdout_dropped"], 0);
+    let one = here.ringfence(&["session", "logs", &id, "2", "--follow", "--json"]).json();
+    assert_eq!((one["executions"].as_array().unwrap().len(), &one["executions"][0]["execution"]), (1, &"2".into()));
+}
+
+#[test]
+fn a_box_does_not_fill_the_disk_through_cp() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--", "sh", "-c", "mkdir /tmp/d; truncate -s 3M /tmp/d/a /tmp/d/b"]).expect(0, "");
+    let copy = |from: &str, to: &str, most: &str| {
+        here.ringfence(&["session", "cp", &format!("{id}:{from}"), to, "--max-size", most])
+    };
+    for from in ["/tmp/d/a", "/tmp/d"] {
+        let refused = copy(from, "out", "1m");
+        assert_eq!(refused.code, 125, "{}", refused.err);
+        assert!(refused.err.contains("--max-size"), "{}", refused.err);
+    }
+    assert_eq!(copy("/tmp/d", "sum", "4m").code, 125);
+    // The bound is over all of them; one was complete.
+    assert_eq!(std::fs::read_dir(here.0.project.join("sum")).unwrap().count(), 1);
+    assert_eq!(copy("/tmp/d", "all", "6m").code, 0);
+    assert_eq!(std::fs::metadata(here.0.project.join("all/b")).unwrap().len(), 3 << 20);
+    assert_eq!(copy("/tmp/d/a", "one", "never").code, 0);
+}
+
+#[test]
+fn hints_for_those_who_mistype() {
+    let here = Here::new();
+    let none = here.ringfence(&["history", "--session", "nope"]);
+    assert!(none.code == 0 && none.err.contains("`nope`") && none.err.contains("hint:"), "{}", none.err);
+    let usage = here.ringfence(&["session", "extend", "nope"]).err;
+    assert!(usage.contains("--life") && usage.contains("--idle"), "{usage}");
+}
+
+#[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }

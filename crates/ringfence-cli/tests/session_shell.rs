@@ -139,6 +139,19 @@ fn a_stopped_client_leaves_the_terminal_and_comes_back() {
 }
 
 #[test]
+fn who_waits_for_a_session_that_does_not_answer_can_be_ended() {
+    let here = Here::new();
+    let mut terminal = Terminal::open(&here.place);
+    let supervisor = sessions::supervisors(&here.place.home)[0];
+    sessions::kill(supervisor, libc::SIGSTOP);
+    terminal.typed("$R session shell one & sleep 0.5; kill -TERM $!; wait $!; echo code $?\n");
+    terminal.until("code 143");
+    sessions::kill(supervisor, libc::SIGCONT);
+    terminal.until("outer> ");
+    assert!(terminal.is_cooked());
+}
+
+#[test]
 fn without_a_terminal_it_says_so() {
     let here = Here::new();
     let refused = here.place.ringfence(&["session", "shell", "one"]);

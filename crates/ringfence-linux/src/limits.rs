@@ -217,6 +217,11 @@ impl Group {
         usage(&self.dirs)
     }
 
+    /// What it refuses, for whoever asks often.
+    pub fn refusals(&self) -> Option<Refusals> {
+        Refusals::of(&self.dirs)
+    }
+
     /// Removes the group; every process of the box must be gone.
     pub fn remove(mut self) -> Result<(), LimitError> {
         for path in std::mem::take(&mut self.dirs) {
@@ -247,6 +252,40 @@ impl Gauge {
 
     pub fn usage(&self) -> Usage {
         usage(&self.0)
+    }
+
+    /// As [`Group::refusals`].
+    pub fn refusals(&self) -> Option<Refusals> {
+        Refusals::of(&self.0)
+    }
+}
+
+/// Kills for memory and refused forks of a group, from files that stay open: after every command they are asked for.
+#[derive(Debug)]
+pub struct Refusals {
+    kills: fs::File,
+    forks: fs::File,
+}
+
+impl Refusals {
+    fn of(dirs: &[PathBuf]) -> Option<Refusals> {
+        let (kills, forks) = match dirs {
+            [dir] => (dir.join("memory.events"), dir.join("pids.events")),
+            [memory, pids, _] => (memory.join("memory.oom_control"), pids.join("pids.events")),
+            _ => return None,
+        };
+        Some(Refusals { kills: fs::File::open(kills).ok()?, forks: fs::File::open(forks).ok()? })
+    }
+
+    /// So far.
+    pub fn now(&self) -> (u64, u64) {
+        use std::os::unix::fs::FileExt;
+        let count = |file: &fs::File, key: &str| {
+            let mut text = [0; 512];
+            let read = file.read_at(&mut text, 0).ok()?;
+            counted(std::str::from_utf8(&text[..read]).ok()?, key)
+        };
+        (count(&self.kills, "oom_kill").unwrap_or(0), count(&self.forks, "max").unwrap_or(0))
     }
 }
 
@@ -320,7 +359,10 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 fn keyed(path: &Path, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+    counted(&fs::read_to_string(path).ok()?, key)
+}
+
+fn counted(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
 

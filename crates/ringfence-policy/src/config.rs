@@ -49,6 +49,9 @@ pub enum ConfigErrorKind {
     EnvName { key: String, name: String },
     #[error("`{key}`: `{name}` is not the name of a system call")]
     Syscall { key: String, name: String },
+    /// What it is would show a password.
+    #[error("`{0}` is an address that begins with `postgresql://`, and this one does not")]
+    Database(String),
     #[error("`image`: `{0}` is not the name of an image")]
     Image(String),
     #[error("`user`: `{0}` is neither `caller` nor UID:GID of somebody who is not root")]
@@ -406,7 +409,7 @@ impl Reader<'_> {
                 "database" => {
                     let url = self.string(&sub, value)?;
                     if !["postgresql://", "postgres://"].iter().any(|scheme| url.value.starts_with(scheme)) {
-                        return Err(self.wrong_type(&sub, "an address that begins with `postgresql://`", value));
+                        return Err(self.error(&value.span(), ConfigErrorKind::Database(sub)));
                     }
                     out.database = Some(url);
                 }
@@ -617,7 +620,7 @@ memory = "1g"
             ("[records]\nkep = 1", "c.toml:2: unknown key `records.kep` (did you mean `keep`?)"),
             (
                 "[records]\ndatabase = \"mysql://x\"",
-                "c.toml:2: `records.database` is an address that begins with `postgresql://`, not a string",
+                "c.toml:2: `records.database` is an address that begins with `postgresql://`, and this one does not",
             ),
             (
                 "[profiles.x.records]\nkeep = 1",

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueHint};
-use ringfence::policy::limits::parse_duration;
+use clap::{ArgGroup, Args, Subcommand, ValueHint};
+use ringfence::policy::limits::{parse_duration, parse_size};
 
 use super::{PolicyFlags, RUN_HELP};
 
@@ -35,11 +35,12 @@ pub enum Session {
     /// Print what was written in a session, as far as it is kept
     Logs(SessionLogs),
     /// Give a session more time
+    #[command(group(ArgGroup::new("time").args(["life", "idle"]).required(true).multiple(true)))]
     Extend {
         #[arg(value_name = "SESSION")]
         session: String,
         /// What is left of its life from now on, such as 2h (`never`: no end)
-        #[arg(long, value_name = "TIME", value_parser = parse_span, required_unless_present = "idle")]
+        #[arg(long, value_name = "TIME", value_parser = parse_span)]
         life: Option<Span>,
         /// It ends when it was idle for so long (`never`: it does not)
         #[arg(long, value_name = "TIME", value_parser = parse_span)]
@@ -69,6 +70,9 @@ pub enum Session {
         from: OsString,
         #[arg(value_hint = ValueHint::AnyPath)]
         to: OsString,
+        /// How much may come out in all (`never`: no bound but the disk)
+        #[arg(long, value_name = "SIZE", default_value = "10g", value_parser = parse_bound)]
+        max_size: Bound,
     },
     /// Let local programs connect to a port in a session
     Forward {
@@ -105,6 +109,10 @@ pub struct SessionCreate {
     #[command(flatten)]
     pub policy: PolicyFlags,
 }
+
+/// A size that may be without bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound(pub Option<u64>);
 
 /// A time that may be without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +201,10 @@ pub struct SessionLogs {
     /// Go on until it has ended
     #[arg(short, long, requires = "execution")]
     pub follow: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
@@ -201,6 +213,13 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 
 fn parse_span(text: &str) -> Result<Span, String> {
     if text == "never" { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
+}
+
+fn parse_bound(text: &str) -> Result<Bound, String> {
+    match text {
+        "never" => Ok(Bound(None)),
+        size => parse_size(size).map(|size| Bound(Some(size))).map_err(|error| error.to_string()),
+    }
 }
 
 /// The local port and the one inside.

@@ -38,6 +38,15 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     output::data(&rows(&records))?;
+    if let (Some(session), true) = (&args.session, records.is_empty()) {
+        output::say(&format!(
+            "ringfence: nothing is recorded of a session `{}`, or nothing like this",
+            one_line(session)
+        ));
+        output::say(
+            "hint: `ringfence session list` has those there are; a forgotten one is found by its id, not by its name",
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

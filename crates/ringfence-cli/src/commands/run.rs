@@ -11,7 +11,7 @@ use ringfence::denials::Denial;
 use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::policy::plan::{self, Mount, Plan};
-use ringfence::session::Output;
+use ringfence::session::{Output, Tried};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -408,8 +408,9 @@ impl Summary {
     }
 
     /// An execution that a session did not start.
-    pub fn failed_in(session: Option<String>, failure: &Failure) -> Summary {
-        Summary { session, ..Summary::failed(failure) }
+    pub fn failed_in(session: Option<String>, tried: Option<Tried>, failure: &Failure) -> Summary {
+        let (execution, record) = tried.map_or_else(Default::default, |tried| (Some(tried.execution), tried.record));
+        Summary { session, execution, record, ..Summary::failed(failure) }
     }
 
     /// An execution in a session.

@@ -279,7 +279,7 @@ impl Guest {
                 }
                 Some(Part::Children) => self.reap()?,
                 Some(Part::Reaper) => {
-                    if { event.flags }.contains(EventFlags::OUT) {
+                    if { event.flags }.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
                         self.cx.reapers.flush(key as i32, &self.cx.epoll)?;
                     }
                     self.reports(key as i32)?;

@@ -55,7 +55,9 @@ pub enum Report {
 
 #[derive(Debug)]
 struct Reaper {
-    socket: OwnedFd,
+    orders: OwnedFd,
+    /// Not where it waits for orders: whoever waits at a socket is woken when the other side takes what he sent.
+    reports: OwnedFd,
     /// Which process the last order became, in a file in memory: known also when the reaper is killed before it could tell.
     note: OwnedFd,
     /// The stream whose command it looks after.
@@ -92,12 +94,12 @@ impl Reapers {
     }
 
     fn make(&mut self, epoll: &OwnedFd) -> Result<i32, Errno> {
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let pair = || rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let ((orders, their_orders), (reports, their_reports)) = (pair()?, pair()?);
         let note = rustix::fs::memfd_create(c"reaper", MemfdFlags::CLOEXEC)?;
         match sys::fork(0)? {
             Fork::Child => {
-                let code = match serve(theirs, note) {
+                let code = match serve(their_orders, their_reports, note) {
                     Ok(()) => 0,
                     Err(_) => 1,
                 };
@@ -105,9 +107,10 @@ impl Reapers {
             }
             Fork::Parent(pid) => {
                 let pid = pid.as_raw_nonzero().get();
-                rustix::io::ioctl_fionbio(&ours, true)?;
-                epoll::add(epoll, &ours, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::IN)?;
-                self.all.insert(pid, Reaper { socket: ours, note, owner: None, rest: Vec::new() });
+                rustix::io::ioctl_fionbio(&orders, true)?;
+                rustix::io::ioctl_fionbio(&reports, true)?;
+                epoll::add(epoll, &reports, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::IN)?;
+                self.all.insert(pid, Reaper { orders, reports, note, owner: None, rest: Vec::new() });
                 Ok(pid)
             }
         }
@@ -128,7 +131,7 @@ impl Reapers {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             ancillary.push(SendAncillaryMessage::ScmRights(fds));
-            match rustix::net::sendmsg(&reaper.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            match rustix::net::sendmsg(&reaper.orders, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(sent) => break (pid, sent),
                 // Killed while it waited; it had nothing to look after, and is forgotten when it is reaped.
                 Err(Errno::PIPE | Errno::CONNRESET) if idle.is_some() => {}
@@ -141,24 +144,22 @@ impl Reapers {
         let _ = sys::kill(pid, libc::SIGCONT);
         if sent < bytes.len() {
             reaper.rest = bytes.split_off(sent);
-            let both = EventFlags::IN | EventFlags::OUT;
-            epoll::modify(epoll, &reaper.socket, EventData::new_u64(token(pid as u64, Part::Reaper)), both)?;
+            epoll::add(epoll, &reaper.orders, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::OUT)?;
         }
         Ok(pid)
     }
 
     /// Sends more of an order.
     pub fn flush(&mut self, pid: i32, epoll: &OwnedFd) -> Result<(), Errno> {
-        let Some(reaper) = self.all.get_mut(&pid) else { return Ok(()) };
-        match rustix::net::send(&reaper.socket, &reaper.rest, SendFlags::NOSIGNAL) {
+        let Some(reaper) = self.all.get_mut(&pid).filter(|reaper| !reaper.rest.is_empty()) else { return Ok(()) };
+        match rustix::net::send(&reaper.orders, &reaper.rest, SendFlags::NOSIGNAL) {
             Ok(sent) => drop(reaper.rest.drain(..sent)),
             Err(Errno::AGAIN | Errno::INTR) => {}
             // It was killed, which is noticed when it is reaped.
             Err(_) => reaper.rest.clear(),
         }
         if reaper.rest.is_empty() {
-            let data = EventData::new_u64(token(pid as u64, Part::Reaper));
-            epoll::modify(epoll, &reaper.socket, data, EventFlags::IN)?;
+            epoll::delete(epoll, &reaper.orders)?;
         }
         Ok(())
     }
@@ -168,10 +169,10 @@ impl Reapers {
         let Some(reaper) = self.all.get_mut(&pid) else { return (None, Vec::new()) };
         let mut bytes = [0u8; 256];
         let mut reports = Vec::new();
-        match rustix::net::recv(&reaper.socket, &mut bytes, RecvFlags::empty()) {
+        match rustix::net::recv(&reaper.reports, &mut bytes, RecvFlags::empty()) {
             Ok((0, _)) => {
                 // Killed; the rest is done when it is reaped.
-                let _ = epoll::delete(epoll, &reaper.socket);
+                let _ = epoll::delete(epoll, &reaper.reports);
             }
             Ok((length, _)) => {
                 let mut rest = &bytes[..length];
@@ -253,19 +254,19 @@ impl Note {
 }
 
 /// The life of a reaper: order, command, report, again. Ends when the guest does.
-fn serve(guest: OwnedFd, note: OwnedFd) -> Result<(), Errno> {
-    sys::close_all_but(&[guest.as_raw_fd(), note.as_raw_fd()]);
+fn serve(orders: OwnedFd, reports: OwnedFd, note: OwnedFd) -> Result<(), Errno> {
+    sys::close_all_but(&[orders.as_raw_fd(), reports.as_raw_fd(), note.as_raw_fd()]);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut bytes = Vec::new();
     let stack = Stack::new();
     loop {
         // Of those that were waited for: the next one is to be the next command's.
         sys::take_signal(libc::SIGCHLD, Duration::ZERO)?;
-        let fds = receive(&guest, &mut bytes)?;
-        let order: Order = postcard::from_bytes(&bytes).map_err(|_| Errno::PROTO)?;
+        let fds = receive(&orders, &mut bytes)?;
+        let order: Order = postcard::from_bytes(&bytes[4..]).map_err(|_| Errno::PROTO)?;
         match exec::start(order, fds, &note, &stack) {
-            Err((step, errno)) => say(&guest, Report::Failed { step, errno: errno.raw_os_error() })?,
-            Ok(pid) => look_after(&guest, pid)?,
+            Err((step, errno)) => say(&reports, Report::Failed { step, errno: errno.raw_os_error() })?,
+            Ok(pid) => look_after(&reports, pid)?,
         }
     }
 }
@@ -326,26 +327,25 @@ fn say(guest: &OwnedFd, report: Report) -> Result<(), Errno> {
     rustix::net::send(guest, used, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Waits for an order and its descriptors.
+/// Most orders fit, and come with one call.
+const ORDER: usize = 4096;
+
+/// Waits for an order, its length before it, and its descriptors. Nothing follows it before it was reported on.
 fn receive(guest: &OwnedFd, bytes: &mut Vec<u8>) -> Result<Vec<OwnedFd>, Errno> {
-    let mut header = [0u8; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(guest, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    if received.bytes < header.len() {
-        return Err(Errno::PIPE);
-    }
+    bytes.resize(ORDER, 0);
+    let received = rustix::net::recvmsg(guest, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let Some(header) = bytes[..received.bytes].first_chunk::<4>() else { return Err(Errno::PIPE) };
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
     }
-    bytes.clear();
-    bytes.resize(u32::from_le_bytes(header) as usize, 0);
-    let mut filled = 0;
-    while filled < bytes.len() {
+    let (mut filled, whole) = (received.bytes, 4 + u32::from_le_bytes(*header) as usize);
+    bytes.resize(whole, 0);
+    while filled < whole {
         match rustix::net::recv(guest.as_fd(), &mut bytes[filled..], RecvFlags::empty())? {
             (0, _) => return Err(Errno::PIPE),
             (n, _) => filled += n,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ringfence_guest::frame::Kind;
 use ringfence_guest::message::Settings;
 use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
-use ringfence_linux::limits::{Group, Home, LimitError, Usage};
+use ringfence_linux::limits::{Group, Home, LimitError, Refusals, Usage};
 use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
@@ -423,6 +423,14 @@ impl Inhabited {
         match self {
             Inhabited::Process(running) => running.usage(),
             Inhabited::Container(container, _) => container.usage(),
+        }
+    }
+
+    /// What its control group refuses, for whoever asks often; `None` where there is none.
+    pub fn refusals(&self) -> Option<Refusals> {
+        match self {
+            Inhabited::Process(running) => running.group.as_ref().and_then(Group::refusals),
+            Inhabited::Container(container, _) => container.refusals(),
         }
     }
 

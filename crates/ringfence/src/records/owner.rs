@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,9 +50,15 @@ pub struct Owner {
 
 impl Owner {
     pub fn of_this_process() -> Owner {
+        static KNOWN: OnceLock<Owner> = OnceLock::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let start = start("/proc/self/stat".as_ref()).unwrap_or(0);
-        Owner { pid, start, boot: boot(), machine: machine(), namespace: namespace() }
+        let look = || {
+            let start = start("/proc/self/stat".as_ref()).unwrap_or(0);
+            Owner { pid, start, boot: boot(), machine: machine(), namespace: namespace() }
+        };
+        // Looked up once: a supervisor writes many records. A fork is another process.
+        let known = KNOWN.get_or_init(look);
+        if known.pid == pid { known.clone() } else { look() }
     }
 
     /// Whether it is gone. Not sure is no.

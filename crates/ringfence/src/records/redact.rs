@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use ringfence_policy::env::name_matches;
 
 pub(crate) use shapes::TOKENS;
-use shapes::{SECRET_NAMES, SECRET_PARTS};
+use shapes::{FLAGGED, Flagged, SECRET_NAMES, SECRET_PARTS};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
@@ -66,7 +66,7 @@ impl Redactor {
     pub fn command(&self, command: &[OsString]) -> Vec<String> {
         let mut room = COMMAND;
         let mut out = Vec::with_capacity(command.len().min(64));
-        let mut follows = Follows::Nothing;
+        let (mut follows, mut flagged) = (Follows::Nothing, None);
         for argument in command {
             if room == 0 {
                 out.push("…".to_owned());
@@ -75,7 +75,8 @@ impl Redactor {
             let bytes = argument.as_bytes();
             let bytes = &bytes[..bytes.len().min(COMMAND + SLACK)];
             let keep = bytes.len().min(room);
-            let mut text = match follows.range(bytes) {
+            let own = flagged.and_then(|flagged| joined(flagged, bytes));
+            let mut text = match follows.range(bytes).or(own) {
                 Some(range) => write(bytes, 0..keep, &[range], Lines::Escape),
                 None => self.part(bytes, 0..keep, Lines::Escape),
             };
@@ -85,7 +86,12 @@ impl Redactor {
             out.push(text);
             // An empty argument costs something too: there may be many.
             room = room.saturating_sub(keep + 1);
-            follows = Follows::after(bytes);
+            follows = match flagged {
+                Some(Flagged { letter, apart: true, .. }) if bytes == [b'-', *letter] => Follows::Secret,
+                _ => Follows::after(bytes),
+            };
+            // It may stand behind `env` or `sudo`.
+            flagged = flagged_program(bytes.rsplit(|b| *b == b'/').next().unwrap_or(bytes)).or(flagged);
         }
         out
     }
@@ -115,6 +121,9 @@ impl Redactor {
             }
         }
         private_keys(raw, &mut found);
+        for at in (0..raw.len()).filter(|at| *at == 0 || !is_word(raw[*at - 1])) {
+            by_flag(raw, at, &mut found);
+        }
         let mut at = 0;
         while at < raw.len() {
             let known = found.len();
@@ -174,6 +183,7 @@ impl Follows {
         };
         match flag.strip_prefix(b"-").unwrap_or(flag) {
             b"u" | b"user" | b"proxy-user" => Follows::User,
+            name if is_user_among_letters(name) && !argument.starts_with(b"--") => Follows::User,
             name if is_secret_name(name) => Follows::Secret,
             _ => Follows::Nothing,
         }
@@ -186,6 +196,46 @@ impl Follows {
             Follows::Secret => (!next.starts_with(b"--") && !is_reference(next)).then_some(0..next.len()),
             Follows::User => password(next),
         }
+    }
+}
+
+/// `-sSu`, as `-u` with others before it.
+fn is_user_among_letters(flags: &[u8]) -> bool {
+    (2..=5).contains(&flags.len()) && flags.ends_with(b"u") && flags.iter().all(u8::is_ascii_alphabetic)
+}
+
+/// Which flag of this program is a password.
+fn flagged_program(name: &[u8]) -> Option<&'static Flagged> {
+    FLAGGED.iter().find(|flagged| flagged.programs.iter().any(|program| program.as_bytes() == name))
+}
+
+/// The password in `-pPASSWORD`.
+fn joined(flagged: &Flagged, word: &[u8]) -> Option<Range<usize>> {
+    let rest = word.strip_prefix(&[b'-', flagged.letter])?;
+    (flagged.joined && !rest.is_empty() && !is_reference(rest)).then_some(2..word.len())
+}
+
+/// `mysql -u me -pPASSWORD`, up to the end of the command.
+fn by_flag(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let name = run_up_to(raw, at, 17, |b| is_word(b) || b == b'-');
+    let Some(flagged) = flagged_program(&raw[at..at + name]) else { return };
+    let mut next = at + name;
+    let end = next + run_up_to(raw, next, 512, |b| !matches!(b, b'\n' | b';' | b'|' | b'&'));
+    while next < end {
+        next += run(raw, next, |b| matches!(b, b' ' | b'\t'));
+        let (start, word) = value(raw, next);
+        let after = start + word.len();
+        let quote = |at: usize| raw.get(at).filter(|b| matches!(b, b'"' | b'\''));
+        if let Some(range) = joined(flagged, word) {
+            found.push(start + range.start..start + range.end);
+        } else if word == [b'-', flagged.letter] && (flagged.apart || flagged.joined && quote(after).is_some()) {
+            let (start, secret) = value(raw, after);
+            if !is_reference(secret) {
+                found.push(start..start + secret.len());
+            }
+        }
+        let was_quoted = start > next && quote(start - 1).is_some() && quote(after) == quote(start - 1);
+        next = (after + usize::from(was_quoted)).max(next + 1);
     }
 }
 
@@ -264,7 +314,14 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
     let name = &raw[at..at + length];
     let end = at + length;
     let after_dash = at > 0 && raw[at - 1] == b'-';
-    if after_dash && matches!(name, b"u" | b"user" | b"proxy-user") && matches!(raw.get(end), Some(b' ' | b'=')) {
+    let one_dash = after_dash && (at < 2 || matches!(raw[at - 2], b' ' | b'\t' | b'"' | b'\'' | b'('));
+    if one_dash && name.len() > 1 && name[0] == b'u' && raw.get(end) == Some(&b':') {
+        let (start, value) = value(raw, at + 1);
+        found.extend(password(value).map(|range| start + range.start..start + range.end));
+        return;
+    }
+    let user = matches!(name, b"u" | b"user" | b"proxy-user") || one_dash && is_user_among_letters(name);
+    if after_dash && user && matches!(raw.get(end), Some(b' ' | b'=')) {
         let (start, value) = value(raw, end + 1);
         found.extend(password(value).map(|range| start + range.start..start + range.end));
         return;

@@ -77,12 +77,21 @@ impl FileReader {
 
     /// Writes all of it to a file, at its position there. How many bytes that were.
     pub async fn copy_to(&mut self, file: impl AsFd) -> Result<u64, SessionError> {
+        self.copy_within(file, u64::MAX).await
+    }
+
+    /// The same with `limit` bytes at most; more of them is an error, whatever the box said of the length. A little more
+    /// may have been written by then.
+    pub async fn copy_within(&mut self, file: impl AsFd, limit: u64) -> Result<u64, SessionError> {
         let file = file.as_fd();
         let mut total = 0;
         loop {
             match self.take(|pipe| to_file(pipe, file)).await? {
                 0 => return Ok(total),
                 n => total += n as u64,
+            }
+            if total > limit {
+                return Err(SessionError::TooLong { path: self.asked.path.clone(), limit });
             }
         }
     }

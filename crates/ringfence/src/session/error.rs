@@ -13,6 +13,25 @@ use super::protocol::Refusal;
 use crate::engines::{EngineError, docker};
 use crate::facts::FactsError;
 
+/// An execution that was to be, and could not be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// Unique in its session.
+    pub execution: String,
+    /// The id of its record, where records are kept.
+    pub record: Option<String>,
+}
+
+impl SessionError {
+    /// What was tried, where a command could not be started.
+    pub fn tried(&self) -> Option<&Tried> {
+        match self {
+            SessionError::Execute { tried, .. } | SessionError::Exec { tried, .. } => tried.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 /// Why a session did not do what it was asked to. A command that exits with a code other than 0 is no error.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -51,9 +70,9 @@ pub enum SessionError {
     #[error("malformed message: {0}")]
     Malformed(#[from] FrameError),
     #[error("cannot execute `{program}`: {errno}")]
-    Execute { program: String, errno: Errno },
+    Execute { program: String, errno: Errno, tried: Option<Tried> },
     #[error("cannot start `{program}`: cannot {}: {errno}", verb(*.step))]
-    Exec { program: String, step: Step, errno: Errno },
+    Exec { program: String, step: Step, errno: Errno, tried: Option<Tried> },
     #[error("cannot make a pipe: {0}")]
     Pipe(Errno),
     #[error("cannot copy `{}`: {errno}", path.display())]

@@ -13,7 +13,7 @@ use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
 
 use super::SessionError;
-use super::error::unexpected;
+use super::error::{Tried, unexpected};
 use super::link::{Incoming, Link, Sender, Stream};
 use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
@@ -136,12 +136,31 @@ impl Exec {
 
     /// Starts it, and waits until it runs.
     pub(super) async fn start(&self, link: &Link) -> Result<Execution, SessionError> {
+        self.send(link)?.begun(self).await
+    }
+
+    /// Asks for it.
+    pub(super) fn send(&self, link: &Link) -> Result<Asked, SessionError> {
         // Only where somebody waits for what it writes. Without descriptors left, that comes in frames.
         let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
         let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
         let ask = self.ask(outputs.is_some());
-        let mut execution = Execution::begin(link.open(&ask, pipes)?, Some(self)).await?;
-        execution.outputs = outputs;
+        Ok(Asked { stream: link.open(&ask, pipes)?, outputs })
+    }
+}
+
+/// A command that was asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    stream: Stream,
+    outputs: Option<Outputs>,
+}
+
+impl Asked {
+    /// Waits until it runs.
+    pub async fn begun(self, exec: &Exec) -> Result<Execution, SessionError> {
+        let mut execution = Execution::begin(self.stream, Some(exec)).await?;
+        execution.outputs = self.outputs;
         Ok(execution)
     }
 }
@@ -158,6 +177,9 @@ impl Execution {
                 let (outputs, ending, skipped) = (None, None, [0; 2]);
                 Ok(Execution { id, record, trouble, stream, skipped, started, outputs, ending, ended: false })
             }
+            Some(Incoming::Answer(Answer::NotBegun { id, record, step, errno })) => {
+                Err(not_started(program(), step, errno, Some(Tried { execution: id.to_string(), record })))
+            }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(unexpected()),
             None => Err(stream.sender.link.lost()),
@@ -167,6 +189,11 @@ impl Execution {
     /// Unique in its session.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The id of the session that it is in.
+    pub fn session(&self) -> &str {
+        self.stream.sender.link.id()
     }
 
     /// What comes next; `None` after its end. A reader that waits stops the command from writing, and nobody else.
@@ -337,13 +364,17 @@ impl Controls {
     }
 }
 
+fn not_started(program: String, step: Step, errno: i32, tried: Option<Tried>) -> SessionError {
+    let errno = Errno::from_raw_os_error(errno.clamp(1, 4095));
+    match step {
+        Step::Execute => SessionError::Execute { program, errno, tried },
+        step => SessionError::Exec { program, step, errno, tried },
+    }
+}
+
 fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stream) -> SessionError {
-    let errno = |number: i32| Errno::from_raw_os_error(number.clamp(1, 4095));
     match refusal {
-        Refusal::Failed { step: Step::Execute, errno: number } => {
-            SessionError::Execute { program, errno: errno(number) }
-        }
-        Refusal::Failed { step, errno: number } => SessionError::Exec { program, step, errno: errno(number) },
+        Refusal::Failed { step, errno } => not_started(program, step, errno, None),
         Refusal::TimeoutAboveCeiling { ceiling_ms } => SessionError::TimeoutAboveCeiling {
             asked: format_duration(exec.and_then(|e| e.timeout).unwrap_or_default()),
             ceiling: format_duration(Duration::from_millis(ceiling_ms)),

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::SessionError;
@@ -39,7 +40,8 @@ pub struct Link {
 #[derive(Debug)]
 struct Shared {
     id: String,
-    socket: UnixStream,
+    /// Watched for what comes, and not for room: that would wake us each time the other side has read.
+    socket: pipe::Receiver,
     /// What the socket did not take yet.
     out: Mutex<Outbox>,
     /// There is something in `out`.
@@ -65,6 +67,8 @@ struct Streams {
 
 /// Answers that wait for whoever asked, and take so much, end their stream: unlike data they come without a grant.
 const MOST_WAITING: usize = 16 << 20;
+/// Between two looks at a socket that cannot be waited for.
+const LOOK: Duration = Duration::from_millis(10);
 /// Above this the reader of a stream gets its turn before more is read.
 const SOME_WAITING: usize = 1 << 20;
 
@@ -112,7 +116,7 @@ impl Link {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let shared = Arc::new(Shared {
             id: id.to_owned(),
-            socket: UnixStream::from_std(socket.into())?,
+            socket: pipe::Receiver::from_owned_fd_unchecked(socket)?,
             out: Mutex::default(),
             waiting: Notify::new(),
             streams: Mutex::default(),
@@ -210,12 +214,12 @@ impl Shared {
 
     /// Writes what the socket takes; whether that was all.
     fn flush(&self, out: &mut Outbox) -> bool {
-        match self.socket.try_io(Interest::WRITABLE, || Ok(out.flush(self.socket.as_fd())?)) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+        match out.flush(self.socket.as_fd()) {
+            Err(Errno::AGAIN) => false,
             // Whoever reads learns that it is gone, also where the other side still is there.
             Err(_) => {
                 out.clear();
-                let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+                let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
                 true
             }
             Ok(()) => true,
@@ -242,12 +246,19 @@ impl Shared {
     async fn write(&self) {
         loop {
             self.waiting.notified().await;
-            loop {
-                if self.socket.writable().await.is_err() {
-                    return;
-                }
-                if self.flush(&mut locked(&self.out)) {
-                    break;
+            let own = rustix::io::fcntl_dupfd_cloexec(self.socket.as_fd(), 3).map_err(io::Error::from);
+            let room = own.and_then(pipe::Sender::from_owned_fd_unchecked);
+            while !self.flush(&mut locked(&self.out)) {
+                match &room {
+                    Ok(room) => {
+                        if room.writable().await.is_err() {
+                            return;
+                        }
+                        // Looked at once more; till then there was none.
+                        let _ = room.try_io(|| Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+                    }
+                    // No descriptor is left to wait with.
+                    Err(_) => tokio::time::sleep(LOOK).await,
                 }
             }
         }
@@ -260,7 +271,14 @@ impl Shared {
             if self.socket.readable().await.is_err() {
                 return;
             }
-            match self.socket.try_read(&mut buffer) {
+            let mut read = Err(Errno::AGAIN);
+            let looked = self.socket.try_io(|| {
+                read = rustix::io::read(self.socket.as_fd(), &mut buffer[..]);
+                // Less than there was room for: that was all, and is waited for before the next look.
+                if read.is_ok_and(|n| n == buffer.len()) { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            });
+            drop(looked);
+            match read {
                 Ok(0) => return,
                 Ok(n) => {
                     decoder.feed(&buffer[..n]);
@@ -270,7 +288,7 @@ impl Shared {
                         Err(_) => return,
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return,
             }
         }

@@ -63,9 +63,10 @@ use homes::{Home, Homes};
 use link::Link;
 use place::{Kept, Place};
 use protocol::{Answer, Ask};
+use tokio::time::error::Elapsed;
 
 pub use contents::{FileReader, FileWriter};
-pub use error::SessionError;
+pub use error::{SessionError, Tried};
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
@@ -178,14 +179,39 @@ impl Sessions {
     pub async fn create(&self, create: Create) -> Result<Session, SessionError> {
         let (place, program, homes) = (self.place(), self.program.clone(), Homes::new(&self.homes));
         let id = blocking(move || make(&place, &program, &homes, create)).await?;
-        self.connect(&id).await
+        self.connect(&id, None).await.map(|(session, _)| session)
     }
 
     /// A live session, by id or by name. One with a home of its own is started again when it has ended.
     pub async fn open(&self, id_or_name: &str) -> Result<Session, SessionError> {
+        self.open_for(id_or_name, None).await.map(|(session, _)| session)
+    }
+
+    /// Starts a command in a session that is opened for it, as [`Sessions::open`] and [`Session::exec`] do, with one
+    /// wait for both: the command is asked for before the supervisor has spoken. It begins to listen when it has, so that a
+    /// command that was asked of one that never did is asked for again.
+    pub async fn exec(&self, id_or_name: &str, exec: Exec) -> Result<Execution, SessionError> {
+        let (_, execution) = self.open_for(id_or_name, Some(&exec)).await?;
+        execution.ok_or_else(unexpected)
+    }
+
+    /// The id of a session, by id or by name, live or not.
+    pub fn id(&self, id_or_name: &str) -> Result<String, SessionError> {
+        self.place().resolve(id_or_name)
+    }
+
+    async fn open_for(
+        &self,
+        id_or_name: &str,
+        exec: Option<&Exec>,
+    ) -> Result<(Session, Option<Execution>), SessionError> {
         let mut tries = 0;
         loop {
-            let ended = match self.open_live(id_or_name).await {
+            let live = match self.place().resolve(id_or_name) {
+                Ok(id) => self.connect(&id, exec).await,
+                Err(error) => Err(error),
+            };
+            let ended = match live {
                 Err(error @ (SessionError::NotFound(_) | SessionError::Ended { .. })) => error,
                 result => return result,
             };
@@ -193,7 +219,7 @@ impl Sessions {
             let Some(home) = blocking(move || Ok(homes.find(&name))).await? else { return Err(ended) };
             let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
             match blocking(move || start_in(&place, &program, Some(&name), home.start_now()?, None)).await {
-                Ok(id) => return self.connect(&id).await,
+                Ok(id) => return self.connect(&id, exec).await,
                 // Somebody else starts it in this moment.
                 Err(SessionError::NameTaken(_)) if tries < 100 => {
                     tries += 1;
@@ -207,7 +233,7 @@ impl Sessions {
     /// A live session, by id or by name; none is started.
     pub async fn open_live(&self, id_or_name: &str) -> Result<Session, SessionError> {
         let id = self.place().resolve(id_or_name)?;
-        self.connect(&id).await
+        self.connect(&id, None).await.map(|(session, _)| session)
     }
 
     /// The live session of this name; made when there is none, or when it has ended.
@@ -297,8 +323,8 @@ impl Sessions {
     pub async fn info(&self, id_or_name: &str) -> Result<Info, SessionError> {
         let place = self.place();
         let id = place.resolve(id_or_name)?;
-        match self.connect(&id).await {
-            Ok(session) => match session.info().await {
+        match self.connect(&id, None).await {
+            Ok((session, _)) => match session.info().await {
                 Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
                 result => return result,
             },
@@ -343,8 +369,8 @@ impl Sessions {
             if blocking(move || clear_left(&place, &gone).and_then(|()| place.remove(&gone))).await? {
                 return Ok(());
             }
-            match self.connect(&id).await {
-                Ok(session) => session.stop().await?,
+            match self.connect(&id, None).await {
+                Ok((session, _)) => session.stop().await?,
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) if std::time::Instant::now() < until => {}
                 // It lives, and does not answer.
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
@@ -373,15 +399,21 @@ impl Sessions {
         })
     }
 
-    /// Connects to a session; waits while it is being made.
-    async fn connect(&self, id: &str) -> Result<Session, SessionError> {
+    /// Connects to a session, and asks for a command if there is one; waits while it is being made.
+    async fn connect(&self, id: &str, exec: Option<&Exec>) -> Result<(Session, Option<Execution>), SessionError> {
         let place = self.place();
         let path = place.socket(id);
         let until = std::time::Instant::now() + MAKING;
         loop {
             let failed = match Link::connect(id, &path) {
-                Ok(link) => match tokio::time::timeout(MAKING, link.greeted()).await {
-                    Ok(Ok(())) => return Ok(Session { link, place }),
+                Ok(link) => match greeted(&link, exec).await {
+                    Ok(Ok(asked)) => {
+                        let execution = match (exec, asked) {
+                            (Some(exec), Some(asked)) => Some(asked.begun(exec).await?),
+                            _ => None,
+                        };
+                        return Ok((Session { link, place }, execution));
+                    }
                     Ok(Err(lost @ SessionError::Lost { .. })) => lost,
                     Ok(Err(error)) => return Err(error),
                     Err(_) => {
@@ -411,6 +443,16 @@ impl Sessions {
             tokio::time::sleep(STARTING).await;
         }
     }
+}
+
+/// Asks for a command if there is one, and waits until the supervisor has spoken: it listens when it has.
+async fn greeted(link: &Link, exec: Option<&Exec>) -> Result<Result<Option<exec::Asked>, SessionError>, Elapsed> {
+    let asked = match exec.map(|exec| exec.send(link)).transpose() {
+        Ok(asked) => asked,
+        Err(error) => return Ok(Err(error)),
+    };
+    let spoken = tokio::time::timeout(MAKING, link.greeted()).await?;
+    Ok(spoken.map(|()| asked))
 }
 
 /// How long a session may take to be made, for those who wait for it.

@@ -10,8 +10,9 @@ use super::info::{End, ExecutionInfo, Info};
 use crate::report::Report;
 use crate::supervise::Reason;
 
-/// Said by the supervisor in its first frame.
-pub const VERSION: u16 = 2;
+/// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
+/// like must not come to mean something else.
+pub const VERSION: u16 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -120,6 +121,13 @@ pub enum Answer {
     Executions(Vec<ExecutionInfo>),
     Done,
     Refused(Refusal),
+    /// The command could not be started.
+    NotBegun {
+        id: u64,
+        record: Option<String>,
+        step: Step,
+        errno: i32,
+    },
 }
 
 /// How an execution ended.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use ringfence::session::{Entry, EntryKind, Files, WriteOptions};
+use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -22,7 +22,32 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 const BELOW: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
-pub fn copy(from: &OsStr, to: &OsStr) -> Result<ExitCode, Failure> {
+/// How much comes out of a session. The box decides how large its files are, and a hole costs it nothing.
+struct Room {
+    left: u64,
+    /// Which of the two is the bound.
+    by_disk: bool,
+}
+
+impl Room {
+    /// Of what is free where it lands, a tenth is left to the others.
+    fn new(asked: Option<u64>, at: &OwnedFd) -> Result<Room, Failure> {
+        let disk = rustix::fs::fstatvfs(at).map_err(|e| failed("look at", Path::new("."), e))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize) / 10 * 9;
+        let asked = asked.unwrap_or(u64::MAX);
+        Ok(Room { left: asked.min(free), by_disk: free < asked })
+    }
+
+    fn too_much(&self, from: &Path) -> Failure {
+        let failure = Failure::new(Kind::Session, format!("`{}` is more than may be copied", shown(from)));
+        match self.by_disk {
+            true => failure.hint("it would fill the disk: a tenth of what is free stays free"),
+            false => failure.hint("`--max-size` allows more, such as `--max-size 20g`; `never` is without a bound"),
+        }
+    }
+}
+
+pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Failure> {
     match (super::split(from), super::split(to)) {
         (None, Some((session, to))) => super::within(async |sessions| {
             let files = super::open(&sessions, &session).await?.files();
@@ -30,7 +55,7 @@ pub fn copy(from: &OsStr, to: &OsStr) -> Result<ExitCode, Failure> {
         }),
         (Some((session, from)), None) => super::within(async |sessions| {
             let files = super::open(&sessions, &session).await?.files();
-            copy_out(&files, &from, Path::new(to)).await
+            copy_out(&files, &from, Path::new(to), most).await
         }),
         _ => Err(Failure::new(Kind::Usage, "one of the two is in a session: write it as SESSION:PATH")
             .hint("a path of the host with a colon in it is written with `./` before it")),
@@ -118,11 +143,12 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
     Ok(ExitCode::SUCCESS)
 }
 
-async fn copy_out(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
+async fn copy_out(files: &Files, from: &Path, to: &Path, most: Option<u64>) -> Result<ExitCode, Failure> {
     let top = files.stat(from).await?;
     let (parent, name) = landing(from, to)?;
+    let mut room = Room::new(most, &parent)?;
     match (top.kind, name) {
-        (EntryKind::File, Some(name)) => fetch(files, from, &parent, Path::new(&name), top.mode).await?,
+        (EntryKind::File, Some(name)) => fetch(files, from, &parent, Path::new(&name), top.mode, &mut room).await?,
         (EntryKind::File, None) => return Err(failed("write", to, "it has no name")),
         (EntryKind::Directory, name) => {
             let below = match &name {
@@ -133,7 +159,7 @@ async fn copy_out(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fai
                 None => parent,
             };
             for entry in files.list(from, DEPTH).await? {
-                take(files, from, &below, &entry).await?;
+                take(files, from, &below, &entry, &mut room).await?;
             }
         }
         (EntryKind::Symlink | EntryKind::Other, _) => {
@@ -161,7 +187,7 @@ fn landing(from: &Path, to: &Path) -> Result<(OwnedFd, Option<OsString>), Failur
 }
 
 /// One entry of a listed directory.
-async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Result<(), Failure> {
+async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry, room: &mut Room) -> Result<(), Failure> {
     let path = Path::new(OsStr::from_bytes(&entry.path));
     if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
         return Err(failed("write", path, "the session names what is not below the directory"));
@@ -173,7 +199,8 @@ async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Res
         }
         EntryKind::File => {
             let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
-            fetch(files, &from.join(path), &parent, Path::new(path.file_name().unwrap_or_default()), entry.mode).await
+            let name = Path::new(path.file_name().unwrap_or_default());
+            fetch(files, &from.join(path), &parent, name, entry.mode, room).await
         }
         EntryKind::Symlink | EntryKind::Other => {
             output::say(&format!("warning: left out `{}`: neither a file nor a directory", shown(path)));
@@ -183,12 +210,23 @@ async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry) -> Res
 }
 
 /// Fetches a file to a new one of this name, which takes the place of what was there when it is complete.
-async fn fetch(files: &Files, from: &Path, parent: &OwnedFd, name: &Path, mode: u32) -> Result<(), Failure> {
+async fn fetch(
+    files: &Files,
+    from: &Path,
+    parent: &OwnedFd,
+    name: &Path,
+    mode: u32,
+    room: &mut Room,
+) -> Result<(), Failure> {
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(mode & 0o777);
     let (temporary, file) = new_file(parent, mode).map_err(|e| failed("write", name, e))?;
     let result = async {
-        files.reader(from, 0).await?.copy_to(&file).await?;
+        match files.reader(from, 0).await?.copy_within(&file, room.left).await {
+            Ok(bytes) => room.left -= bytes,
+            Err(SessionError::TooLong { .. }) => return Err(room.too_much(from)),
+            Err(error) => return Err(error.into()),
+        }
         rustix::fs::renameat(parent, &temporary, parent, name).map_err(|e| failed("write", name, e))
     }
     .await;

@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ringfence::Outcome;
-use ringfence::session::{Controls, Event, Exec, Execution};
+use ringfence::session::{Controls, Event, Exec, Execution, Tried};
 use ringfence_linux::sys;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
@@ -16,16 +17,17 @@ use crate::failure::{Failure, Kind};
 use crate::output;
 
 pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
-    let mut session = None;
-    let result = execute(args, &mut session);
+    let mut tried = None;
+    let result = execute(args, &mut tried);
     if let (Err(failure), true) = (&result, args.json) {
-        output::json(&Summary::failed_in(session, failure))?;
+        let session = super::sessions()?.id(&args.session).ok();
+        output::json(&Summary::failed_in(session, tried, failure))?;
     }
     result
 }
 
-/// `id`: of the session, once it is known.
-fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Failure> {
+/// `tried`: what could not be started.
+fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Failure> {
     let mut exec = Exec::new(args.command.clone()).stdin(args.stdin).background(args.background);
     for (name, value) in super::variables(&args.env) {
         exec = exec.env(name, value);
@@ -40,22 +42,16 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
     let signals = take_signals()?;
     super::within(async |sessions| {
         let mut signals = signals.watch()?;
-        let ended_by = |signal: i32| ExitCode::from(128u8.saturating_add(signal as u8));
-        let session = tokio::select! {
-            session = super::open(&sessions, &args.session) => session?,
-            // There is no command to pass it to.
-            signal = signals.next() => return Ok(ended_by(signal)),
-        };
-        *id = Some(session.id().to_owned());
-        // It may run before we know: then it gets the signal, and a second one ends us.
-        let (mut begin, mut asked) = (std::pin::pin!(session.exec(exec)), None);
+        // It may run before we know: then it gets the signal. A second ends us, and so does one that nothing comes of.
+        let (mut begin, mut asked) = (std::pin::pin!(sessions.exec(&args.session, exec)), None);
         let execution = loop {
             tokio::select! {
-                execution = &mut begin => break execution?,
+                execution = &mut begin => break execution.inspect_err(|error| *tried = error.tried().cloned())?,
                 signal = signals.next() => match asked.replace(signal) {
                     None => {}
                     Some(_) => return Ok(ended_by(signal)),
                 },
+                signal = wait_with(asked) => return Ok(ended_by(signal)),
             }
         };
         if let Some(signal) = asked {
@@ -67,8 +63,8 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         }
         if args.background {
             if args.json {
-                let started =
-                    serde_json::json!({ "status": "running", "session": session.id(), "execution": execution.id() });
+                let (session, id) = (execution.session(), execution.id());
+                let started = serde_json::json!({ "status": "running", "session": session, "execution": id });
                 output::json(&started)?;
             } else {
                 output::data(&format!("{}\n", execution.id()))?;
@@ -79,11 +75,12 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         if args.stdin {
             tokio::spawn(pass_stdin(execution.controls()));
         }
-        let (id, record) = (execution.id().to_owned(), execution.record().map(str::to_owned));
+        let (session, id) = (execution.session().to_owned(), execution.id().to_owned());
+        let record = execution.record().map(str::to_owned);
         let outcome = if args.json {
             let output = execution.output().await;
             let outcome = output.outcome.clone();
-            output::json(&Summary::of_session(output, session.id(), &id, record))?;
+            output::json(&Summary::of_session(output, &session, &id, record))?;
             outcome
         } else {
             follow(execution).await?
@@ -93,6 +90,22 @@ fn execute(args: &SessionExec, id: &mut Option<String>) -> Result<ExitCode, Fail
         }
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
+}
+
+/// Gives a command that may be running the time to say so.
+async fn wait_with(asked: Option<i32>) -> i32 {
+    match asked {
+        Some(signal) => {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            signal
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// As a program ends that a signal ended.
+pub fn ended_by(signal: i32) -> ExitCode {
+    ExitCode::from(128u8.saturating_add(signal as u8))
 }
 
 /// Passes bytes on.

@@ -110,7 +110,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
                 worst.map_or(Ok(ExitCode::SUCCESS), Err)
             })
         }
-        Session::Cp { from, to } => copy::copy(from, to),
+        Session::Cp { from, to, max_size } => copy::copy(from, to, max_size.0),
         Session::Forward { session, ports } => forward::forward(session, *ports),
     }
 }
@@ -215,8 +215,9 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));
-    // A thread that still reads our standard input must not hold us up.
-    runtime.shutdown_background();
+    // A thread that still reads our standard input must not hold us up; and what would be taken down piece by piece
+    // goes with the process, which has nothing else to do.
+    std::mem::forget(runtime);
     result
 }
 

@@ -47,11 +47,12 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
             let exec = Exec::new(command);
             // Said by name: a session's own limit leaves terminals out.
             let exec = policy.limits.timeout.map_or(exec.clone(), |limit| exec.timeout(limit));
+            let signals = signals.watch()?;
             if carried {
                 return shell::carry(session.exec(exec.terminal(shell::size())).await?, signals).await;
             }
             let execution = session.exec(exec.stdin(true)).await?;
-            tokio::spawn(exec::pass_signals(signals.watch()?, execution.controls()));
+            tokio::spawn(exec::pass_signals(signals, execution.controls()));
             tokio::spawn(exec::pass_stdin(execution.controls()));
             if !args.json {
                 return exec::follow(execution).await;

@@ -8,7 +8,7 @@ use ringfence_linux::sys;
 use rustix::io::Errno;
 
 use super::super::run;
-use super::exec::{Signals, pass_stdin, write};
+use super::exec::{Signals, Watched, ended_by, pass_stdin, write};
 use crate::args::SessionShell;
 use crate::companions::terminal::{self, RawMode};
 use crate::failure::{Failure, Kind};
@@ -21,7 +21,7 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
     }
     let signals = take_signals()?;
     super::within(async |sessions| {
-        let session = super::open(&sessions, &args.session).await?;
+        let mut signals = signals.watch()?;
         let shells: [&[std::ffi::OsString]; 2] =
             if args.command.is_empty() { [&["bash".into()], &["sh".into()]] } else { [&args.command, &args.command] };
         let exec = |argv: &[std::ffi::OsString]| {
@@ -31,10 +31,26 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
             }
             args.cwd.iter().fold(exec, |exec, cwd| exec.cwd(cwd))
         };
-        let execution = match session.exec(exec(shells[0])).await {
-            Err(SessionError::Execute { errno: Errno::NOENT, .. }) => session.exec(exec(shells[1])).await?,
-            result => result?,
+        let mut begin = std::pin::pin!(async {
+            let session = sessions.open(&args.session).await?;
+            match session.exec(exec(shells[0])).await {
+                Err(SessionError::Execute { errno: Errno::NOENT, .. }) => session.exec(exec(shells[1])).await,
+                result => result,
+            }
+        });
+        let execution = loop {
+            tokio::select! {
+                execution = &mut begin => break execution?,
+                signal = signals.next() => match signal {
+                    // What may run by now ends with us.
+                    libc::SIGTERM | libc::SIGHUP => return Ok(ended_by(signal)),
+                    libc::SIGTSTP => sys::pause(None).map_err(failed)?,
+                    _ => {}
+                },
+            }
         };
+        // It may have changed since it was asked for.
+        execution.resize(size()).await?;
         let outcome = carry(execution, signals).await?;
         if let Some(note) = super::note(&outcome, None) {
             output::say(&note);
@@ -49,12 +65,11 @@ pub fn take_signals() -> Result<Signals, Failure> {
 }
 
 /// Carries our terminal to that of an execution, until it has ended.
-pub async fn carry(mut execution: Execution, signals: Signals) -> Result<Outcome, Failure> {
+pub async fn carry(mut execution: Execution, mut signals: Watched) -> Result<Outcome, Failure> {
     let mut raw = RawMode::default();
     raw.enter();
     // The session's terminal knows what keys mean.
     tokio::spawn(pass_stdin(execution.controls()));
-    let mut signals = signals.watch()?;
     let outcome = loop {
         tokio::select! {
             event = execution.next() => match event {

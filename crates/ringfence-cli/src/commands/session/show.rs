@@ -171,8 +171,10 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
         if let Some(id) = one.filter(|id| executions.iter().all(|e| e.id != *id)) {
             return Err(SessionError::NoExecution(id.to_owned()).into());
         }
+        let mut told = Vec::new();
         for info in executions.iter().filter(|e| one.is_none_or(|id| id == e.id)) {
-            if one.is_none() {
+            let mut texts = [Vec::new(), Vec::new()];
+            if one.is_none() && !args.json {
                 output::say(&format!("== {} {}: {}", info.id, how(info), output::one_line(&info.command.join(" "))));
             }
             // As much as was written until now, or until it ends.
@@ -184,12 +186,13 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
                     break;
                 }
                 match execution.next().await {
-                    Some(Event::Stdout(bytes)) => {
-                        write(false, &bytes)?;
-                        seen += bytes.len() as u64;
-                    }
-                    Some(Event::Stderr(bytes)) => {
-                        write(true, &bytes)?;
+                    Some(event @ (Event::Stdout(_) | Event::Stderr(_))) => {
+                        let (Event::Stdout(bytes) | Event::Stderr(bytes)) = &event else { continue };
+                        let stderr = matches!(event, Event::Stderr(_));
+                        match args.json {
+                            true => texts[usize::from(stderr)].extend_from_slice(bytes),
+                            false => write(stderr, bytes)?,
+                        }
                         seen += bytes.len() as u64;
                     }
                     Some(Event::Ended(_)) => break,
@@ -197,9 +200,21 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
                 }
                 skipped = execution.skipped().iter().sum();
             }
-            if skipped > 0 {
+            if args.json {
+                // How it is by now.
+                let now = session.executions().await?.into_iter().find(|now| now.id == info.id);
+                let mut value = self::execution(now.as_ref().unwrap_or(info));
+                let [out, err] = texts.map(|text| String::from_utf8_lossy(&text).into_owned());
+                (value["stdout"], value["stderr"]) = (out.into(), err.into());
+                let [out, err] = execution.skipped();
+                (value["stdout_dropped"], value["stderr_dropped"]) = (out.into(), err.into());
+                told.push(value);
+            } else if skipped > 0 {
                 output::say(&format!("ringfence: {skipped} bytes are not kept any more"));
             }
+        }
+        if args.json {
+            output::json(&json!({ "session": session.id(), "executions": told }))?;
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -18,7 +18,7 @@ use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
-use ringfence_linux::limits::{Gauge, Usage};
+use ringfence_linux::limits::{Gauge, Refusals, Usage};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Mount, Plan};
 
@@ -352,6 +352,11 @@ impl Container {
     /// What the container has used, while it is there.
     pub fn usage(&self) -> Usage {
         self.gauge.as_ref().map(Gauge::usage).unwrap_or_default()
+    }
+
+    /// What its control group refuses.
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.gauge.as_ref().and_then(Gauge::refusals)
     }
 
     /// Kills everything in it. That it is gone already is what is wanted.

@@ -94,3 +94,54 @@ pub(super) const SECRET_NAMES: &[&str] = &[
 /// Of a variable of the environment, also when it stands anywhere in its name.
 pub(super) const SECRET_PARTS: &[&str] =
     &["password", "passwd", "secret", "token", "apikey", "accesskey", "privatekey"];
+
+/// Programs that take a password by a flag of one letter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flagged {
+    pub programs: &'static [&'static str],
+    pub letter: u8,
+    /// It stands in the same word: `-pPASSWORD`.
+    pub joined: bool,
+    /// It is the next word: `-p PASSWORD`.
+    pub apart: bool,
+}
+
+pub(super) const FLAGGED: &[Flagged] = &[
+    // `-p` alone asks for it, and a name follows.
+    Flagged {
+        programs: &[
+            "mysql",
+            "mysqladmin",
+            "mysqlcheck",
+            "mysqldump",
+            "mysqlimport",
+            "mysqlshow",
+            "mysqlslap",
+            "mariadb",
+            "mariadb-admin",
+            "mariadb-check",
+            "mariadb-dump",
+            "mariadb-import",
+            "7z",
+            "7za",
+            "7zz",
+        ],
+        letter: b'p',
+        joined: true,
+        apart: false,
+    },
+    Flagged {
+        programs: &["sshpass", "mongo", "mongosh", "mongodump", "mongorestore"],
+        letter: b'p',
+        joined: true,
+        apart: true,
+    },
+    Flagged { programs: &["sqlcmd", "bcp", "zip", "unzip"], letter: b'P', joined: true, apart: true },
+    Flagged { programs: &["redis-cli"], letter: b'a', joined: false, apart: true },
+    Flagged {
+        programs: &["ldapsearch", "ldapadd", "ldapmodify", "ldapdelete"],
+        letter: b'w',
+        joined: true,
+        apart: true,
+    },
+];

@@ -1,6 +1,6 @@
 //! Clients: any process of the same user, each with its own streams. One that breaks the rules is dropped, alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Channel, Decoder, Frame, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Exec, Input as GuestInput, Request};
+use ringfence_guest::message::{Change, Changed, Exec, Input as GuestInput, Reply, Request};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -27,6 +27,8 @@ use crate::supervise::Reason;
 const MOST_CLIENTS: usize = 256;
 /// Streams of the guest at once; it takes a few more.
 const MOST_STREAMS: usize = 1000;
+/// Changes of files are kept for a client while no more than this waits.
+const MOST_CHANGES: usize = 256 << 10;
 /// What may wait for a client beside the data that it granted.
 const MOST_WAITING: usize = 16 << 20;
 /// Whoever calls a context ends it in time; this is for those who died.
@@ -40,6 +42,8 @@ pub struct Client {
     highest: u32,
     /// For the records.
     pub caller: Caller,
+    /// Streams that missed changes of files, which it has yet to be told.
+    pub missed: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -86,6 +90,22 @@ impl ClientStream {
 }
 
 impl Client {
+    /// Whether so much waits for it that changes of files are not kept for it: they come without end, and unasked.
+    pub fn lags(&self) -> bool {
+        self.wire.pending() > MOST_CHANGES
+    }
+
+    /// It has taken everything: tells it which watches missed something.
+    pub fn tell_missed(&mut self) {
+        for stream in std::mem::take(&mut self.missed) {
+            if self.streams.contains_key(&stream) {
+                let changed = Changed { path: Vec::new(), change: Change::Overflow };
+                // Far below the bound.
+                let _ = self.wire.message(stream, Kind::Reply, &Answer::Guest(Reply::Changed(changed)));
+            }
+        }
+    }
+
     /// Whether more waits for it than it can have asked for.
     pub fn is_stuck(&self) -> bool {
         self.wire.pending() > MOST_WAITING + self.streams.len() * 2 * WINDOW as usize
@@ -140,7 +160,8 @@ impl Supervisor {
             self.next_client += 1;
             // Two numbers.
             let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
-            self.clients.insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller });
+            self.clients
+                .insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller, missed: BTreeSet::new() });
             self.dirty.push(token);
         }
     }

@@ -7,7 +7,7 @@ use ringfence_guest::message::{Hello, Reply};
 use rustix::event::epoll::EventFlags;
 
 use super::super::info::End;
-use super::super::protocol::{Answer, Finished, Refusal};
+use super::super::protocol::{Answer, Finished};
 use super::executions::Execution;
 use super::relay::{To, add};
 use super::wire::{Read, Wire};
@@ -122,6 +122,11 @@ impl Supervisor {
     }
 
     fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) {
+        let client = self.clients.get_mut(&place.0);
+        if let (Reply::Changed(_), Some(client)) = (&reply, client.filter(|client| client.lags())) {
+            client.missed.insert(place.1);
+            return;
+        }
         let last = reply.is_last();
         let answer = Answer::Guest(reply);
         if last {
@@ -171,12 +176,14 @@ impl Supervisor {
             Reply::Failed { step, errno } if !execution.begun => {
                 let listening = execution.owner.into_iter().chain(execution.attached.clone());
                 let listening: Vec<_> = listening.collect();
+                let mut record = None;
                 if let Some(gone) = self.executions.all.remove(&id) {
                     self.streams.remove(&gone.stream);
+                    record = gone.record;
                     self.unstarted.extend(gone.ticket.map(|ticket| (ticket, step, errno)));
                 }
                 for place in listening {
-                    self.answer_last(place, &Answer::Refused(Refusal::Failed { step, errno }));
+                    self.answer_last(place, &Answer::NotBegun { id, record: record.clone(), step, errno });
                 }
             }
             _ => return Err(Unruly),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::MAX_REPLY;
 use ringfence_guest::message::Step;
-use ringfence_linux::limits;
+use ringfence_linux::limits::{self, Refusals};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
 use rustix::event::Timespec;
@@ -176,6 +176,7 @@ pub(super) struct Supervisor {
     room: u64,
     /// Clients are not read, since the guest does not take what they sent.
     paused: bool,
+    refusals: Option<Refusals>,
     /// Kills for memory and refused forks so far; looked up when an execution has ended.
     kills: u64,
     refused: u64,
@@ -237,6 +238,7 @@ impl Supervisor {
             left: None,
         };
         let now = Instant::now();
+        let refusals = running.as_ref().and_then(Inhabited::refusals);
         let supervisor = Supervisor {
             place,
             info,
@@ -245,6 +247,7 @@ impl Supervisor {
             epoll,
             listener,
             running,
+            refusals,
             guest,
             streams: HashMap::new(),
             next_stream: 1,
@@ -409,8 +412,8 @@ impl Supervisor {
 
     /// Kills for memory and refused forks so far.
     fn counts_now(&self) -> (u64, u64) {
-        let usage = self.running.as_ref().map(Inhabited::usage).unwrap_or_default();
-        (self.killed + usage.killed_for_memory, usage.refused_processes)
+        let (kills, refused) = self.refusals.as_ref().map(Refusals::now).unwrap_or_default();
+        (self.killed + kills, refused)
     }
 
     /// What nobody waits for.
@@ -448,7 +451,12 @@ impl Supervisor {
         }
         for token in std::mem::take(&mut self.dirty) {
             let Some(client) = self.clients.get_mut(&token) else { continue };
-            if client.wire.flush().is_err() || client.is_stuck() {
+            let mut flushed = client.wire.flush();
+            if client.wire.pending() == 0 && !client.missed.is_empty() {
+                client.tell_missed();
+                flushed = flushed.and_then(|()| client.wire.flush());
+            }
+            if flushed.is_err() || client.is_stuck() {
                 self.drop_client(token);
                 continue;
             }

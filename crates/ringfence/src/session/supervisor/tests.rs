@@ -158,7 +158,8 @@ async fn a_guest_that_breaks_the_protocol_ends_its_session() {
     let table: &[(&str, Misbehave)] = &[
         ("bytes that are no frames", |guest, _| drop(guest.socket.write_all(&[0xff; 64]))),
         ("more data than was granted", |guest, stream| {
-            for _ in 0..=WINDOW / 65536 {
+            // Its client reads and grants all the while.
+            for _ in 0..100 * WINDOW / 65536 {
                 guest.send(stream, Kind::Data(Channel::Out), &[0; 65536]);
             }
         }),
@@ -467,7 +468,7 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
     let mut seen = 0;
     let end = loop {
         match in_time(changes.next()).await {
-            Ok(_) => seen += 1,
+            Ok(changed) => seen += usize::from(changed.change == Change::Written),
             Err(error) => break error,
         }
     };
@@ -497,5 +498,52 @@ async fn a_list_without_end_is_refused() {
     assert!(matches!(listed, Err(SessionError::TooLong { .. })), "{:?}", listed.map(|all| all.len()));
     session.stop().await.unwrap();
     drop(stage);
+    guest.join().unwrap();
+}
+
+#[tokio::test]
+async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
+    const CHANGES: usize = 500;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stage, guest) = with_guest(move |mut guest| {
+        let (watch, ..) = guest.next().unwrap();
+        guest.reply(watch, &Reply::Started { pid: 0 });
+        for _ in 0..CHANGES {
+            guest.reply(watch, &Reply::Changed(Changed { path: vec![b'x'; 60_000], change: Change::Written }));
+        }
+        // Taken by the supervisor, all of it: this comes after.
+        let (ping, ..) = guest.next().unwrap();
+        guest.reply(ping, &Reply::Done { bytes: 0 });
+        tell.send(()).unwrap();
+        while guest.next().is_some() {}
+    });
+    let session = stage.session().await;
+    let watch = super::super::protocol::Ask::Guest(Request::Watch { path: b"/".to_vec(), recursive: true });
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 1, Kind::Open, &watch).unwrap();
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(&bytes).unwrap();
+    // Somebody else is not held up.
+    std::thread::sleep(Duration::from_millis(200));
+    in_time(session.files().stat("x")).await.unwrap_err();
+    in_time(tokio::task::spawn_blocking(move || told.recv())).await.unwrap().unwrap();
+    // Now it reads: some changes, and that it missed others.
+    let (mut decoder, mut buffer, mut seen) = (Decoder::new(MAX_REQUEST), vec![0; 1 << 16], 0);
+    let missed = 'all: loop {
+        let n = client.read(&mut buffer).expect("that some were missed");
+        decoder.feed(&buffer[..n]);
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            if let Ok(super::super::protocol::Answer::Guest(Reply::Changed(changed))) = frame.message() {
+                match changed.change {
+                    Change::Overflow => break 'all true,
+                    _ => seen += 1,
+                }
+            }
+        }
+    };
+    assert!(missed && seen < 50, "{seen}");
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
     guest.join().unwrap();
 }
