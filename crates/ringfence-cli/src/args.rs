@@ -70,17 +70,20 @@ pub enum Command {
     Run(Run),
     /// Run a piece of Python, JavaScript, TypeScript or bash in a sandbox, and bring back one result
     #[command(after_help = CODE_HELP)]
-    Code(Code),
+    Code(Box<Code>),
     /// Skills: registered pieces of code, scanned, run in a sandbox and accounted for
     #[command(subcommand)]
     Skill(Skill),
+    /// Packages that were installed for `--requirements`
+    #[command(subcommand)]
+    Requirements(Requirements),
     /// Interpreters that keep variables between calls of `code --session … --context NAME`
     #[command(subcommand)]
     Context(Context),
     /// Live sandboxes: create one, run many commands in it, move files, end it
     #[command(subcommand)]
     Session(Session),
-    /// Clear what sessions left that have ended or were killed
+    /// Clear what sessions and installations left that have ended or were killed
     Gc,
     /// Build the image of sandboxes that name none
     #[command(subcommand)]
@@ -154,6 +157,19 @@ pub struct Given {
     pub packages: bool,
 }
 
+/// Packages that code needs.
+#[derive(Debug, Args)]
+pub struct Required {
+    /// Install the packages that this file names, once, and let the code import them: a requirements.txt, or a
+    /// package-lock.json
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Code")]
+    pub requirements: Option<PathBuf>,
+
+    /// Where they come from, instead of PyPI or npm's registry
+    #[arg(long, value_name = "URL", requires = "requirements", help_heading = "Code")]
+    pub index: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub struct Code {
     #[command(flatten)]
@@ -163,12 +179,15 @@ pub struct Code {
     pub given: Given,
 
     /// Run it in this session, under its policy
-    #[arg(long, value_name = "SESSION", help_heading = "Code")]
+    #[arg(long, value_name = "SESSION", conflicts_with = "requirements", help_heading = "Code")]
     pub session: Option<String>,
 
     /// Keep its variables under this name for the next call
     #[arg(long, value_name = "NAME", requires = "session", help_heading = "Code")]
     pub context: Option<String>,
+
+    #[command(flatten)]
+    pub required: Required,
 
     /// Print the whole result as one JSON object
     #[arg(long)]
@@ -265,6 +284,24 @@ impl Run {
         run.command = args.collect();
         Some(run)
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Requirements {
+    /// List what is installed, the latest first
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove what is installed; code that needs it installs it again
+    Rm {
+        #[arg(value_name = "ID", required_unless_present = "all")]
+        ids: Vec<String>,
+        /// Everything that no code uses now
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use ringfence::EngineError;
+use ringfence::code::requirements::RequirementsError;
 use ringfence::code::{CodeError, ContextError};
 use ringfence::facts::FactsError;
 use ringfence::policy::config::ConfigError;
@@ -284,6 +285,30 @@ impl From<CodeError> for Failure {
                 Failure::new(Kind::Engine, error.to_string())
             }
             _ => Failure::new(Kind::Usage, error.to_string()),
+        }
+    }
+}
+
+impl From<RequirementsError> for Failure {
+    fn from(error: RequirementsError) -> Failure {
+        let message = error.to_string();
+        match error {
+            RequirementsError::Plan(error) => error.into(),
+            RequirementsError::Engine(error) => error.into(),
+            RequirementsError::NoInstaller(_) => Failure::new(Kind::NotFound, message)
+                .hint("it must be where the sandbox sees it, such as /usr: apt install python3-pip, or npm"),
+            RequirementsError::OtherPrograms(_) => Failure::new(Kind::Policy, message)
+                .hint("use a profile such as `skill` on an engine of this host, or an image that has the packages"),
+            RequirementsError::Failed { .. } | RequirementsError::TooMuch | RequirementsError::Cancelled => {
+                Failure::new(Kind::Engine, message)
+            }
+            RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
+            RequirementsError::Language(_)
+            | RequirementsError::TooLarge(_)
+            | RequirementsError::Line { .. }
+            | RequirementsError::Lock(_)
+            | RequirementsError::Elsewhere { .. }
+            | RequirementsError::Index(_) => Failure::new(Kind::Usage, message),
         }
     }
 }

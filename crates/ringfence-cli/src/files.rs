@@ -88,6 +88,11 @@ impl Places {
         self.state.join("records")
     }
 
+    /// Where packages are installed that code requires: in a place that no box may change.
+    pub fn requirements(&self) -> PathBuf {
+        self.state.join("requirements")
+    }
+
     pub fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
     }

@@ -53,8 +53,9 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => commands::run::run(&run),
-        Command::Code(code) => commands::code::run(code),
+        Command::Code(code) => commands::code::run(*code),
         Command::Skill(skill) => commands::skill::skill(skill),
+        Command::Requirements(command) => commands::requirements::requirements(&command),
         Command::Context(context) => commands::context::context(&context),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc => commands::session::gc(),

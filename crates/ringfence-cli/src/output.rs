@@ -15,6 +15,18 @@ pub fn data(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes what code wrote: as it is into a pipe or a file, and without what acts on a terminal to one.
+pub fn of_code(stdout: &str, stderr: &str) -> Result<(), Failure> {
+    if io::stdout().is_terminal() {
+        data(&printable(stdout))?
+    } else {
+        data(stdout)?
+    }
+    let shown = if io::stderr().is_terminal() { printable(stderr) } else { stderr.to_owned() };
+    let _ = io::stderr().lock().write_all(shown.as_bytes());
+    Ok(())
+}
+
 /// One JSON object on stdout.
 pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string(value).map_err(|error| Failure::output(&error.into()))?;
@@ -41,6 +53,19 @@ pub fn printable(text: &str) -> String {
 /// The same, on one line.
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
+}
+
+/// Columns as wide as what stands in them.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Asks a person. Without one, that is a failure with this hint.

@@ -37,6 +37,14 @@ fn results_and_exit_codes() {
     let done =
         place.ringfence(&["code", "bash", "copy.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
     assert_eq!(done.code, 125, "{}", done.err);
+    // What the code said is not lost for that.
+    place.write("project/say.sh", "echo said; cp data.csv out.txt; result=7");
+    let done = place.ringfence(&["code", "bash", "say.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
+    assert_eq!((done.code, done.out.as_str()), (125, "said\n7\n"), "{}", done.err);
+    // Into a pipe goes what was written, as it is.
+    place.write("project/raw.py", "import sys\nsys.stderr.write('a\\x1b[1mb\\u202ec')");
+    let done = place.ringfence(&["code", "python", "raw.py"]);
+    assert_eq!((done.code, done.err.as_str()), (0, "a\x1b[1mb\u{202e}c\n"));
     // The sandbox's failures have a code of their own.
     for args in [
         &["code", "pyton", "double.py"][..],

@@ -102,6 +102,31 @@ async fn interrupts_time_and_crashes() {
     assert!(contexts.list().await.unwrap().iter().all(|context| context.name != "deaf"));
 }
 
+/// An interpreter that takes more than the session has is ended, and the next call has another one.
+#[test]
+fn memory_that_is_used_up() {
+    let place = support::Place::new();
+    let created = place.ringfence(&["session", "create", "work", "--memory", "192m"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    for (language, more) in [
+        ("python", "x = [bytearray(1 << 20) for _ in range(1000)]"),
+        ("node", "globalThis.x = []; for (let n = 0; n < 1000; n++) x.push(Buffer.alloc(1 << 20, 1)); 0"),
+    ] {
+        place.write("project/more", more);
+        place.write("project/less", "40 + 2");
+        let call = |file: &str| {
+            place.ringfence(&["code", language, file, "--session", "work", "--context", language, "--json"])
+        };
+        assert_eq!(call("less").json()["value"], 42);
+        let used = call("more");
+        // Without a control group Node ends itself, and says so where nobody can read it any more.
+        let by_itself = language == "node" && !support::is_root() && used.json()["status"] == "error";
+        assert!(by_itself || (used.code, &used.json()["status"]) == (137, &"memory".into()), "{used:?}");
+        assert_eq!(call("less").json()["value"], 42, "{language}");
+    }
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
 #[tokio::test]
 async fn large_results_are_whole() {
     let home = Home::new();
@@ -193,7 +218,27 @@ fn through_the_program() {
     let id = serde_json::from_str::<serde_json::Value>(&once.out).unwrap()["id"].as_str().unwrap().to_owned();
     let record = place.ringfence(&["history", "show", &id, "--json"]);
     assert!(record.out.contains("one.py") && record.out.contains("\"exit_code\":0"), "{}", record.out);
-    assert!(!place.ringfence(&["context", "list", "work"]).out.contains("once"));
+    let list = place.ringfence(&["context", "list", "work"]).out;
+    assert!(!list.contains("once") && list.starts_with("NAME"), "{list}");
+    // A file that goes in replaces nothing of the project's.
+    place.write("project/data.csv", "mine");
+    place.write("other/data.csv", "another");
+    let other = place.home.join("other/data.csv");
+    for (language, code) in
+        [("python", "open('data.csv').read()"), ("node", "require('fs').readFileSync('data.csv', 'utf8')")]
+    {
+        place.write("project/read", code);
+        let call =
+            |file: &str| place.ringfence(&["code", language, "read", "--session", "work", "--file", file, "--json"]);
+        let refused = call(other.to_str().unwrap());
+        assert_eq!((refused.code, &refused.json()["status"]), (1, &"error".into()), "{refused:?}");
+        assert_eq!(std::fs::read_to_string(place.project.join("data.csv")).unwrap(), "mine");
+        // The same is no replacement.
+        assert_eq!(call("data.csv").json()["value"], "mine");
+    }
+    // What the history has of it is what was asked for.
+    let history = place.ringfence(&["history", "--limit", "0"]).out;
+    assert!(history.contains("context python main") && !history.contains("sh -c"), "{history}");
     for args in [
         &["code", "python", "one.py", "--context", "main"][..],
         &["code", "python", "one.py", "--session", "nobody", "--context", "main"],

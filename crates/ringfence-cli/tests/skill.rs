@@ -42,7 +42,11 @@ fn from_adding_to_history() {
     let records = json(&history.out)["records"].clone();
     assert_eq!(records.as_array().unwrap().len(), 3, "{records}");
     assert_eq!(records[0]["status"], "failed");
-    assert_eq!(records[1]["skill"]["hash"], result["hash"]);
+    assert_eq!((&records[1]["skill"]["hash"], &records[1]["skill"]["version"]), (&result["hash"], &"1".into()));
+    // Added once more, or as another version, it stays what it was.
+    place.ringfence(&["skill", "add", "double.py", "--inputs", "schema.json"]);
+    let listed = place.ringfence(&["skill", "list"]).out;
+    assert!(listed.starts_with("NAME") && listed.contains("community"), "{listed}");
     assert_eq!((&records[1]["id"], &records[1]["sandbox"]), (&result["id"], &result["id"]));
 
     for (args, code) in [

@@ -112,6 +112,9 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     command.at(Stage::WorkingDirectory).call(libc::SYS_chdir, [text(walls.workdir)]);
     command.at(Stage::Limits);
     walls.rlimits.iter().filter(of_files).for_each(|limit| command.rlimit(*limit));
+    // From the beginning of the fork to here all signals were blocked.
+    let (set, size) = (Arg::Number(libc::SIG_SETMASK.into()), Arg::Number(8));
+    command.call(libc::SYS_rt_sigprocmask, [set, Arg::Bytes(vec![0; 8]), NOTHING, size]);
     Some(Calls { process_one: list.calls, command: command.calls })
 }
 

@@ -36,6 +36,8 @@ pub fn fork(namespaces: u64) -> Result<Fork, Errno> {
     }
 }
 
+const STACK_SIZE: usize = 64 * 1024;
+
 /// Memory for a child that shares this process's: made before any fork, never freed while the child lives.
 #[derive(Debug)]
 pub struct Stack(Box<[std::mem::MaybeUninit<u128>]>);
@@ -43,7 +45,7 @@ pub struct Stack(Box<[std::mem::MaybeUninit<u128>]>);
 impl Stack {
     pub fn new() -> Stack {
         // Untouched pages cost nothing.
-        Stack(Box::new_uninit_slice(64 * 1024 / size_of::<u128>()))
+        Stack(Box::new_uninit_slice(STACK_SIZE / size_of::<u128>()))
     }
 }
 
@@ -60,26 +62,30 @@ impl Default for Stack {
 /// code.
 pub fn vfork<F: FnMut() -> i32>(stack: &Stack, mut child: F) -> Result<rustix::process::Pid, Errno> {
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let top = stack.0.as_ptr_range().end.cast_mut();
     // SAFETY: with CLONE_VFORK this frame and `child` outlive the child's use of them, and the stack is lent for that time.
-    unsafe { clone_sharing(stack, flags, &mut child) }
+    unsafe { clone_sharing(top.cast(), flags, &mut child) }
 }
 
 /// A process that shares this memory and goes on beside this one, also when this one is killed. [`Beside::join`] gives back
 /// what it used; dropped without, that memory is lost rather than freed under its feet.
+#[cfg(feature = "box")]
 #[derive(Debug)]
 pub struct Beside<F: FnMut() -> i32> {
     pid: rustix::process::Pid,
-    memory: std::mem::ManuallyDrop<Box<(Stack, F)>>,
+    memory: std::mem::ManuallyDrop<Box<(crate::pages::Pages, F)>>,
 }
 
+#[cfg(feature = "box")]
 impl<F: FnMut() -> i32> Beside<F> {
     /// `clone(2)` without a copy of the memory. The child must only make system calls, allocate nothing and take no lock;
     /// what it returns is its exit code.
     pub fn start(child: F) -> Result<Self, Errno> {
-        let mut memory = std::mem::ManuallyDrop::new(Box::new((Stack::new(), child)));
+        let stack = crate::pages::Pages::new(STACK_SIZE)?;
+        let mut memory = std::mem::ManuallyDrop::new(Box::new((stack, child)));
         let (stack, child) = &mut **memory;
-        // SAFETY: both live on the heap and are freed by `join` alone, after the child has ended.
-        let pid = unsafe { clone_sharing(stack, libc::CLONE_VM | libc::SIGCHLD, child) }?;
+        // SAFETY: both live on and are freed by `join` alone, after the child has ended.
+        let pid = unsafe { clone_sharing(stack.end(), libc::CLONE_VM | libc::SIGCHLD, child) }?;
         Ok(Self { pid, memory })
     }
 
@@ -93,9 +99,10 @@ impl<F: FnMut() -> i32> Beside<F> {
 }
 
 /// # Safety
-/// `stack` and `child` must stay alive and untouched by this process until the child has left this memory.
+/// `top` is the aligned end of a stack. That and `child` must stay alive and untouched by this process until the child has left
+/// this memory.
 unsafe fn clone_sharing<F: FnMut() -> i32>(
-    stack: &Stack,
+    top: *mut u8,
     flags: libc::c_int,
     child: &mut F,
 ) -> Result<rustix::process::Pid, Errno> {
@@ -104,8 +111,7 @@ unsafe fn clone_sharing<F: FnMut() -> i32>(
         let child = unsafe { &mut *child.cast::<F>() };
         exit_now(child())
     }
-    let top = stack.0.as_ptr_range().end.cast_mut(); // grows downwards
-    // SAFETY: `top` is the aligned end of memory that is the child's alone; `enter` never returns.
+    // SAFETY: `top` is the aligned end of memory that is the child's alone, which grows downwards; `enter` never returns.
     let pid = unsafe { libc::clone(enter::<F>, top.cast(), flags, std::ptr::from_mut(child).cast()) };
     rustix::process::Pid::from_raw(check(pid.into())? as i32).ok_or(Errno::INVAL)
 }
@@ -287,6 +293,13 @@ pub fn close_all_but(keep: &[i32]) {
         next = fd + 1;
     }
     let _ = close_range(next, u32::MAX, false);
+}
+
+/// The same descriptor once more, not a duplicate: one of the two must never be dropped.
+#[cfg(feature = "box")]
+pub(crate) fn same_descriptor(fd: &OwnedFd) -> OwnedFd {
+    // SAFETY: it is open, and the caller never drops one of the two.
+    unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) }
 }
 
 /// `dup3(2)` onto one of the standard descriptors.

@@ -349,6 +349,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     view.private();
     view.volumes();
     view.resolver();
+    view.shown();
     view.files(&tree);
     view.commands(&environment)?;
     view.docker(&docker);

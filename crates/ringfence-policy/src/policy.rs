@@ -24,6 +24,8 @@ pub struct Policy {
     pub root: Root,
     /// File rules of all layers, presets expanded, in layer order.
     pub rules: Vec<FileRule>,
+    /// Directories of the host that stand at places of their own inside, read-only. Only where the root is of programs.
+    pub shown: Vec<Shown>,
     pub network: Network,
     /// Package caches that boxes share, by name (see [`caches`](crate::caches)).
     pub caches: Caches,
@@ -93,6 +95,14 @@ impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// A directory of the host, and where it stands inside. Nothing of the user's: what Ringfence itself put there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Absolute and canonical.
+    pub source: PathBuf,
+    pub target: PathBuf,
 }
 
 /// What the root of the box is made of.

@@ -26,8 +26,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hold::{hold, is_needed, is_needed_above};
+use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
+use ringfence_linux::pages::Pages;
 use ringfence_linux::sys::{self, Beside};
 use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
@@ -49,12 +50,14 @@ pub enum KeeperError {
     NotOurs(PathBuf),
     #[error("cannot start the keeper: {0}")]
     Start(rustix::io::Errno),
+    #[error("no memory to read the lists of stand-ins: {0}")]
+    Memory(rustix::io::Errno),
 }
 
 /// Clears up when it is dropped, or when its process dies.
 pub struct Keeper {
     /// The names that this box relies on, locked.
-    held: Vec<OwnedFd>,
+    held: Vec<Held>,
     process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
@@ -72,14 +75,14 @@ impl Keeper {
         if stubs.is_empty() {
             return if groups.is_empty() { Ok(None) } else { Self::beside(None, groups).map(Some) };
         }
-        let (path, mut memory) = (c_path(registry)?, Memory::new());
+        let (path, mut memory) = (c_path(registry)?, Memory::new().map_err(KeeperError::Memory)?);
         let mut registry = Registry::open(&path, &mut memory)?;
         registry.sweep(None);
         if registry.memory.full {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()));
             return Err(KeeperError::List { path, source: io::ErrorKind::StorageFull.into() });
         }
-        let (needed, mut entries) = needed(stubs, &registry.memory.living);
+        let (needed, mut entries) = needed(stubs, registry.memory.names.bytes());
         groups.iter().for_each(|group| {
             entries.push(GROUP);
             entries.extend_from_slice(group.as_bytes_with_nul());
@@ -100,16 +103,16 @@ impl Keeper {
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
     fn beside(list: Option<Arc<List>>, groups: Vec<CString>) -> Result<Keeper, KeeperError> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
-        // Memory is made here; afterwards there are only system calls.
-        let mut memory = list.as_ref().map(|_| Memory::new());
+        // What is shared is made here; afterwards there are only system calls.
         let keep_and_clear: Box<dyn FnMut() -> i32 + Send> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
             sys::close_all_but(&[read.as_raw_fd(), own]);
             let _ = rustix::io::read(&read, &mut [0u8; 1]);
-            if let (Some(list), Some(memory)) = (&list, &mut memory) {
-                list.leave(memory);
+            // Without memory, the next start clears up.
+            if let (Some(list), Ok(mut memory)) = (&list, Memory::new()) {
+                list.leave(&mut memory);
             }
             groups.iter().for_each(|group| remove_group(group));
             0
@@ -189,8 +192,8 @@ enum Round {
 /// Removes what boxes left that were killed together with their keepers. Called before anything of the host is looked at,
 /// so that no plan takes a stand-in for the user's own.
 pub fn sweep(registry: &Path) {
-    let mut memory = Memory::new();
     if registry.is_dir()
+        && let Ok(mut memory) = Memory::new()
         && let Ok(path) = c_path(registry)
         && let Ok(mut registry) = Registry::open(&path, &mut memory)
     {
@@ -204,19 +207,70 @@ fn c_path(path: &Path) -> Result<CString, KeeperError> {
         .map_err(|e| KeeperError::List { path: path.to_path_buf(), source: e.into() })
 }
 
-/// Buffers for sweeping, made where memory can be had: the keeper, which shares its owner's, must neither take nor free any.
+/// Buffers for sweeping, by system calls alone: the keeper, which shares its owner's memory, must neither allocate nor free.
 struct Memory {
-    /// The lists of all living boxes, one after the other.
-    living: Vec<u8>,
-    list: Vec<u8>,
+    /// The names that living boxes need. Boxes in one project have the same list, which stands here once.
+    names: Bytes,
+    /// Where the lists among them begin and end; those that do not fit are not found again.
+    blocks: [(usize, usize); 16],
+    /// The lists and the control groups of living boxes.
+    boxes: Bytes,
+    list: Pages,
     /// What lives did not fit, so that nothing can be said to be unused.
     full: bool,
 }
 
 impl Memory {
-    fn new() -> Memory {
+    fn new() -> Result<Memory, rustix::io::Errno> {
         // Untouched pages cost nothing.
-        Memory { living: Vec::with_capacity(LIVING_LIMIT), list: vec![0; LIST_LIMIT], full: false }
+        let [names, boxes] = [Bytes::new(LIVING_LIMIT)?, Bytes::new(LIVING_LIMIT)?];
+        Ok(Memory { names, blocks: [(0, 0); 16], boxes, list: Pages::new(LIST_LIMIT)?, full: false })
+    }
+
+    fn clear(&mut self) {
+        (self.names.length, self.boxes.length, self.blocks, self.full) = (0, 0, [(0, 0); 16], false);
+    }
+
+    /// Remembers the list of a living box.
+    fn add(&mut self, name: &CStr, length: usize) {
+        let Memory { names, blocks, boxes, list, full } = self;
+        let list = &list[..length];
+        // Groups come last.
+        let groups = list.split_inclusive(|b| *b == 0).take_while(|e| e[0] != GROUP).map(<[u8]>::len).sum();
+        let (own, groups) = list.split_at(groups);
+        let known = |(start, end): &(usize, usize)| names.bytes()[*start..*end] == *own;
+        if !blocks.iter().any(known) {
+            let start = names.length;
+            *full |= !names.add(own);
+            if let Some(block) = blocks.iter_mut().find(|block| **block == (0, 0)) {
+                *block = (start, names.length);
+            }
+        }
+        *full |= !(boxes.add(groups) && boxes.add(&[BOX]) && boxes.add(name.to_bytes_with_nul()));
+    }
+}
+
+/// Bytes that end where their memory does.
+struct Bytes {
+    pages: Pages,
+    length: usize,
+}
+
+impl Bytes {
+    fn new(limit: usize) -> Result<Bytes, rustix::io::Errno> {
+        Ok(Bytes { pages: Pages::new(limit)?, length: 0 })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.pages[..self.length]
+    }
+
+    /// False when they do not fit.
+    fn add(&mut self, bytes: &[u8]) -> bool {
+        let place = self.pages.get_mut(self.length..self.length + bytes.len());
+        let fits = place.map(|place| place.copy_from_slice(bytes)).is_some();
+        self.length += if fits { bytes.len() } else { 0 };
+        fits
     }
 }
 
@@ -258,55 +312,63 @@ impl<'a> Registry<'a> {
 
     /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them. Allocates nothing.
     fn sweep(&mut self, own: Option<&CStr>) {
-        self.memory.living.clear();
-        self.memory.full = false;
+        self.memory.clear();
         let mut patience = Patience::default();
         // What lives must be known before anything is removed; and a directory of one box may have another's names in it.
-        for round in [Round::Living, Round::Remove, Round::Forget] {
-            let mut space = [MaybeUninit::uninit(); 2048];
-            let Ok(dir) = rustix::fs::openat(&self.dir, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            else {
-                return;
-            };
-            let mut entries = RawDir::new(dir, &mut space);
-            while let Some(Ok(entry)) = entries.next() {
-                if entry.file_name().to_bytes().starts_with(b"box-") {
-                    self.look_at(entry.file_name(), own, round, &mut patience);
-                }
+        let Some(gone) = self.for_each(|registry, name| registry.look_at(name, own, Round::Living, &mut patience))
+        else {
+            return;
+        };
+        for round in [Round::Remove, Round::Forget] {
+            match own {
+                // The usual end: the lists of a thousand others are not opened for it.
+                Some(name) if gone <= 1 => drop(self.look_at(name, own, round, &mut patience)),
+                None if gone == 0 => {}
+                _ => drop(self.for_each(|registry, name| registry.look_at(name, own, round, &mut patience))),
             }
         }
     }
 
-    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round, patience: &mut Patience) {
+    /// Calls this with each list, and counts for how many of them it is true.
+    fn for_each(&mut self, mut act: impl FnMut(&mut Self, &CStr) -> bool) -> Option<usize> {
+        let mut space = [MaybeUninit::uninit(); 2048];
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.dir, c".", flags, Mode::empty()).ok()?;
+        let (mut entries, mut count) = (RawDir::new(dir, &mut space), 0);
+        while let Some(Ok(entry)) = entries.next() {
+            if entry.file_name().to_bytes().starts_with(b"box-") {
+                count += usize::from(act(self, entry.file_name()));
+            }
+        }
+        Some(count)
+    }
+
+    /// Whether this box is gone.
+    fn look_at(&mut self, name: &CStr, own: Option<&CStr>, round: Round, patience: &mut Patience) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return };
-        let Memory { living, list, full } = &mut *self.memory;
+        let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()) else { return false };
         // Asked once: the names of a box that ends between two rounds are in use for all of them, and to forget its list then
         // would leave them for good.
         let gone = own == Some(name)
-            || !lists(living, name.to_bytes())
+            || !(round != Round::Living && lists(self.memory.boxes.bytes(), name.to_bytes()))
                 && rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
         if gone == (round == Round::Living) {
-            return;
+            return gone;
         }
-        let length = read_all(&file, list);
+        let length = read_all(&file, &mut self.memory.list);
         if round == Round::Living {
-            // Never beyond the capacity: it would be memory taken.
-            *full |= living.capacity() - living.len() < length + name.to_bytes().len() + 2;
-            if !*full {
-                living.extend_from_slice(&list[..length]);
-                living.push(BOX);
-                living.extend_from_slice(name.to_bytes_with_nul());
-            }
-            return;
+            self.memory.add(name, length);
+            return false;
         }
+        let Memory { names, boxes, list, full, .. } = &mut *self.memory;
         if *full {
-            return;
+            return true;
         }
         let mut in_use = false;
         for entry in list[..length].split_inclusive_mut(|b| *b == 0).rev() {
             let Some((kind, path)) = entry.split_first_mut() else { continue };
             let name = path.strip_suffix(b"\0").unwrap_or(path);
+            let living = if *kind == GROUP { boxes.bytes() } else { names.bytes() };
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
                 in_use |= remove(*kind, path, patience);
@@ -316,11 +378,12 @@ impl<'a> Registry<'a> {
         if round == Round::Forget && !in_use {
             let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
         }
+        true
     }
 
     /// Takes the directory itself away when no box lives.
     fn close(self) {
-        if self.memory.living.is_empty() && !self.memory.full {
+        if self.memory.boxes.length == 0 && !self.memory.full {
             let _ = rustix::fs::unlinkat(&self.dir, LOCK, AtFlags::empty());
             let _ = rustix::fs::rmdir(self.path);
         }

@@ -73,6 +73,7 @@ impl Project {
             trace_denials: false,
             skill_verdict: Default::default(),
             warm: 0,
+            shown: Vec::new(),
             warm_fork: false,
         };
         Self { dir, facts, policy }

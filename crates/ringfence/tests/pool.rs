@@ -288,6 +288,56 @@ fn limits_of_forks() {
     assert!(pool.forks());
 }
 
+/// After so many forks there is another nursery, with a hash seed and a layout of its own.
+#[test]
+fn a_nursery_is_renewed() {
+    let host = Host::forking();
+    let pool = host.pool("python", &[]);
+    let seeds = std::sync::Mutex::new(HashSet::new());
+    let seed = || run(&pool, "python", "[hash('x'), id(object)]").value.unwrap().to_string();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..505).map(|_| seed()).for_each(|seed| seeds.lock().unwrap().extend([seed])));
+        }
+    });
+    assert_eq!(seeds.into_inner().unwrap().len(), 2);
+    assert!(pool.forks());
+}
+
+/// NumPy starts a thread for its arithmetic: such an interpreter is not forked, and the code runs all the same.
+#[test]
+fn modules_that_start_threads() {
+    if !std::path::Path::new("/usr/lib/python3/dist-packages/numpy").exists() {
+        assert!(std::env::var_os("RINGFENCE_REQUIRE_ENGINES").is_none(), "NumPy is missing");
+        return println!("SKIP modules that start threads: NumPy is not installed");
+    }
+    let mut host = Host::forking();
+    host.policy.limits.memory = Some(1 << 30);
+    let numpy = |threads: &str| {
+        let mut policy = host.policy.clone();
+        policy.env.set.insert("OPENBLAS_NUM_THREADS".to_owned(), threads.into());
+        let preload = vec!["numpy".to_owned()];
+        let warm = Warm { language: Language::named("python").unwrap(), packages: true, preload };
+        Pool::new(warm, &policy, &host.facts, Engine::Native.into()).unwrap()
+    };
+    let draw = |pool: &Pool| {
+        let source = "import numpy\n[float(numpy.random.rand()), len(__import__('os').listdir('/proc/self/task'))]";
+        let code = Code { packages: true, ..Code::new(Language::named("python").unwrap(), source) };
+        let value = pool.run(&code, None).unwrap().result.value.unwrap();
+        (value[0].to_string(), value[1].as_u64().unwrap())
+    };
+    // What it draws in two forks is not the same.
+    let (forking, mut drawn) = (numpy("1"), HashSet::new());
+    for _ in 0..4 {
+        let (number, threads) = draw(&forking);
+        assert!(drawn.insert(number) && threads == 1, "{drawn:?} {threads}");
+    }
+    assert!(forking.forks());
+    let threads = numpy("2");
+    assert!(drawn.insert(draw(&threads).0) && drawn.insert(draw(&threads).0));
+    assert!(draw(&threads).1 > 1 && !threads.forks());
+}
+
 /// Somebody kills the nursery, and everything goes on.
 #[test]
 fn a_killed_nursery() {

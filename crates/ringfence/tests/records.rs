@@ -15,7 +15,7 @@ use ringfence::skills::registry::Which;
 use ringfence::skills::{Registry, Source};
 
 /// The version of the tables.
-const LATEST: i64 = 3;
+const LATEST: i64 = 4;
 
 /// A directory with a journal, and a database.
 struct Archive {

@@ -52,7 +52,8 @@ fn new(name: &str, code: &str) -> New {
         version: None,
         language: Language::named("python").unwrap(),
         code: code.to_owned(),
-        source: Source::Local,
+        source: None,
+        requirements: None,
         inputs: None,
         hosts: Vec::new(),
         sandbox_required: true,
@@ -163,12 +164,12 @@ fn what_cannot_be_registered() {
         assert!(matches!(registry.add(&new("x", &" ".repeat((4 << 20) + 1))), Err(SkillError::TooLarge(_))));
         let host = New { hosts: vec!["a b".into()], ..new("x", "1") };
         assert!(matches!(registry.add(&host), Err(SkillError::Host(_))));
-        let community = New { source: Source::Community, sandbox_required: false, ..new("x", "1") };
+        let community = New { source: Some(Source::Community), sandbox_required: false, ..new("x", "1") };
         assert!(matches!(registry.add(&community), Err(SkillError::SandboxRequired)));
         assert!(registry.list().unwrap().is_empty());
         let local = New { sandbox_required: false, ..new("x", "1") };
         assert!(!registry.add(&local).unwrap().sandbox_required);
-        assert!(registry.add(&New { source: Source::Community, ..new("y", "1") }).unwrap().sandbox_required);
+        assert!(registry.add(&New { source: Some(Source::Community), ..new("y", "1") }).unwrap().sandbox_required);
         // Not by the table either.
         assert!(shelf.sql("UPDATE skills SET sandbox_required = 0 WHERE name = 'y'").is_err());
         assert!(shelf.sql("UPDATE skills SET source = 'elsewhere'").is_err());

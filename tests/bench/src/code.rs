@@ -20,6 +20,9 @@ use crate::pass::{Scene, say};
 /// Interpreters that are held ready: while some are used, the next are made.
 const WARM: u64 = 8;
 
+/// What boxes have, and not what a shim of the user's chooses first.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// In milliseconds; bare Python is the first.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figures {
@@ -44,6 +47,7 @@ pub struct Row {
 pub struct Left {
     pub descriptors: i64,
     pub processes: i64,
+    pub groups: i64,
 }
 
 pub fn measure(scene: &Scene, quick: bool) -> (Figures, Vec<Skip>) {
@@ -84,7 +88,7 @@ fn peer(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
 
 fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure> {
     let rounds = if quick { 30 } else { 200 };
-    let mut bare = Command::new("python3");
+    let mut bare = Command::new(PYTHON);
     bare.args(["-I", "-S", "-c", "pass"]);
     figures.add("python3 -I -S -c pass", rounds, || finish(&mut bare))?;
     let snippet = scene.project.join("snippet.py");
@@ -130,6 +134,7 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     figures.left = Some(Left {
         descriptors: after.descriptors - before.descriptors,
         processes: after.processes - before.processes,
+        groups: after.groups - before.groups,
     });
     Ok(())
 }
@@ -163,7 +168,7 @@ fn situation(project: &Path, ringfence: &Path) -> Result<(Facts, Policy), Failur
     Ok((facts, policy))
 }
 
-/// Descriptors of this process, and processes that it started.
+/// Descriptors of this process, processes that it started, and its control groups.
 fn left() -> Result<Left, Failure> {
     let descriptors = std::fs::read_dir("/proc/self/fd").map_err(text)?.count() as i64;
     let mut processes = 0;
@@ -172,7 +177,11 @@ fn left() -> Result<Left, Failure> {
         let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
         processes += children.split_whitespace().count() as i64;
     }
-    Ok(Left { descriptors, processes })
+    let places = ["", "memory", "pids", "cpu", "unified"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+    let entries = places.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+    let own = format!("ringfence-{}-", std::process::id());
+    let groups = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count() as i64;
+    Ok(Left { descriptors, processes, groups })
 }
 
 fn finish(command: &mut Command) -> Result<(), Failure> {

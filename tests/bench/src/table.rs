@@ -234,11 +234,12 @@ fn code(out: &mut String, results: &Results) {
     if let (Some(rate), Some(left)) = (code.rate, code.left) {
         let _ = writeln!(
             out,
-            "  {rate:.0} in a second from a pool that {}; after {} there are {} more descriptors and {} more processes",
+            "  {rate:.0} in a second from a pool that {}; after {} there are {} more descriptors, {} more processes and {} more control groups",
             if code.forks { "forks" } else { "starts" },
             code.executions,
             left.descriptors,
-            left.processes
+            left.processes,
+            left.groups
         );
     }
 }

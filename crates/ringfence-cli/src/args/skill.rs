@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueHint};
 use ringfence::policy::policy::Verdict;
 use ringfence::skills::Source;
 
-use super::{Given, PolicyFlags};
+use super::{Given, PolicyFlags, Required};
 
 #[derive(Debug, Subcommand)]
 pub enum Skill {
@@ -65,9 +65,9 @@ pub struct SkillAdd {
     #[arg(long)]
     pub name: Option<String>,
 
-    /// Where it comes from
-    #[arg(long, value_parser = source_parser(), default_value = "local")]
-    pub source: Source,
+    /// Where it comes from; without it: as its latest version, or local
+    #[arg(long, value_parser = source_parser())]
+    pub source: Option<Source>,
 
     /// The version; without it: the next number
     #[arg(long)]
@@ -84,6 +84,9 @@ pub struct SkillAdd {
     /// A host that it is known to reach: no finding for the scan; it opens nothing (repeatable)
     #[arg(long, value_name = "HOST")]
     pub host: Vec<String>,
+
+    #[command(flatten)]
+    pub required: Required,
 
     /// Tell other programs that it may run without a sandbox; Ringfence always uses one
     #[arg(long)]

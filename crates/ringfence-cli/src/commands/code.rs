@@ -16,7 +16,7 @@ use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
 use ringfence_linux::sys;
 
 use crate::args::{self, Given};
-use crate::commands::{context, failed_in_json};
+use crate::commands::{context, failed_in_json, requirements};
 use crate::failure::{Failure, Kind};
 use crate::output;
 use crate::record::{self, Entry};
@@ -49,9 +49,9 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
                 output::json(&result)?;
                 return written.map(|()| ExitCode::from(exit_code(result.status)));
             }
-            written?;
+            // Told whatever became of the files.
             show(&result)?;
-            Ok(ExitCode::from(exit_code(result.status)))
+            written.map(|()| ExitCode::from(exit_code(result.status)))
         }
         Err(failure) => {
             if args.json {
@@ -78,6 +78,21 @@ pub fn signals() -> Result<impl AsFd, Failure> {
     sys::signal_fd(&wanted).map_err(|errno| Failure::from(EngineError::Stdio(errno)))
 }
 
+/// What cancels: to be asked for, or at hand.
+enum Cancel<F, C> {
+    Later(F),
+    Now(C),
+}
+
+impl<C, F: FnOnce() -> Result<C, Failure>> Cancel<F, C> {
+    fn ask(self) -> Result<C, Failure> {
+        match self {
+            Cancel::Later(ask) => ask(),
+            Cancel::Now(cancel) => Ok(cancel),
+        }
+    }
+}
+
 /// Runs code and records it. `cancel` is asked when everything is prepared; what it gives cancels when it becomes readable.
 pub fn recorded<C: AsFd>(
     code: &Code,
@@ -88,11 +103,21 @@ pub fn recorded<C: AsFd>(
 ) -> Result<CodeResult, Failure> {
     record::prepare(situation);
     let policy = &situation.resolved.policy;
+    let failed = |failure| record::failed(situation, command, skill, failure);
+    let (equipped, cancel) = match &code.requirements {
+        None => (None, Cancel::Later(cancel)),
+        Some(wanted) => {
+            let cancel = cancel().map_err(failed)?;
+            let installed = requirements::install(code.language, wanted, situation, cancel.as_fd()).map_err(failed)?;
+            (Some(Code { installed: Some(installed), ..code.clone() }), Cancel::Now(cancel))
+        }
+    };
+    let code = equipped.as_ref().unwrap_or(code);
     let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine);
-    let prepared = prepared.map_err(|error| record::failed(situation, command, skill, error.into()))?;
+    let prepared = prepared.map_err(|error| failed(error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
-    let ran = cancel().and_then(|cancel| match prepared.engine {
+    let ran = cancel.ask().and_then(|cancel| match prepared.engine {
         Engine::Docker => context::once(code, situation, cancel.as_fd()).map(seen_from_outside),
         _ => Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?),
     });
@@ -162,6 +187,7 @@ fn read(args: &args::Code) -> Result<Code, Failure> {
         code.inputs = inputs;
     }
     equip(&mut code, &args.given)?;
+    code.requirements = requirements::read(language, &args.required)?;
     Ok(code)
 }
 
@@ -252,10 +278,11 @@ pub fn show(result: &CodeResult) -> Result<(), Failure> {
     } else if let Some(shown) = &result.text {
         text.push_str(&format!("{shown}\n"));
     }
-    output::data(&text)?;
-    if !result.stderr.is_empty() {
-        output::say(result.stderr.trim_end_matches('\n'));
+    let mut errors = result.stderr.clone();
+    if !errors.is_empty() && !errors.ends_with('\n') {
+        errors.push('\n');
     }
+    output::of_code(&text, &errors)?;
     if let Some(exception) = &result.exception {
         for frame in &exception.trace {
             let line = frame.line.map_or_else(String::new, |line| format!(":{line}"));

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::code::{Code, CodeResult, Contexts};
+use ringfence::code::{Code, CodeResult, Context, Contexts};
 use ringfence::policy::limits::parse_duration;
 use ringfence::records::{End, Status, Ticket};
 use ringfence::session::{Create, Info};
@@ -26,8 +26,10 @@ pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
             if *json {
                 output::json(&serde_json::json!({ "contexts": contexts }))?;
             } else {
-                let row = |c: &ringfence::code::Context| format!("{:<24} {:<12} {}\n", c.name, c.language, c.execution);
-                output::data(&contexts.iter().map(row).collect::<String>())?;
+                let head = ["NAME", "LANGUAGE", "EXECUTION"].map(str::to_owned);
+                let row = |context: Context| [context.name, context.language, context.execution];
+                let rows: Vec<_> = std::iter::once(head).chain(contexts.into_iter().map(row)).collect();
+                output::data(&output::table(&rows))?;
             }
             Ok(ExitCode::SUCCESS)
         }),

@@ -92,7 +92,13 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
     add("profile", record.profile.clone());
     add("engine", record.engine.clone());
     add("sandbox", record.sandbox.clone());
-    add("skill", record.skill.as_ref().map(|skill| format!("{} ({})", skill.name, skill.hash)));
+    add(
+        "skill",
+        record.skill.as_ref().map(|skill| {
+            let version = skill.version.as_ref().map_or_else(String::new, |version| format!("@{version}"));
+            format!("{}{version} ({})", skill.name, skill.hash)
+        }),
+    );
     add(
         "caller",
         record.caller.as_ref().map(|caller| {

@@ -11,6 +11,7 @@ pub mod history;
 pub mod image;
 pub mod install;
 pub mod mcp;
+pub mod requirements;
 pub mod run;
 pub mod session;
 pub mod skill;

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::archive::Archive;
 use crate::args::{self, SkillAdd, SkillScan};
-use crate::commands::{code, failed_in_json, history};
+use crate::commands::{code, failed_in_json, history, requirements};
 use crate::failure::{Failure, Kind};
 use crate::output::{self, printable};
 use crate::record;
@@ -49,12 +49,14 @@ fn add(args: &SkillAdd) -> Result<ExitCode, Failure> {
         let text = code::read_source(path)?;
         Ok::<_, Failure>(Schema::parse(&text, &path.display().to_string())?)
     });
+    let language = language(args.language.as_deref(), &args.file)?;
     let new = New {
         name,
         version: args.version.clone(),
-        language: language(args.language.as_deref(), &args.file)?,
+        language,
         code: code::read_source(&args.file)?,
         source: args.source,
+        requirements: requirements::read(language, &args.required)?,
         inputs: inputs.transpose()?,
         hosts: args.host.clone(),
         sandbox_required: !args.sandbox_optional,
@@ -142,14 +144,16 @@ fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
             failed_in_json(failure);
         }
     };
-    let (skill, result) = execute(&args).inspect_err(failed)?;
-    code::keep_files(&result, args.given.out_dir.as_deref())?;
+    let (skill, mut result) = execute(&args).inspect_err(failed)?;
+    // The result is told, whatever became of the files.
+    let written = code::keep_files(&result, args.given.out_dir.as_deref());
     if args.json {
+        result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
         output::json(&Ran { skill: &skill.name, version: &skill.version, hash: &skill.hash, result: &result })?;
     } else {
         code::show(&result)?;
     }
-    Ok(ExitCode::from(code::exit_code(result.status)))
+    written.map(|()| ExitCode::from(code::exit_code(result.status)))
 }
 
 fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
@@ -179,14 +183,12 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     }
     let row = |skill: &Skill| {
         let verdict = skill.scan.as_ref().map_or("not scanned", |scan| scan.verdict.name());
-        let disabled = if skill.disabled { "disabled" } else { "" };
-        let (name, version, source) = (&skill.name, &skill.version, skill.source.name());
-        format!("{name:<24} {version:<8} {:<10} {source:<9} {verdict:<11} {disabled}", skill.language)
-            .trim_end()
-            .to_owned()
+        let state = if skill.disabled { "disabled" } else { "enabled" };
+        [&skill.name, &skill.version, &skill.language, skill.source.name(), verdict, state].map(printable)
     };
-    let text: String = skills.iter().map(|skill| row(skill) + "\n").collect();
-    output::data(&printable(&text))?;
+    let head = ["NAME", "VERSION", "LANGUAGE", "SOURCE", "VERDICT", "STATE"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head).chain(skills.iter().map(row)).collect();
+    output::data(&output::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -222,6 +224,9 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
         add("inputs", &inputs.to_string());
     }
     skill.hosts.iter().for_each(|host| add("host", host));
+    if let Some(wanted) = &skill.requirements {
+        wanted.text().lines().filter(|line| !line.trim().is_empty()).take(20).for_each(|line| add("requires", line));
+    }
     for version in &versions {
         let mark = if version.disabled { " disabled" } else { "" };
         add("version", &format!("{} {} {}{mark}", version.version, version.hash, history::time(version.added)));

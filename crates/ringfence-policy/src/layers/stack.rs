@@ -409,6 +409,7 @@ impl Stack {
             workdir_at: self.profile.workdir_at.map(PathBuf::from),
             root,
             rules,
+            shown: Vec::new(),
             network: self.network,
             caches: self.caches,
             keep_home: self.profile.keep_home,

@@ -15,7 +15,7 @@ use super::{
 use crate::caches;
 use crate::facts::Facts;
 use crate::look::{End, Lookup, Walk};
-use crate::policy::{CommandRule, Guard, Network, Policy, Root, User};
+use crate::policy::{CommandRule, Guard, Network, Policy, Root, Shown, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, above, in_private};
 
@@ -222,6 +222,15 @@ impl<'a> View<'a> {
             let volume = Volume::Cache { name: cache.name.to_owned(), group: caches.group.clone() };
             let target = PathBuf::from(cache.target());
             self.mounts.push(Mount::Volume { volume, target, writable: !caches.read_only });
+        }
+    }
+
+    /// What stands at a place of its own, where a place can be made for it.
+    pub(super) fn shown(&mut self) {
+        if self.policy.root == Root::Programs {
+            for Shown { source, target } in &self.policy.shown {
+                self.bind(source, target, false, Kind::Dir);
+            }
         }
     }
 

@@ -91,6 +91,15 @@ impl Language {
         LANGUAGES.iter().find(|language| language.name == name || language.aliases.contains(&name))
     }
 
+    /// Where required packages stand in the box: where the language looks by itself, or is told to.
+    pub(super) fn packages_at(&self) -> &'static str {
+        match self.wire {
+            // Both ways to load a module look in every directory above.
+            Wire::Json => "/node_modules",
+            Wire::Marshal | Wire::Lines => "/site-packages",
+        }
+    }
+
     /// Whether an interpreter that has ended without a result said that it got no more memory.
     pub(super) fn starved(&self, stderr: &str) -> bool {
         self.starves.iter().any(|words| stderr.contains(words))

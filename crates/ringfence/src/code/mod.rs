@@ -12,15 +12,17 @@ mod language;
 mod nursery;
 mod pool;
 mod request;
+pub mod requirements;
 mod result;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
-use ringfence_policy::policy::Policy;
+use ringfence_policy::policy::{Policy, Root, Shown};
 use ringfence_policy::profiles::EngineChoice;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,7 @@ pub use self::context::{Context, ContextError, Contexts};
 pub use self::frames::{Decoder, Received};
 pub use self::language::{LANGUAGES, Language};
 pub use self::pool::{Pool, Warm};
+use self::requirements::{Installed, Requirements};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use crate::capture::Capture;
 use crate::engines::{self, Engine, EngineError, StdioSpec};
@@ -63,6 +66,10 @@ pub struct Code {
     pub out: Vec<String>,
     /// Whether installed packages can be imported; costs time at the start.
     pub packages: bool,
+    /// Packages that it needs.
+    pub requirements: Option<Requirements>,
+    /// Where they are; code with requirements does not run without.
+    pub installed: Option<Installed>,
 }
 
 /// A file that goes in or came out.
@@ -91,6 +98,10 @@ pub enum CodeError {
     Path(String),
     #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
     NoInterpreter { language: &'static str, tried: Vec<&'static str> },
+    #[error("the packages that the code requires are not installed")]
+    NotInstalled,
+    #[error("the code requires packages, which are installed for programs of this host, and not for those of an image")]
+    OtherPrograms,
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -113,6 +124,8 @@ impl Code {
             files: Vec::new(),
             out: Vec::new(),
             packages: false,
+            requirements: None,
+            installed: None,
         }
     }
 
@@ -225,9 +238,12 @@ pub fn prepare<'a>(
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
     let request = request::encode(code, None)?;
-    let policy = with_environment(policy);
+    let policy = with_packages(with_environment(policy), code)?;
     let plan = plan_for(code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
+    if code.installed.is_some() && engine == Engine::Docker {
+        return Err(CodeError::OtherPrograms);
+    }
     Ok(Prepared { code, policy, request, plan, engine, report })
 }
 
@@ -250,6 +266,20 @@ fn with_environment(policy: &Policy) -> Policy {
         policy.env.set.entry(name.to_owned()).or_insert_with(|| OsString::from(value));
     }
     policy
+}
+
+/// Shows the packages that the code requires.
+fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
+    match (&code.requirements, &code.installed) {
+        (None, _) => {}
+        (Some(_), None) => return Err(CodeError::NotInstalled),
+        (Some(_), Some(_)) if policy.root != Root::Programs => return Err(CodeError::OtherPrograms),
+        (Some(_), Some(installed)) => {
+            let target = PathBuf::from(code.language.packages_at());
+            policy.shown.push(Shown { source: installed.source.clone(), target });
+        }
+    }
+    Ok(policy)
 }
 
 /// The plan for the first interpreter that is there.

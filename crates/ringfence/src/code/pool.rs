@@ -130,7 +130,7 @@ impl Pool {
     /// Runs code in a box that is ready, or in the next one that is. It is cancelled when `cancel` becomes readable.
     pub fn run(&self, code: &Code, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
         let Shared { warm, policy, facts, .. } = &*self.shared;
-        let fits = code.language == warm.language && code.packages == warm.packages;
+        let fits = code.language == warm.language && code.packages == warm.packages && code.requirements.is_none();
         if self.workers.is_empty() || !fits {
             return super::prepare(code, policy, facts, self.choice)?.run(facts, cancel);
         }

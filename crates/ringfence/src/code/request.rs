@@ -198,6 +198,9 @@ fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let text = marshal_text;
     out.push(b'{');
     let mark_text = mark.unwrap_or_default();
+    let required = if code.installed.is_some() { code.language.packages_at() } else { "" };
+    text(&mut out, "required");
+    text(&mut out, required);
     let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE), ("mark", mark_text)];
     for (name, value) in texts {
         text(&mut out, name);

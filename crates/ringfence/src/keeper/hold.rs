@@ -3,9 +3,11 @@
 //! The list of a box can be read by its user alone. A lock can be seen by whoever may read the name, so that boxes of root and
 //! of the project's owner do not take stand-ins from each other. A file system without such locks is as if nobody held any.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
@@ -50,9 +52,29 @@ pub(super) fn is_needed_above(dir: &Path, stubs: &[Stub]) -> bool {
     is_needed(dir) && (!dir.exists() || only_stubs())
 }
 
-/// Makes a name where it is not there, and holds it. No symlink is followed on the way: a box may have put one there since
-/// the plan was made. `None` where something stands that is no stand-in: it is mounted over all the same.
-pub(super) fn hold(stub: &Stub) -> io::Result<Option<OwnedFd>> {
+/// A name that this process holds; given up with the last box that needs it.
+pub(super) type Held = Arc<OwnedFd>;
+
+/// What this process holds: a thousand boxes in one project do with one descriptor for each name.
+static HELD: Mutex<BTreeMap<PathBuf, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+
+/// Makes a name where it is not there, and holds it. `None` where something stands that is no stand-in: it is mounted over all
+/// the same.
+pub(super) fn hold(stub: &Stub) -> io::Result<Option<Held>> {
+    let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(held) = all.get(&stub.path).and_then(Weak::upgrade).filter(|held| is_at(&stub.path, held)) {
+        return Ok(Some(held));
+    }
+    let held = hold_anew(stub)?.map(Arc::new);
+    all.retain(|_, held| held.strong_count() > 0);
+    if let Some(held) = &held {
+        all.insert(stub.path.clone(), Arc::downgrade(held));
+    }
+    Ok(held)
+}
+
+/// No symlink is followed on the way: a box may have put one there since the plan was made.
+fn hold_anew(stub: &Stub) -> io::Result<Option<OwnedFd>> {
     let mut there = false;
     for _ in 0..TRIES {
         let made = make(stub)?;

@@ -118,7 +118,7 @@ fn a_box_that_ends_during_a_sweep_is_not_forgotten() {
     let lives = fs::File::open(&list).unwrap();
     rustix::fs::flock(&lives, FlockOperation::LockExclusive).unwrap();
 
-    let (path, mut memory) = (c_path(&place).unwrap(), Memory::new());
+    let (path, mut memory) = (c_path(&place).unwrap(), Memory::new().unwrap());
     let mut registry = Registry::open(&path, &mut memory).unwrap();
     registry.look_at(c"box-1-0", None, Round::Living, &mut Patience::default());
     drop(lives);
@@ -128,6 +128,26 @@ fn a_box_that_ends_during_a_sweep_is_not_forgotten() {
     assert!(left.is_dir() && list.is_file());
     sweep(&place);
     assert!(!left.exists() && !place.exists());
+}
+
+/// Boxes of one project need the same names: a thousand of them are no more to search than one.
+#[test]
+fn equal_lists_are_remembered_once() {
+    let mut memory = Memory::new().unwrap();
+    for (name, list) in [
+        (c"box-1-0", b"d/a\x002/b\0g/group/one\0".as_slice()),
+        (c"box-1-1", b"d/a\x002/b\0g/group/two\0"),
+        (c"box-1-2", b"d/a\0"),
+        (c"box-1-3", b"d/a\0"),
+    ] {
+        memory.list[..list.len()].copy_from_slice(list);
+        memory.add(name, list.len());
+    }
+    assert_eq!(memory.names.bytes(), b"d/a\x002/b\0d/a\0");
+    assert!(lists(memory.boxes.bytes(), b"/group/one") && lists(memory.boxes.bytes(), b"box-1-3") && !memory.full);
+    memory.boxes.length = LIVING_LIMIT - 5;
+    memory.add(c"box-1-4", 0);
+    assert!(memory.full);
 }
 
 #[test]

@@ -24,7 +24,8 @@ pub fn line(database: &mut Database, line: Line) -> Result<(), DatabaseError> {
 
 fn fold_begin(database: &mut Database, id: &str, begin: Begun) -> Result<(), DatabaseError> {
     let Begun { time, profile, engine, sandbox, command, workdir, caller, owner, report, skill } = begin;
-    let (skill, hash) = skill.map_or((None, None), |skill| (Some(skill.name), Some(skill.hash)));
+    let (skill, hash, version) =
+        skill.map_or((None, None, None), |skill| (Some(skill.name), Some(skill.hash), skill.version));
     let line = command.join(" ");
     let json = |value: serde_json::Result<String>| value.unwrap_or_default();
     let command = json(serde_json::to_string(&command));
@@ -38,13 +39,14 @@ fn fold_begin(database: &mut Database, id: &str, begin: Begun) -> Result<(), Dat
     database.execute(
         "INSERT INTO executions
              (id, began, status, profile, engine, sandbox, command, line, workdir, caller, owner, report, size, skill,
-              skill_hash)
-         VALUES ($1, $2, 'running', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+              skill_hash, skill_version)
+         VALUES ($1, $2, 'running', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
          ON CONFLICT (id) DO UPDATE SET
              began = excluded.began, profile = excluded.profile, engine = excluded.engine, sandbox = excluded.sandbox,
              command = excluded.command, line = excluded.line, workdir = excluded.workdir, caller = excluded.caller,
              owner = excluded.owner, report = excluded.report, size = executions.size + excluded.size,
-             skill = excluded.skill, skill_hash = excluded.skill_hash
+             skill = excluded.skill, skill_hash = excluded.skill_hash,
+             skill_version = excluded.skill_version
          WHERE executions.owner IS NULL",
         &[
             id.into(),
@@ -61,6 +63,7 @@ fn fold_begin(database: &mut Database, id: &str, begin: Begun) -> Result<(), Dat
             integer(size as u64),
             skill.into(),
             hash.into(),
+            version.into(),
         ],
     )?;
     Ok(())

@@ -21,7 +21,12 @@ macro_rules! migration {
 }
 
 /// Every step, in order.
-pub const ALL: &[Migration] = &[migration!(1, "executions"), migration!(2, "skills"), migration!(3, "skill_hosts")];
+pub const ALL: &[Migration] = &[
+    migration!(1, "executions"),
+    migration!(2, "skills"),
+    migration!(3, "skill_hosts"),
+    migration!(4, "skill_requirements"),
+];
 
 /// What this program works with.
 pub fn latest() -> i64 {

@@ -88,6 +88,9 @@ pub struct Begin<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillRun {
     pub name: String,
+    /// Not known of what ran before it was recorded.
+    #[serde(default)]
+    pub version: Option<String>,
     /// Of the code that runs: `sha256:…`.
     pub hash: String,
 }

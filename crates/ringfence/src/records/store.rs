@@ -389,7 +389,7 @@ fn unsigned(number: Option<i64>) -> Option<u64> {
 /// In the order in which [`record`] takes them.
 const COLUMNS: &str = "id, began, ended, status, profile, engine, sandbox, command, workdir, caller, exit_code, signal,
     reason, error, duration_us, cpu_us, peak_memory, stdout_bytes, stdout_head, stdout_tail, stderr_bytes, stderr_head,
-    stderr_tail, report, skill, skill_hash";
+    stderr_tail, report, skill, skill_hash, skill_version";
 
 fn record(mut row: Row) -> Result<Record, DatabaseError> {
     let json = |text: Option<String>| text.unwrap_or_default();
@@ -414,8 +414,8 @@ fn record(mut row: Row) -> Result<Record, DatabaseError> {
         stdout: Stream { bytes: unsigned(row.integer()?), head: row.text()?, tail: row.text()? },
         stderr: Stream { bytes: unsigned(row.integer()?), head: row.text()?, tail: row.text()? },
         report: serde_json::from_str(&json(row.text()?)).ok(),
-        skill: match (row.text()?, row.text()?) {
-            (Some(name), Some(hash)) => Some(SkillRun { name, hash }),
+        skill: match (row.text()?, row.text()?, row.text()?) {
+            (Some(name), Some(hash), version) => Some(SkillRun { name, version, hash }),
             _ => None,
         },
     })

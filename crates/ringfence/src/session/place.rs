@@ -293,7 +293,9 @@ fn own_directory(path: &Path) -> Result<(), SessionError> {
         KeeperError::List { path, source } | KeeperError::Make { path, source } => {
             SessionError::Directory { path, source }
         }
-        KeeperError::Start(errno) => SessionError::Directory { path: path.to_path_buf(), source: errno.into() },
+        KeeperError::Start(errno) | KeeperError::Memory(errno) => {
+            SessionError::Directory { path: path.to_path_buf(), source: errno.into() }
+        }
     })
 }
 

@@ -16,6 +16,7 @@ pub use registry::Registry;
 pub use schema::Schema;
 
 use self::scan::{Declared, Scan, Verdict};
+use crate::code::requirements::Requirements;
 use crate::code::{Code, Language};
 use crate::records::database::DatabaseError;
 use crate::records::{SkillRun, StoreError};
@@ -56,7 +57,10 @@ pub struct New {
     pub version: Option<String>,
     pub language: &'static Language,
     pub code: String,
-    pub source: Source,
+    /// As of its latest version, or local, when `None`.
+    pub source: Option<Source>,
+    /// Packages that it needs.
+    pub requirements: Option<Requirements>,
     /// What its inputs must be like; anything goes when `None`.
     pub inputs: Option<Schema>,
     /// Hosts that it is declared to reach. The scan has no finding for them; the network is the policy's to open.
@@ -80,6 +84,7 @@ pub struct Skill {
     pub added: i64,
     pub inputs: Option<Schema>,
     pub hosts: Vec<String>,
+    pub requirements: Option<Requirements>,
     /// Nothing when it was never scanned.
     pub scan: Option<Scan>,
     pub scanned: Option<i64>,
@@ -104,7 +109,7 @@ pub enum SkillError {
     Host(String),
     #[error("a community skill always needs the sandbox")]
     SandboxRequired,
-    #[error("skill `{name}` has a version {version} already, with other code")]
+    #[error("skill `{name}` has a version {version} already, with other code or requirements")]
     VersionTaken { name: String, version: String },
     #[error("the same code is registered as {0} already")]
     OtherLanguage(String),
@@ -156,12 +161,13 @@ impl Skill {
         let mut code = Code::new(language, self.code.clone());
         code.name = Some(format!("{}.{}", self.name, language.extension));
         code.inputs = inputs;
+        code.requirements.clone_from(&self.requirements);
         Ok(code)
     }
 
     /// For the record of a run.
     pub fn run(&self) -> SkillRun {
-        SkillRun { name: self.name.clone(), hash: self.hash.clone() }
+        SkillRun { name: self.name.clone(), version: Some(self.version.clone()), hash: self.hash.clone() }
     }
 
     fn known_language(&self) -> Result<&'static Language, SkillError> {

@@ -7,6 +7,7 @@ use ringfence_policy::layers::content_hash;
 
 use super::scan::{Finding, Scan, Verdict};
 use super::{New, Schema, Skill, SkillError, Source, look};
+use crate::code::requirements::Requirements;
 use crate::code::{Language, MAX_SOURCE};
 use crate::records::database::{Database, DatabaseError, Row, Value};
 use crate::records::{Filter, Place, Record, Store, now};
@@ -148,7 +149,7 @@ impl Registry {
         let statement = format!(
             "SELECT skills.name, skills.version, skills.hash, skill_code.language, skills.source, skills.sandbox_required,
                  skills.disabled, skills.added, skills.inputs, skills.hosts, skills.verdict, skills.findings,
-                 skills.scanned, skill_code.code
+                 skills.scanned, skill_code.code, skills.requirements
              FROM skills JOIN skill_code ON skill_code.hash = skills.hash
              WHERE {condition} ORDER BY skills.name, skills.added DESC"
         );
@@ -158,7 +159,7 @@ impl Registry {
 }
 
 fn check(new: &New) -> Result<(), SkillError> {
-    let New { name, version, language: _, code, source, inputs: _, hosts, sandbox_required } = new;
+    let New { name, version, language: _, code, source, requirements: _, inputs: _, hosts, sandbox_required } = new;
     if !is_word(name, "._-") {
         return Err(SkillError::Name(name.clone()));
     }
@@ -174,7 +175,7 @@ fn check(new: &New) -> Result<(), SkillError> {
     if let Some(host) = hosts.iter().find(|host| !is_word(host.strip_prefix("*.").unwrap_or(host), "._-:")) {
         return Err(SkillError::Host(host.clone()));
     }
-    if *source == Source::Community && !sandbox_required {
+    if *source == Some(Source::Community) && !sandbox_required {
         return Err(SkillError::SandboxRequired);
     }
     Ok(())
@@ -188,18 +189,28 @@ fn is_word(text: &str, also: &str) -> bool {
 
 /// Puts one in. Its version.
 fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result<String, SkillError> {
-    let known = "SELECT version, hash, added FROM skills WHERE name = $1 ORDER BY added DESC";
+    let known = "SELECT version, hash, requirements, source, added FROM skills WHERE name = $1 ORDER BY added DESC";
     let mut versions = Vec::new();
+    let (mut latest, mut source) = (0, new.source);
     for mut row in database.query(known, &[new.name.as_str().into()])? {
         let mut text = || row.text().map(Option::unwrap_or_default);
-        let (version, hash) = (text()?, text()?);
-        versions.push((version, hash, row.integer()?.unwrap_or(0)));
+        let version = text()?;
+        // What a version is: its code, and what it runs with.
+        let content = (text()?, text()?);
+        source = source.or(Source::from_name(&text()?));
+        latest = latest.max(row.integer()?.unwrap_or(0));
+        versions.push((version, content));
     }
-    let latest = versions.first().map_or(0, |(.., added)| *added);
+    let source = source.unwrap_or(Source::Local);
+    if source == Source::Community && !new.sandbox_required {
+        return Err(SkillError::SandboxRequired);
+    }
+    let requirements = new.requirements.as_ref().map(|wanted| serde_json::json!(wanted).to_string());
+    let content = (hash.to_owned(), requirements.clone().unwrap_or_default());
     let version = match &new.version {
         Some(version) => version.clone(),
         // The same code again is the same version.
-        None => match versions.first().filter(|(_, known, _)| known == hash) {
+        None => match versions.first().filter(|(_, known)| *known == content) {
             Some((version, ..)) => version.clone(),
             None => {
                 let numbers = versions.iter().filter_map(|(version, ..)| version.parse::<u64>().ok());
@@ -208,7 +219,7 @@ fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result
         },
     };
     let here = versions.iter().find(|(known, ..)| *known == version);
-    if here.is_some_and(|(_, known, _)| known != hash) {
+    if here.is_some_and(|(_, known)| *known != content) {
         return Err(SkillError::VersionTaken { name: new.name.clone(), version });
     }
     let code =
@@ -225,8 +236,8 @@ fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result
     database
         .execute(
             "INSERT INTO skills (name, version, hash, source, inputs, hosts, verdict, findings, scanned, sandbox_required,
-                 added)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                 added, requirements)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
              ON CONFLICT (name, version) DO UPDATE SET
                  source = excluded.source, inputs = excluded.inputs, hosts = excluded.hosts, verdict = excluded.verdict,
                  findings = excluded.findings, scanned = excluded.scanned, sandbox_required = excluded.sandbox_required",
@@ -234,7 +245,7 @@ fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result
                 new.name.as_str().into(),
                 version.as_str().into(),
                 hash.into(),
-                new.source.name().into(),
+                source.name().into(),
                 new.inputs.as_ref().map(ToString::to_string).into(),
                 serde_json::json!(new.hosts).to_string().into(),
                 scan.verdict.name().into(),
@@ -243,6 +254,7 @@ fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result
                 i64::from(new.sandbox_required).into(),
                 // Later than any other version, also in the same millisecond.
                 now().max(latest.saturating_add(1)).into(),
+                requirements.into(),
             ],
         )?;
     Ok(version)
@@ -292,7 +304,14 @@ fn skill(mut row: Row) -> Result<Skill, SkillError> {
     if content_hash(code.as_bytes()) != hash {
         return Err(corrupt("code"));
     }
-    let language = Language::named(&language).map_or(language, |known| known.name.to_owned());
+    let known = Language::named(&language);
+    let requirements = row.text()?.map(|text| {
+        let wanted: Requirements = serde_json::from_str(&text).map_err(|_| corrupt("requirements"))?;
+        let language = known.ok_or_else(|| corrupt("requirements"))?;
+        wanted.checked(language).map_err(|_| corrupt("requirements"))
+    });
+    let requirements = requirements.transpose()?;
+    let language = known.map_or(language, |known| known.name.to_owned());
     Ok(Skill {
         name,
         version,
@@ -305,6 +324,7 @@ fn skill(mut row: Row) -> Result<Skill, SkillError> {
         added,
         inputs,
         hosts,
+        requirements,
         scan,
         scanned,
         code,

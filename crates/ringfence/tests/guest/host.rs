@@ -107,6 +107,7 @@ pub fn policy(facts: &mut Facts, workdir: &std::path::Path) -> Policy {
         trace_denials: false,
         skill_verdict: Default::default(),
         warm: 0,
+        shown: Vec::new(),
         warm_fork: false,
     }
 }

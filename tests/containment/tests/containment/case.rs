@@ -273,6 +273,12 @@ impl Case {
         }
     }
 
+    /// Whether the forbidden act takes all of something that the host needs as well.
+    fn uses_up(&self) -> bool {
+        use Guarantee::{FsDiskBounded, LimitFiles, LimitProcesses};
+        matches!(self.guarantee, FsDiskBounded | LimitFiles | LimitProcesses)
+    }
+
     pub fn prove(&self, stage: &Stage) -> Result<(), String> {
         let (_alone, _shared) = lock(self.alone);
         if self.or_reported && self.reported(stage) {
@@ -323,6 +329,9 @@ impl Case {
         let line = last(stage.answers(&scene, self.fails)?);
         if !expected(&line) {
             return Err(format!("`{}` must fail inside with {answers:?}: {line}", self.fails));
+        }
+        if self.uses_up() {
+            host::healthy()?;
         }
         let changes = before.changes(&scene.snapshot(), self.untidy.then_some(scene.project.as_path()));
         if changes.is_empty() { Ok(()) } else { Err(format!("`{}` changed the host: {changes}", self.fails)) }

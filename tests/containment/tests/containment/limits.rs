@@ -41,6 +41,7 @@ pub const STORIES: &[Story] = &[
     story(LimitOutput, "a flood", flood),
     story(LifeNoSurvivors, "sleepers at a normal end", |s| survivors(s, "sleepers 20 {tag}")),
     story(LifeNoSurvivors, "a daemon at a normal end", |s| survivors(s, "daemon {tag}")),
+    story(LifeNoSurvivors, "stopped children at a normal end", |s| survivors(s, "stopped-children 5 {tag}")),
     story(LimitMemory, "every limit in the report", reported),
 ];
 

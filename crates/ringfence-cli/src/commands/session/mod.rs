@@ -118,6 +118,10 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
 pub use once::{fetch_image, once};
 
 pub fn gc() -> Result<ExitCode, Failure> {
+    let left = super::requirements::clear()?;
+    if left > 0 {
+        output::say(&format!("ringfence: cleared {left} installations that were not finished"));
+    }
     within(async |sessions| {
         let cleared = sessions.gc().await?;
         for id in &cleared.ended {

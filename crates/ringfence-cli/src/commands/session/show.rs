@@ -85,22 +85,9 @@ pub fn list(as_json: bool) -> Result<ExitCode, Failure> {
             let name = info.name.clone().unwrap_or_else(|| "-".to_owned());
             [info.id.clone(), name, info.profile.clone(), info.engine.clone(), age(info), state(info)]
         }));
-        output::data(&table(&rows))?;
+        output::data(&output::table(&rows))?;
         Ok(ExitCode::SUCCESS)
     })
-}
-
-/// Columns as wide as what stands in them.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {

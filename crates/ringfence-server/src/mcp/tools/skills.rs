@@ -267,6 +267,7 @@ mod tests {
             disabled: false,
             added: 0,
             inputs: schema.map(|s| ringfence::skills::Schema::parse(&s.to_string(), "s").unwrap()),
+            requirements: None,
             hosts: Vec::new(),
             scan: None,
             scanned: None,

@@ -181,7 +181,14 @@ async function asModule(code, last, name, first) {
 function unpack(files) {
   for (const [name, data] of files) {
     fs.mkdirSync(path.dirname(name), { recursive: true });
-    fs.writeFileSync(name, Buffer.from(data, "base64"));
+    const bytes = Buffer.from(data, "base64");
+    // In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
+    try {
+      fs.writeFileSync(name, bytes, { flag: "wx" });
+    } catch (error) {
+      const same = () => fs.lstatSync(name).isFile() && fs.statSync(name).size === bytes.length && fs.readFileSync(name).equals(bytes);
+      if (error.code !== "EEXIST" || !same()) throw error;
+    }
   }
 }
 
@@ -221,7 +228,6 @@ async function execute(request) {
     }
   }
   globalThis.inputs = inputs;
-  unpack(request.files);
   if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
   if (request.mark) fs.writeSync(sender, `\n${request.mark}\n`);
   send("s", "");
@@ -236,6 +242,7 @@ async function execute(request) {
   const stuck = new Promise((_, reject) => process.once("beforeExit", () => reject(new Error("the code waits for something that never comes"))));
   stuck.catch(() => {});
   try {
+    unpack(request.files);
     const value = await Promise.race([evaluate(request, name), interrupted, uncaught, stuck]);
     process.removeAllListeners("beforeExit");
     const text = value === undefined ? undefined : encode(value);

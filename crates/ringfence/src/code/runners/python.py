@@ -96,13 +96,13 @@ def execute(request, names):
     if type(inputs) is dict:
         names.update((key, inputs[key]) for key in inputs if key.isidentifier() and key[:2] != "__")
     names["inputs"] = inputs
-    if request["files"]:
-        more(request)["unpack"](request["files"])
     if request["mark"]:
         posix.write(sender, b"\n%s\n" % request["mark"].encode())
     send(b"s", b"")
     value, failure, status = None, None, "ok"
     try:
+        if request["files"]:
+            more(request)["unpack"](request["files"])
         if request["keep"]:
             interruptible(True)
         value = evaluate(request["code"], name, names)
@@ -140,18 +140,20 @@ def execute(request, names):
     send(b"r", body.encode("utf-8", "replace"))
 
 
-def fresh(name):
+def ready():
     """A module of its own for the code, which takes itself for the program."""
     module = type(sys)("__main__")
-    module.__file__ = name
     module.__builtins__ = __builtins__
+    module.__file__ = None
     sys.modules["__main__"] = module
-    sys.argv = [name]
     sys.path.insert(0, "")
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     return module.__dict__
+
+
+kept = []
 
 
 def serve():
@@ -166,15 +168,23 @@ def serve():
                     __import__(module)
                 # What the first code would otherwise wait for: syntax trees and JSON are made ready by their first use.
                 encode([evaluate("0", "", {})])
+                names = ready()
                 send(b"w", b"")
                 continue
             if "fork" in request:
-                # Goes on in each fork, which has a channel of its own.
-                exec(compile(request["fork"], "<ringfence>", "exec"), {"channel": channel, "request": request})
+                # Goes on in each fork, which has a channel of its own. Nothing of it is ever freed there: a page that is
+                # written to is a page that is copied.
+                kept.extend((compile(request["fork"], "<ringfence>", "exec"), {"channel": channel, "request": request}))
+                exec(*kept)
                 send(b"w", b"")
                 continue
-            if names is None:
-                names = fresh(request["name"])
+            names = names or ready()
+            if names["__file__"] is None:
+                names["__file__"], sys.argv = request["name"], [request["name"]]
+                if request["required"]:
+                    # Before packages of the host, behind what Python has of its own.
+                    at = [place.endswith("-packages") for place in sys.path] + [True]
+                    sys.path.insert(at.index(True), request["required"])
             execute(request, names)
             if not request["keep"]:
                 return

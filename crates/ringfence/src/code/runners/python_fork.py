@@ -3,7 +3,7 @@
 # From python.py it has `channel`. Its first free descriptor is 5: see crates/ringfence-linux/src/forked.rs.
 import _signal, _socket, ctypes, gc, posix, sys
 
-EVENTS, FREE = 4, 5
+EVENTS = 4
 FAILED, STOPPED, EXITED = 1, 4, 5
 SIGCHLD, SIGNALS = _signal.SIGCHLD, _signal.valid_signals()
 # Holds the interpreter's lock: there is no other thread to take it.
@@ -82,7 +82,6 @@ def renew():
 
 def become(descriptors):
     """The fork: walls, then a child for the code. Returns in the child."""
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
     _signal.signal(SIGCHLD, _signal.SIG_DFL)
     events, requests, output, errors = descriptors[:4]
     if events != EVENTS:
@@ -95,7 +94,6 @@ def become(descriptors):
         posix.dup2(requests, channel, False)
         posix.dup2(output, 1)
         posix.dup2(errors, 2)
-        posix.closerange(FREE, descriptors[-1] + 1)
         mask = posix.umask(0)
         carry_out(first)
         posix.umask(mask)
@@ -108,8 +106,6 @@ def become(descriptors):
     carry_out(then)
     posix.close(EVENTS)
     renew()
-    gc.enable()
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def receive():
@@ -132,6 +128,8 @@ def answer(errno, descriptors):
 def serve(clone, flags):
     process = ctypes.c_int(-1)
     arguments = [flags, 0, ctypes.addressof(process), 0, 0, 0]
+    # Forks have them all blocked until their walls stand. Whoever ends this one does it by force.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
     # Nobody waits for forks here: their owner watches them.
     _signal.signal(SIGCHLD, _signal.SIG_IGN)
     # No descriptor of a module that was loaded, and none that a fork could inherit.
@@ -141,7 +139,6 @@ def serve(clone, flags):
     # A fork does not copy what its collector does not touch.
     gc.collect()
     gc.freeze()
-    gc.disable()
     # A thread that holds a lock in the moment of a fork holds it there for ever.
     answer(0 if len(posix.listdir("/proc/self/task")) == 1 and channel + 1 == EVENTS else 11, [])
     while True:

@@ -159,8 +159,13 @@ def unpack(files):
         folder = os.path.dirname(name)
         if folder:
             os.makedirs(folder, exist_ok=True)
-        with open(name, "wb") as handle:
-            handle.write(data)
+        # In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
+        try:
+            with open(name, "xb") as handle:
+                handle.write(data)
+        except FileExistsError:
+            if os.path.islink(name) or not os.path.isfile(name) or open(name, "rb").read(len(data) + 1) != data:
+                raise FileExistsError(17, "a file of that name is there already, and nothing is replaced", name) from None
 
 
 def pack(patterns):

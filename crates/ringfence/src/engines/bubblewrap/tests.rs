@@ -67,6 +67,7 @@ impl Host {
             trace_denials: false,
             skill_verdict: Default::default(),
             warm: 0,
+            shown: Vec::new(),
             warm_fork: false,
         };
         let mut host = Self { dir, facts, policy };

@@ -78,7 +78,11 @@ impl Supervisor {
         client: u64,
     ) -> Result<(), Refusal> {
         let Some(records) = &mut self.records else { return Ok(()) };
-        let command: Vec<OsString> = exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
+        let command: Vec<OsString> = match &execution.context {
+            // How an interpreter is started says nothing to anybody.
+            Some(context) => std::iter::once("context").chain(context.split('/')).map(OsString::from).collect(),
+            None => exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect(),
+        };
         let ticket = records.recorder_without(env).begin(&Begin {
             profile: Some(&self.info.profile),
             engine: Some(&self.info.engine),

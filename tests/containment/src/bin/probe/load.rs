@@ -20,6 +20,7 @@ pub const ACTS: &[(&str, Act)] = &[
     ("flood", |a| flood(number(a, 0)? as u64)),
     ("sleepers", |a| sleepers(number(a, 0)?, arg(a, 1)?)),
     ("daemon", |a| daemon(arg(a, 0)?)),
+    ("stopped-children", |a| stopped_children(number(a, 0)?, arg(a, 1)?)),
     ("sessions", |a| stubborn(arg(a, 0)?, Stubborn::NewSession)),
     ("ignore-term", |a| stubborn(arg(a, 0)?, Stubborn::IgnoresTerm)),
     ("stopped", |a| stubborn(arg(a, 0)?, Stubborn::Stopped)),
@@ -189,6 +190,15 @@ fn daemon(tag: &str) -> Found {
         i32::from(own(&["hold", "1000", tag]).stdin(null()).stdout(null()).stderr(null()).spawn().is_err())
     })?;
     sys::wait(child).map(done)
+}
+
+/// So many children that outlive this process, stopped.
+fn stopped_children(count: i64, tag: &str) -> Found {
+    for _ in 0..count {
+        let child = own(&["hold", "1000", tag]).stdout(std::process::Stdio::null()).spawn()?;
+        sys::call(libc::SYS_kill, &[u64::from(child.id()), libc::SIGSTOP as u64])?;
+    }
+    Ok(String::new())
 }
 
 enum Stubborn {

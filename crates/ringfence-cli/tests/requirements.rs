@@ -1,0 +1,308 @@
+//! `--requirements` through the program, with an index and a registry on loopback, and packages that mean no good.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::Place;
+
+/// Makes packages, then serves them: a directory listing is an index that pip reads. Prints the port, then every path that
+/// was asked for.
+const SERVER: &str = r##"
+import http.server, io, json, os, sys, tarfile, zipfile
+os.chdir(sys.argv[1])
+
+def wheel(name, version, files):
+    os.makedirs(f"simple/{name}", exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n", f"{info}/RECORD": ""}
+    with zipfile.ZipFile(f"simple/{name}/{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            entry = zipfile.ZipInfo(path)
+            entry.external_attr = (0o104755 if path.endswith(".set") else 0o100644) << 16
+            archive.writestr(entry, text)
+
+def tarball(path, files):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+
+wheel("greeting", "1.0", {"greeting.py": "def hello(): return 'hello 1'", "evil.pth": "import os; os.environ['PWNED'] = '1'", "x.set": "#!/bin/sh"})
+wheel("greeting", "2.0", {"greeting.py": "def hello(): return 'hello 2'"})
+wheel("escape", "1.0", {"../../../escaped.py": "x = 1"})
+setup = "open('/tmp/ran', 'w'); import os; os.system('touch ran'); raise SystemExit('setup.py ran')"
+tarball("simple/source/source-1.0.tar.gz", {"source-1.0/setup.py": setup, "source-1.0/PKG-INFO": "Metadata-Version: 1.0\nName: source\nVersion: 1.0\n"})
+package = {"name": "greeting", "version": "1.0.0", "main": "main.js", "scripts": {"preinstall": "touch pwned", "postinstall": "touch pwned"}}
+tarball("greeting/-/greeting-1.0.0.tgz", {"package/package.json": json.dumps(package), "package/main.js": "exports.hello = () => 'hello node';"})
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args): print(self.path, flush=True)
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"##;
+
+struct Index {
+    process: Child,
+    port: u16,
+    log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Index {
+    fn new() -> Index {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Command::new("/usr/bin/python3");
+        server.args(["-c", SERVER]).arg(dir.path()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = server.spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let port = lines.next().unwrap().unwrap().parse().unwrap();
+        let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let written = log.clone();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line)));
+        Index { process, port, log, _dir: dir }
+    }
+
+    fn python(&self) -> String {
+        format!("http://127.0.0.1:{}/simple", self.port)
+    }
+
+    fn node(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn fetched(&self, end: &str) -> usize {
+        self.log.lock().unwrap().iter().filter(|path| path.ends_with(end)).count()
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn store(place: &Place) -> PathBuf {
+    place.home.join(".local/state/ringfence/requirements")
+}
+
+/// What is kept or left, but for locks.
+fn kept(place: &Place) -> Vec<String> {
+    let names = if store(place).exists() { support::names(&store(place)) } else { Vec::new() };
+    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
+}
+
+/// Looks at the box from inside.
+const LOOK: &str = r#"
+import greeting, os, socket
+def refused(act):
+    try:
+        act()
+        return None
+    except OSError as error:
+        return type(error).__name__
+result = {
+    "hello": greeting.hello(),
+    "file": greeting.__file__,
+    "write": refused(lambda: open("/site-packages/x", "w")),
+    "change": refused(lambda: os.chmod(greeting.__file__, 0o777)),
+    "network": refused(lambda: socket.create_connection(("127.0.0.1", inputs["port"]), 2)),
+    "pth": os.environ.get("PWNED"),
+    "home": os.path.exists(inputs["home"]),
+    "nosuid": [line.split()[3] for line in open("/proc/mounts") if line.split()[1] == "/site-packages"][0],
+}
+"#;
+
+#[test]
+fn packages_are_installed_once_and_seen_read_only() {
+    for engine in support::engines() {
+        let (place, mut index) = (Place::new(), Index::new());
+        place.write("project/look.py", LOOK);
+        place.write("project/requirements.txt", "# pinned\ngreeting==1.0\n");
+        let address = index.python();
+        let input = json!({ "port": index.port, "home": place.home }).to_string();
+        let args = [
+            "code",
+            "python",
+            "look.py",
+            "--engine",
+            engine,
+            "--requirements",
+            "requirements.txt",
+            "--index",
+            &address,
+            "--input",
+            &input,
+            "--json",
+        ];
+        // Two at once: one of them installs.
+        let first = place.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let second = place.ringfence(&args);
+        let first = support::Done::new(first.wait_with_output().unwrap());
+        assert_eq!((first.code, second.code), (0, 0), "{engine}: {first:?} {second:?}");
+        assert_eq!(index.fetched("greeting-1.0-py3-none-any.whl"), 1, "{engine}");
+        for done in [&first, &second] {
+            let value = done.json()["value"].clone();
+            assert_eq!(value["hello"], "hello 1", "{value}");
+            assert_eq!(value["file"], "/site-packages/greeting.py");
+            for (act, refused) in [("write", "OSError"), ("change", "OSError"), ("network", "ConnectionRefusedError")] {
+                let answer = value[act].as_str().unwrap_or("allowed");
+                assert!(answer == refused || answer == "PermissionError", "{engine} {act}: {value}");
+            }
+            assert_eq!((&value["pth"], &value["home"]), (&Value::Null, &json!(false)));
+            let options = value["nosuid"].as_str().unwrap();
+            assert!(options.contains("nosuid") && options.contains("nodev") && options.starts_with("ro"), "{options}");
+        }
+        // No index is asked any more.
+        index.process.kill().unwrap();
+        assert_eq!(place.ringfence(&args).code, 0);
+        let listed = place.ringfence(&["requirements", "list", "--json"]).json();
+        assert_eq!(listed["requirements"].as_array().unwrap().len(), 1, "{listed}");
+        assert_eq!(listed["requirements"][0]["requirements"], "greeting==1.0");
+        // Recorded, as every execution is.
+        let history = place.ringfence(&["history", "--json"]).out;
+        assert!(history.contains("--only-binary"), "{history}");
+        let id = listed["requirements"][0]["id"].as_str().unwrap();
+        assert_eq!(place.ringfence(&["requirements", "rm", id]).code, 0);
+        assert_eq!(place.ringfence(&["requirements", "rm", id]).code, 125);
+        assert!(kept(&place).is_empty(), "{:?}", kept(&place));
+    }
+}
+
+#[test]
+fn what_cannot_be_installed_leaves_nothing() {
+    let (place, index) = (Place::new(), Index::new());
+    place.write("project/x.py", "1");
+    let address = index.python();
+    let run = |text: &str, more: &[&str]| {
+        place.write("project/requirements.txt", text);
+        let mut args = vec!["code", "python", "x.py", "--requirements", "requirements.txt", "--index", &address];
+        args.extend(more);
+        place.ringfence(&args)
+    };
+    for (text, says) in [
+        // Nothing of that name.
+        ("nothing-like-it", "nothing-like-it"),
+        // A package that runs code when it is installed.
+        ("source", "source"),
+        // One that unpacks to elsewhere.
+        ("escape", "escape"),
+    ] {
+        let done = run(text, &[]);
+        assert_eq!(done.code, 125, "{text}: {done:?}");
+        assert!(done.err.contains("pip could not install") && done.err.contains(says), "{text}: {}", done.err);
+        assert!(!done.err.contains("setup.py ran"), "{}", done.err);
+        assert!(kept(&place).is_empty(), "{text}: {:?}", kept(&place));
+    }
+    // The same index has one that can be.
+    assert_eq!(run("greeting", &[]).code, 0);
+    for (text, more, says) in [
+        ("-r other.txt", &[][..], "line 1"),
+        ("x @ http://127.0.0.1/x.whl", &[], "line 1"),
+        ("greeting", &["--session", "s"], "cannot be used with"),
+        ("greeting", &["--engine", "docker", "--image", "x"], "an image"),
+        ("greeting", &["--profile", "agent"], "no place for them"),
+    ] {
+        let done = run(text, more);
+        assert!(done.code == 125 && done.err.contains(says), "{text} {more:?}: {done:?}");
+    }
+    let done = place.ringfence(&[
+        "code",
+        "python",
+        "x.py",
+        "--requirements",
+        "requirements.txt",
+        "--index",
+        "http://me:secret@h/",
+    ]);
+    assert!(done.code == 125 && !done.err.contains("secret"), "{done:?}");
+    // An index that never answers: cancelled, and killed.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/simple", silent.local_addr().unwrap());
+    place.write("project/requirements.txt", "never");
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let args = ["code", "python", "x.py", "--requirements", "requirements.txt", "--index", &address];
+        let mut child = place.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        silent.accept().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        child.wait().unwrap();
+        if signal == rustix::process::Signal::KILL {
+            let until = Instant::now() + Duration::from_secs(10);
+            // The lock goes with its last holder.
+            while kept(&place).len() > 1 && Instant::now() < until {
+                place.ringfence(&["gc"]);
+            }
+        }
+        assert_eq!(kept(&place).len(), 1, "{signal:?}: {:?}", kept(&place));
+    }
+}
+
+#[test]
+fn npm_runs_no_scripts() {
+    let (place, index) = (Place::new(), Index::new());
+    let tarball = format!("{}/greeting/-/greeting-1.0.0.tgz", index.node());
+    let lock = |resolved: &str| {
+        json!({ "name": "mine", "lockfileVersion": 3, "requires": true, "packages": {
+            "": { "name": "mine", "dependencies": { "greeting": "^1.0.0" } },
+            "node_modules/greeting": { "version": "1.0.0", "resolved": resolved, "hasInstallScript": true },
+        }})
+        .to_string()
+    };
+    place.write("project/package-lock.json", &lock(&tarball));
+    let look =
+        "({ hello: require('greeting').hello(), ran: require('fs').existsSync('/node_modules/greeting/pwned') })";
+    place.write("project/look.js", look);
+    place.write("project/module.js", "import { hello } from 'greeting';\nexport default hello();");
+    let registry = index.node();
+    let run = |file: &str| {
+        let wanted = ["--requirements", "package-lock.json", "--index", &registry];
+        place.ringfence(&[&["code", "node", file, "--timeout", "30s", "--json"][..], &wanted].concat())
+    };
+    let done = run("look.js");
+    assert_eq!(done.json()["value"], json!({ "hello": "hello node", "ran": false }), "{done:?}");
+    assert_eq!(run("module.js").json()["value"], "hello node");
+    place.write("project/package-lock.json", &lock("http://127.0.0.1:1/greeting.tgz"));
+    let done = run("look.js");
+    assert!(done.code == 125 && done.err.contains("elsewhere"), "{done:?}");
+}
+
+#[test]
+fn a_skill_runs_with_what_it_requires() {
+    let (place, index) = (Place::new(), Index::new());
+    let address = index.python();
+    place.write("project/greet.py", "import greeting\ngreeting.hello()");
+    let add = |text: &str, more: &[&str]| {
+        place.write("project/requirements.txt", text);
+        let args = ["skill", "add", "greet.py", "--requirements", "requirements.txt", "--index", &address];
+        place.ringfence(&[&args[..], more].concat())
+    };
+    assert!(add("greeting==1.0", &[]).out.starts_with("greet@1 "));
+    assert!(add("greeting==1.0", &[]).out.starts_with("greet@1 "));
+    // Other packages are another version.
+    assert!(add("greeting==2.0", &[]).out.starts_with("greet@2 "));
+    let taken = add("greeting", &["--version", "1"]);
+    assert!(taken.code == 125 && taken.err.contains("requirements"), "{taken:?}");
+    assert!(add("-e .", &[]).err.contains("line 1"));
+    for (skill, hello) in [("greet", "\"hello 2\"\n"), ("greet@1", "\"hello 1\"\n")] {
+        let ran = place.ringfence(&["skill", "run", skill]);
+        assert_eq!((ran.code, ran.out.as_str()), (0, hello), "{}", ran.err);
+    }
+    assert!(place.ringfence(&["skill", "show", "greet"]).out.contains("requires  greeting==2.0"));
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}
