@@ -47,7 +47,7 @@ pub struct Load {
     /// Medians of the first and of the last tenth.
     pub first_ms: f64,
     pub last_ms: f64,
-    /// Of all supervisors, at the beginning and at the end.
+    /// Of all supervisors, when a tenth of the time is over, and at the end: each keeps what its last executions wrote.
     pub first_kib: u64,
     pub last_kib: u64,
 }
@@ -260,7 +260,6 @@ fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Resu
             let create = create.clone().name(format!("load-{number}")).idle(None);
             all.push(stage.sessions.create(create).await.map_err(|e| format!("session {number}: {e}"))?);
         }
-        let first_kib = memory(&all).await;
         let (executions, failures, next) = (AtomicU64::new(0), AtomicU64::new(0), AtomicUsize::new(0));
         let times = Mutex::new(Vec::<(f64, f64)>::new());
         let begun = Instant::now();
@@ -287,7 +286,17 @@ fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Resu
             }
         };
         let mut workers: Vec<_> = (0..executing).map(|_| Some(Box::pin(worker()))).collect();
+        let mut warm = std::pin::pin!(async {
+            tokio::time::sleep(end / 10).await;
+            memory(&all).await
+        });
+        let mut first_kib = None;
         std::future::poll_fn(|context| {
+            if first_kib.is_none()
+                && let std::task::Poll::Ready(kib) = warm.as_mut().poll(context)
+            {
+                first_kib = Some(kib);
+            }
             for slot in &mut workers {
                 if slot.as_mut().is_some_and(|worker| worker.as_mut().poll(context).is_ready()) {
                     *slot = None;
@@ -311,7 +320,7 @@ fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Resu
             failures: failures.load(Ordering::Relaxed),
             first_ms: tenth(0.0),
             last_ms: tenth(seconds as f64 * 0.9),
-            first_kib,
+            first_kib: first_kib.unwrap_or(0),
             last_kib,
         })
     })
