@@ -2,7 +2,7 @@
 //! and forwards signals, and takes everything with it when the command ends.
 //!
 //! All memory is prepared before the fork; afterwards there are only system calls. Process 1 never writes to the standard
-//! descriptors, never reads a file of the box, and trusts nothing it shares a namespace with. The owner learns what
+//! descriptors, reads no file but the kernel's list of its own memory, and trusts nothing it shares a namespace with. The owner learns what
 //! happened over one socket, and treats what it reads there as hostile.
 
 use std::borrow::Cow;

@@ -15,8 +15,6 @@ const STACK: (usize, usize) = (32 << 10, 64 << 10);
 /// Kept around the thread pointer: the C library's own record of the thread lies above, thread-local variables below.
 const THREAD: (usize, usize) = (32 << 10, 16 << 10);
 
-const PAGE: usize = 4096;
-
 /// Unmaps what an idle process 1 does not need.
 ///
 /// # Safety
@@ -62,8 +60,9 @@ struct Before {
 }
 
 fn window(at: usize, (below, above): (usize, usize)) -> Range<usize> {
-    let down = |address: usize| address & !(PAGE - 1);
-    down(at.saturating_sub(below))..down(at.saturating_add(above)) + PAGE
+    let page = rustix::param::page_size();
+    let down = |address: usize| address & !(page - 1);
+    down(at.saturating_sub(below))..down(at.saturating_add(above)) + page
 }
 
 fn unmap(range: Range<usize>) {
@@ -109,7 +108,7 @@ fn hex(digits: &[u8]) -> Option<usize> {
     digits.iter().try_fold(0usize, |n, d| Some(n << 4 | (*d as char).to_digit(16)? as usize))
 }
 
-/// Lines of a file, without memory for it. One that is too long is cut off.
+/// Lines of a file, without memory for it. One that is too long is an error, and the rest stays as it is.
 struct Lines {
     buffer: [u8; 2048],
     filled: usize,

@@ -86,6 +86,7 @@ pub trait Terms: Send + Sync {
     fn skills_reach(&self, workdir: &Path, also: &[PathBuf]) -> Result<Reach, Refusal>;
 
     /// Runs a skill in a box of its own, which has no more than the policy for these directories allows, and records it.
+    /// What it requires is installed first where it is not there yet, in another box, which has the network and nothing else.
     fn run_skill(
         &self,
         skill: &Skill,

@@ -191,8 +191,9 @@ impl Sessions {
     /// wait for both: the command is asked for before the supervisor has spoken. It begins to listen when it has, so that a
     /// command that was asked of one that never did is asked for again.
     pub async fn exec(&self, id_or_name: &str, exec: Exec) -> Result<Execution, SessionError> {
-        let (_, execution) = self.open_for(id_or_name, Some(&exec)).await?;
-        execution.ok_or_else(unexpected)
+        let (_session, asked) = self.open_for(id_or_name, Some(&exec)).await?;
+        // Whatever comes now is the command's: it was heard, and is not asked for again.
+        asked.ok_or_else(unexpected)?.begun(&exec).await
     }
 
     /// The id of a session, by id or by name, live or not.
@@ -204,7 +205,7 @@ impl Sessions {
         &self,
         id_or_name: &str,
         exec: Option<&Exec>,
-    ) -> Result<(Session, Option<Execution>), SessionError> {
+    ) -> Result<(Session, Option<exec::Asked>), SessionError> {
         let mut tries = 0;
         loop {
             let live = match self.place().resolve(id_or_name) {
@@ -400,20 +401,14 @@ impl Sessions {
     }
 
     /// Connects to a session, and asks for a command if there is one; waits while it is being made.
-    async fn connect(&self, id: &str, exec: Option<&Exec>) -> Result<(Session, Option<Execution>), SessionError> {
+    async fn connect(&self, id: &str, exec: Option<&Exec>) -> Result<(Session, Option<exec::Asked>), SessionError> {
         let place = self.place();
         let path = place.socket(id);
         let until = std::time::Instant::now() + MAKING;
         loop {
             let failed = match Link::connect(id, &path) {
                 Ok(link) => match greeted(&link, exec).await {
-                    Ok(Ok(asked)) => {
-                        let execution = match (exec, asked) {
-                            (Some(exec), Some(asked)) => Some(asked.begun(exec).await?),
-                            _ => None,
-                        };
-                        return Ok((Session { link, place }, execution));
-                    }
+                    Ok(Ok(asked)) => return Ok((Session { link, place }, asked)),
                     Ok(Err(lost @ SessionError::Lost { .. })) => lost,
                     Ok(Err(error)) => return Err(error),
                     Err(_) => {

@@ -40,7 +40,7 @@ fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Fa
     }
     // Taken over before the command runs, so that none is lost.
     let signals = take_signals()?;
-    super::within(async |sessions| {
+    super::within_at_last(async |sessions| {
         let mut signals = signals.watch()?;
         // It may run before we know: then it gets the signal. A second ends us, and so does one that nothing comes of.
         let (mut begin, mut asked) = (std::pin::pin!(sessions.exec(&args.session, exec)), None);

@@ -15,6 +15,7 @@ use ringfence::policy::limits::format_duration;
 use ringfence::records::Journal;
 use ringfence::session::{Create, Session as Live, SessionError, Sessions};
 use rustix::process::{Resource, Rlimit};
+use tokio::runtime::Runtime;
 
 use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::companions::let_go;
@@ -118,18 +119,20 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
 pub use once::{fetch_image, once};
 
 pub fn gc() -> Result<ExitCode, Failure> {
-    let left = super::requirements::clear()?;
-    if left > 0 {
+    let left = super::requirements::clear();
+    if let Ok(left @ 1..) = left {
         output::say(&format!("ringfence: cleared {left} installations that were not finished"));
     }
-    within(async |sessions| {
+    let code = within(async |sessions| {
         let cleared = sessions.gc().await?;
         for id in &cleared.ended {
             let how = if cleared.lost.contains(id) { " (its supervisor was killed)" } else { "" };
             output::data(&format!("{id}{how}\n"))?;
         }
         Ok(ExitCode::SUCCESS)
-    })
+    })?;
+    // Sessions are cleared whatever became of the others.
+    left.map(|_| code)
 }
 
 /// To extend is to give: what a session has already is not taken.
@@ -208,6 +211,26 @@ pub fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
+    let (runtime, result) = on_runtime(act)?;
+    // A thread that still reads our standard input must not hold us up.
+    runtime.shutdown_background();
+    result
+}
+
+/// The same, as the last that this process does: what would be taken down piece by piece goes with it.
+pub fn within_at_last<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let (runtime, result) = on_runtime(act)?;
+    std::mem::forget(runtime);
+    result
+}
+
+fn on_runtime<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<(Runtime, Result<T, Failure>), Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
     let sessions = sessions()?;
     // Descriptors on their way are counted for the user, what a box sends included, and held against this limit.
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -215,10 +238,7 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));
-    // A thread that still reads our standard input must not hold us up; and what would be taken down piece by piece
-    // goes with the process, which has nothing else to do.
-    std::mem::forget(runtime);
-    result
+    Ok((runtime, result))
 }
 
 /// A path of a session: `SESSION:PATH`. A path of the host that has a colon is written with a slash before it.

@@ -92,7 +92,8 @@ fn tool(Offer { name, skill }: &Offer, reach: Reach) -> Tool {
     Tool::new(name.clone(), about, Arc::new(arguments(skill)))
         .with_title(title.clone())
         .with_raw_output_schema(schema::<SkillAnswer<'_>>(false))
-        .with_annotations(nature.annotations(&title, reach.network))
+        // What it requires is installed by its first call.
+        .with_annotations(nature.annotations(&title, reach.network || skill.requirements.is_some()))
 }
 
 /// A call of the tool of this name; `None` when there is none.

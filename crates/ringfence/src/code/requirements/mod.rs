@@ -122,20 +122,22 @@ impl Requirements {
             if words.is_empty() {
                 continue;
             }
-            if words.contains("://") || words.contains(['@', '\\', '#']) || words.contains("${") {
+            if words.contains(['/', '@', '\\', '#']) || words.contains("${") {
                 return wrong(BY_NAME);
             }
-            let mut options = words.split_whitespace().filter(|word| word.starts_with('-'));
-            if !options.all(|word| word.starts_with("--hash=")) {
+            let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+            let line = match lines.pop_if(|_| !start) {
+                Some(last) => format!("{last} {words}"),
+                None => words,
+            };
+            // From the first option on pip reads options alone, quoted ones too.
+            if !line.split(' ').skip_while(|word| !word.starts_with('-')).all(is_hash) {
                 return wrong("only `--hash=` is taken of pip's options");
             }
-            match lines.last_mut().filter(|_| !start) {
-                Some(last) => *last = format!("{last} {words}"),
-                None => lines.push(words.to_owned()),
-            }
-            if lines.last().is_some_and(|line| !is_named(line)) {
+            if !is_named(&line) {
                 return wrong(BY_NAME);
             }
+            lines.push(line);
         }
         Ok(lines)
     }
@@ -148,8 +150,9 @@ impl Requirements {
         let version = version.ok_or_else(|| wrong("`lockfileVersion` is not 2 or 3; npm 7 and newer write that"))?;
         let packages = lock["packages"].as_object().ok_or_else(|| wrong("it has no `packages`"))?;
         let root = packages.get("").and_then(Value::as_object).ok_or_else(|| wrong("it has no package of its own"))?;
+        let mut kept = Map::new();
         for (place, package) in packages.iter().filter(|(place, _)| !place.is_empty()) {
-            self.check_package(place, package)?;
+            kept.insert(place.clone(), self.package(place, package)?);
         }
         let mut manifest = Map::from_iter([
             ("name".to_owned(), json!("requirements")),
@@ -158,31 +161,29 @@ impl Requirements {
         ]);
         for kind in ["dependencies", "optionalDependencies", "devDependencies", "peerDependencies"] {
             let Some(wanted) = root.get(kind) else { continue };
-            for (package, range) in wanted.as_object().into_iter().flatten() {
-                let range = range.as_str().unwrap_or_default();
-                let plain = range.strip_prefix("npm:").unwrap_or(range);
-                if plain.contains(':') || (plain.contains('/') && !range.starts_with("npm:@")) {
-                    return Err(elsewhere(package, range));
-                }
-            }
+            check_ranges(wanted)?;
             manifest.insert(kind.to_owned(), wanted.clone());
         }
-        let mut packages = packages.clone();
-        packages.insert(String::new(), Value::Object(manifest.clone()));
+        kept.insert(String::new(), Value::Object(manifest.clone()));
         let (name, own) = (&manifest["name"], &manifest["version"]);
         let lock = json!({
-            "name": name, "version": own, "lockfileVersion": version, "requires": true, "packages": packages,
+            "name": name, "version": own, "lockfileVersion": version, "requires": true, "packages": kept,
         });
         Ok((lock, Value::Object(manifest)))
     }
 
-    fn check_package(&self, place: &str, package: &Value) -> Result<(), RequirementsError> {
+    /// One package of the lock, with nothing that npm would fetch from elsewhere or run.
+    fn package(&self, place: &str, package: &Value) -> Result<Value, RequirementsError> {
         let inside =
             place.starts_with("node_modules/") && !place.split('/').any(|part| matches!(part, ".." | "." | ""));
-        if !inside || package["link"].as_bool() == Some(true) {
+        if !inside || !matches!(package.get("link"), None | Some(Value::Bool(false))) {
             return Err(elsewhere(place, "a directory"));
         }
-        if let Some(from) = package["resolved"].as_str() {
+        if let Some(name) = package.get("name").filter(|name| !name.as_str().is_some_and(is_package)) {
+            return Err(elsewhere(place, &name.to_string()));
+        }
+        if let Some(resolved) = package.get("resolved") {
+            let from = resolved.as_str().ok_or_else(|| elsewhere(place, &resolved.to_string()))?;
             let registries = [Some(NPM), self.index.as_deref()];
             let below = |registry: &str| {
                 let rest = from.strip_prefix(registry.trim_end_matches('/'));
@@ -197,8 +198,70 @@ impl Requirements {
         if version.is_empty() || !version.chars().all(|c| c.is_ascii_alphanumeric() || ".+-".contains(c)) {
             return Err(elsewhere(place, version));
         }
-        Ok(())
+        let mut kept = Map::new();
+        for (key, value) in KEPT.iter().filter_map(|key| Some((*key, package.get(*key)?))) {
+            if key.ends_with("ependencies") {
+                check_ranges(value)?;
+            }
+            kept.insert(key.to_owned(), value.clone());
+        }
+        Ok(Value::Object(kept))
     }
+}
+
+/// What is taken of a package in a lock. npm reads more, such as `_resolved`, which is an address too.
+const KEPT: [&str; 18] = [
+    "name",
+    "version",
+    "resolved",
+    "integrity",
+    "dependencies",
+    "optionalDependencies",
+    "peerDependencies",
+    "peerDependenciesMeta",
+    "dev",
+    "optional",
+    "devOptional",
+    "peer",
+    "extraneous",
+    "inBundle",
+    "engines",
+    "os",
+    "cpu",
+    "libc",
+];
+
+/// Versions that are asked for, by name: none is an address or a path.
+fn check_ranges(wanted: &Value) -> Result<(), RequirementsError> {
+    for (package, range) in wanted.as_object().into_iter().flatten() {
+        let range = range.as_str().ok_or_else(|| elsewhere(package, &range.to_string()))?;
+        let plain = range.strip_prefix("npm:").unwrap_or(range);
+        if !is_package(package) || plain.contains(':') || (plain.contains('/') && !range.starts_with("npm:@")) {
+            return Err(elsewhere(package, range));
+        }
+    }
+    Ok(())
+}
+
+/// Whether this names a package of a registry: `name`, or `@scope/name`.
+fn is_package(name: &str) -> bool {
+    let plain = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-~".contains(c))
+    };
+    match name.strip_prefix('@').map(|scoped| scoped.split_once('/')) {
+        Some(Some((scope, name))) => plain(scope) && plain(name),
+        Some(None) => false,
+        None => plain(name),
+    }
+}
+
+/// Whether this is a hash as pip takes it.
+fn is_hash(word: &str) -> bool {
+    let hash = word.strip_prefix("--hash=").and_then(|hash| hash.split_once(':'));
+    hash.is_some_and(|(kind, digits)| {
+        kind.bytes().all(|b| b.is_ascii_alphanumeric()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
+    })
 }
 
 fn elsewhere(package: &str, from: &str) -> RequirementsError {
@@ -270,6 +333,11 @@ mod tests {
             "\u{feff}x",
             "# a comment \\\n./local",
             "x \\\n./local -r y",
+            // pip takes options that are quoted.
+            "x==1 --hash=sha256:00 \"--no-binary\" x",
+            "x==1 --hash=sha256:00 '--no-binary' x",
+            "x==1 --hash=sha256:00'",
+            "x==1/../../../usr/lib",
         ] {
             assert!(python(bad).is_err(), "{bad}");
         }
@@ -300,12 +368,25 @@ mod tests {
             (a, json!({ "version": "1.0.0", "resolved": "https://registry.npmjs.org.example.com/a.tgz" })),
             (a, json!({ "version": "file:../a" })),
             (a, json!({ "version": "1.0.0", "link": true })),
+            (a, json!({ "version": "1.0.0", "link": 1 })),
+            (a, json!({ "version": "1.0.0", "resolved": ["http://127.0.0.1/a.tgz"] })),
+            (a, json!({ "version": "1.0.0", "name": "http://127.0.0.1/a.tgz#" })),
+            (a, json!({ "version": "1.0.0", "dependencies": { "b": "git+ssh://git@example.com/b.git" } })),
+            (a, json!({ "version": "1.0.0", "dependencies": { "b": 1 } })),
             (a, json!({})),
             ("../a", json!({ "version": "1.0.0" })),
             ("node_modules/../../a", json!({ "version": "1.0.0" })),
         ] {
             assert!(node(&lock(place, package.clone()), None).is_err(), "{place} {package}");
         }
+        // What npm would read besides is not handed on.
+        let more = json!({ "version": "1.0.0", "_resolved": "http://127.0.0.1/a.tgz", "scripts": { "install": "x" } });
+        let (handed, _) = node(&lock(a, more), None).unwrap().lock().unwrap();
+        assert_eq!(handed["packages"][a], json!({ "version": "1.0.0" }));
+        let alias =
+            json!({ "name": "@scope/b", "version": "1.0.0", "integrity": "sha512-x", "dependencies": { "c": "^2" } });
+        let (handed, _) = node(&lock(a, alias.clone()), None).unwrap().lock().unwrap();
+        assert_eq!(handed["packages"][a], alias);
         let mut asks = lock(a, json!({ "version": "1.0.0" }));
         asks["packages"][""]["dependencies"]["a"] = json!("http://127.0.0.1/a.tgz");
         assert!(node(&asks, None).is_err());

@@ -249,13 +249,19 @@ fn wait(cancel: Option<BorrowedFd<'_>>) -> Result<(), RequirementsError> {
     }
 }
 
-/// Bytes and files below a directory, nothing followed; counting ends above the most files.
+/// Bytes and files below a directory, nothing followed; counting ends above the most files. What cannot be looked into, such
+/// as a path too long for the host, is too much.
 pub(super) fn weigh(dir: &Path) -> (u64, u64) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![dir.to_path_buf()];
     while let Some(dir) = open.pop() {
-        // What goes while it is counted does not count.
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let entries = match fs::read_dir(dir) {
+            // What goes while it is counted does not count.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(_) => return (u64::MAX, files),
+            Ok(entries) => entries,
+        };
+        for entry in entries.flatten() {
             let Ok(data) = entry.metadata() else { continue };
             bytes += data.blocks() * 512;
             files += 1;

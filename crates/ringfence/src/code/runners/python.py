@@ -157,7 +157,7 @@ kept = []
 
 
 def serve():
-    names = None
+    names, begun = None, False
     while True:
         try:
             request = receive()
@@ -179,8 +179,8 @@ def serve():
                 send(b"w", b"")
                 continue
             names = names or ready()
-            if names["__file__"] is None:
-                names["__file__"], sys.argv = request["name"], [request["name"]]
+            if not begun:
+                begun, names["__file__"], sys.argv = True, request["name"], [request["name"]]
                 if request["required"]:
                     # Before packages of the host, behind what Python has of its own.
                     at = [place.endswith("-packages") for place in sys.path] + [True]
