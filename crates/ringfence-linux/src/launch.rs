@@ -2,13 +2,13 @@
 //! and forwards signals, and takes everything with it when the command ends.
 //!
 //! All memory is prepared before the fork; afterwards there are only system calls. Process 1 never writes to the standard
-//! descriptors, reads no file but the kernel's list of its own memory, and trusts nothing it shares a namespace with. The owner learns what
+//! descriptors, never reads a file of the box, and trusts nothing it shares a namespace with. The owner learns what
 //! happened over one socket, and treats what it reads there as hostile.
 
 use std::borrow::Cow;
 use std::ffi::CString;
 use std::fmt;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -23,7 +23,6 @@ use crate::builder::{self, Builder, Prepared, Said};
 use crate::landlock;
 use crate::seccomp::{self, SockFilter};
 use crate::setup::{Building, Idmaps, Step};
-use crate::shrink;
 use crate::sys::{self, Fork, PointerList, Stack};
 
 /// Everything that a box is made from.
@@ -561,38 +560,18 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
         slave.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         prepared.map_or(-1, |p| p.started.as_raw_fd()),
     ]);
-    // From here on, values of this frame and below alone: while the command runs, the rest of the memory is given back.
-    let copy = |fd: &OwnedFd| ManuallyDrop::new(sys::same_descriptor(fd));
-    let (owner, signals, slave) = (copy(owner), copy(&signals), slave.as_ref().map(copy));
-    let (lingers, kept) = (spec.lingers, matches!(spec.identity, Identity::Kept));
-    watch_over(command, &owner, &signals, slave.as_deref(), prepared, lingers);
-    if kept {
+    let ended = look_after(command, owner, &signals, slave.as_ref(), prepared);
+    if prepared.is_some() {
+        builder::end((!ended).then_some(command));
+    }
+    if spec.lingers {
+        let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
+    }
+    if matches!(spec.identity, Identity::Kept) {
         kill_descendants();
     }
     Ok(())
 }
-
-/// Looks after the command, and ends what is left of a builder.
-#[inline(never)]
-fn watch_over(
-    command: i32,
-    owner: &OwnedFd,
-    signals: &OwnedFd,
-    slave: Option<&OwnedFd>,
-    prepared: Option<&Prepared>,
-    lingers: bool,
-) {
-    let ended = look_after(command, owner, signals, slave, prepared);
-    if prepared.is_some() {
-        builder::end((!ended).then_some(command));
-    }
-    if lingers {
-        let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
-    }
-}
-
-/// How long a command runs before process 1 gives its memory back: most have ended by then.
-const SHORT: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Kills every child, which makes their children ours, until there is none.
 fn kill_descendants() {
@@ -711,8 +690,6 @@ fn look_after(
     // Signals that came before the command did, a bit each.
     let mut held = 0u64;
     let mut waiting = prepared;
-    // A builder's box reads what was prepared for it until the end.
-    let mut large = prepared.is_none();
     loop {
         let starting = waiting.map_or(owner, |p| &p.started);
         let mut ready = [
@@ -720,14 +697,7 @@ fn look_after(
             PollFd::new(owner, PollFlags::IN),
             PollFd::new(starting, PollFlags::IN),
         ];
-        match poll(&mut ready, large.then_some(&SHORT)) {
-            Ok(0) => {
-                large = false;
-                // SAFETY: after the fork there is one thread. What is used from here on lies in the frames of this function
-                // and of its callers, which only leave. What cannot be given back costs memory, and nothing else.
-                let _ = unsafe { shrink::give_back() };
-                continue;
-            }
+        match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return false,
         }

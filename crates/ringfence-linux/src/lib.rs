@@ -23,8 +23,6 @@ pub mod seccomp;
 #[cfg(feature = "box")]
 pub mod setup;
 #[cfg(feature = "box")]
-mod shrink;
-#[cfg(feature = "box")]
 pub mod starter;
 pub mod sys;
 #[cfg(feature = "box")]

@@ -295,13 +295,6 @@ pub fn close_all_but(keep: &[i32]) {
     let _ = close_range(next, u32::MAX, false);
 }
 
-/// The same descriptor once more, not a duplicate: one of the two must never be dropped.
-#[cfg(feature = "box")]
-pub(crate) fn same_descriptor(fd: &OwnedFd) -> OwnedFd {
-    // SAFETY: it is open, and the caller never drops one of the two.
-    unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) }
-}
-
 /// `dup3(2)` onto one of the standard descriptors.
 pub fn dup_onto(fd: BorrowedFd<'_>, target: i32) -> Result<(), Errno> {
     if fd.as_raw_fd() == target {
