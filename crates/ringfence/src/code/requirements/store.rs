@@ -326,6 +326,8 @@ pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{Mode, OFlags};
+    use std::os::fd::OwnedFd;
 
     #[test]
     fn trees_of_strangers_go_wholly() {
@@ -344,5 +346,19 @@ mod tests {
         assert_eq!(weigh(&tree).1, 1_803);
         remove_tree(&tree).unwrap();
         assert!(!tree.exists() && kept.join("file").exists());
+    }
+
+    /// Inside, a path is shorter than here: what lies too deep to be looked into is not nothing.
+    #[test]
+    fn what_cannot_be_looked_into_is_too_much() {
+        let place = tempfile::tempdir().unwrap();
+        let name = "d".repeat(250);
+        let mut dir = OwnedFd::from(File::open(place.path()).unwrap());
+        for _ in 0..20 {
+            rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
+            dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        assert_eq!(weigh(place.path()).0, u64::MAX);
+        remove_tree(place.path()).unwrap();
     }
 }
