@@ -3,7 +3,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ringfence_linux::forked::{self, Arg, Call, Calls};
-use ringfence_linux::launch::Stage;
 use serde_json::{Map, Number, Value, json};
 
 use super::language::{PYTHON_FORK, PYTHON_MORE, Wire};
@@ -65,12 +64,14 @@ pub(super) fn fork(calls: &Calls) -> Vec<u8> {
     let mut out = vec![b'{'];
     marshal_text(&mut out, "fork");
     marshal_text(&mut out, PYTHON_FORK);
-    let (clone, flags) = forked::CLONE;
-    for (name, number) in [("clone", clone), ("flags", flags), ("stage", Stage::Fork.number().into())] {
+    let program = forked::Program::new();
+    marshal_text(&mut out, "program");
+    marshal_bytes(&mut out, &program.file);
+    for (name, number) in [("serve", program.serve as i64), ("flags", forked::CLONE)] {
         marshal_text(&mut out, name);
         marshal_number(&mut out, &number.into());
     }
-    for (name, calls) in [("first", &calls.process_one), ("then", &calls.command)] {
+    for (name, calls) in [("first", &calls.process_one), ("becomes", &calls.becomes), ("then", &calls.command)] {
         marshal_text(&mut out, name);
         out.push(b'[');
         length(&mut out, calls.len());
@@ -86,11 +87,6 @@ fn marshal_call(out: &mut Vec<u8>, call: &Call) {
         out.push(b'(');
         length(out, items);
     };
-    let bytes = |out: &mut Vec<u8>, data: &[u8]| {
-        out.push(b's');
-        length(out, data.len());
-        out.extend(data);
-    };
     tuple(out, 4);
     marshal_number(out, &call.stage.into());
     marshal_number(out, &call.number.into());
@@ -98,11 +94,11 @@ fn marshal_call(out: &mut Vec<u8>, call: &Call) {
     for arg in &call.args {
         match arg {
             Arg::Number(number) => marshal_number(out, &(*number).into()),
-            Arg::Bytes(data) => bytes(out, data),
+            Arg::Bytes(data) => marshal_bytes(out, data),
             Arg::Pointer { head, to } => {
                 tuple(out, 2);
-                bytes(out, head);
-                bytes(out, to);
+                marshal_bytes(out, head);
+                marshal_bytes(out, to);
             }
         }
     }
@@ -113,6 +109,12 @@ fn marshal_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'u');
     length(out, text.len());
     out.extend(text.as_bytes());
+}
+
+fn marshal_bytes(out: &mut Vec<u8>, data: &[u8]) {
+    out.push(b's');
+    length(out, data.len());
+    out.extend(data);
 }
 
 fn framed(payload: Vec<u8>) -> Vec<u8> {
@@ -217,9 +219,7 @@ fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
         out.push(b'(');
         length(&mut out, 2);
         text(&mut out, &file.path);
-        out.push(b's');
-        length(&mut out, file.data.len());
-        out.extend(&file.data);
+        marshal_bytes(&mut out, &file.data);
     }
     text(&mut out, "out");
     out.push(b'[');

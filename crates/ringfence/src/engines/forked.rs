@@ -46,7 +46,8 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let steps = native::compile(plan, None)?;
     let landlock = native::landlock_rules(plan)?;
     let filter = native::filter(plan)?;
-    let grouped = needs_group(plan) && !matches!(Home::find(), Home::None(_));
+    let home = if needs_group(plan) { Home::find() } else { Home::None(String::new()) };
+    let (doors, grouped) = (home.paths("").len(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
         limits.extend(super::group_stand_ins(&plan.limits));
@@ -60,6 +61,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
         uid: plan.uid,
         gid: plan.gid,
         own_network: plan.network == Network::None,
+        doors,
         rlimits: &limits,
         processors,
         landlock: landlock.as_ref(),
