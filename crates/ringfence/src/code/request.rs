@@ -28,15 +28,28 @@ const SHELL_RESERVED: &[&str] = &[
     "result",
 ];
 
+/// A request for an interpreter that is warm: what it has already is not in it.
+pub(super) fn encode_warm(code: &Code) -> Result<Vec<u8>, CodeError> {
+    match code.language.wire {
+        Wire::Marshal => {
+            check_inputs(code)?;
+            marshal(code, None, "").map(framed)
+        }
+        _ => encode(code, None),
+    }
+}
+
+fn check_inputs(code: &Code) -> Result<Vec<u8>, CodeError> {
+    let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
+    if inputs.len() > MAX_INPUTS { Err(CodeError::InputsTooLarge(inputs.len())) } else { Ok(inputs) }
+}
+
 /// The whole request as bytes. With a mark, the runner puts it before what it sends, keeps its variables, and waits for the
 /// next one.
 pub(super) fn encode(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
-    let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
-    if inputs.len() > MAX_INPUTS {
-        return Err(CodeError::InputsTooLarge(inputs.len()));
-    }
+    let inputs = check_inputs(code)?;
     match code.language.wire {
-        Wire::Marshal => marshal(code, mark).map(framed),
+        Wire::Marshal => marshal(code, mark, PYTHON_MORE).map(framed),
         Wire::Json => Ok(framed(json_request(code, mark))),
         Wire::Lines => Ok(lines(code, &inputs, mark.is_some())),
     }
@@ -51,6 +64,8 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
             out.push(b'[');
             length(&mut out, warm.preload.len());
             warm.preload.iter().for_each(|module| marshal_text(&mut out, module));
+            marshal_text(&mut out, "more");
+            marshal_text(&mut out, PYTHON_MORE);
             out.push(b'0');
             framed(out)
         }
@@ -195,7 +210,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, mark: Option<&str>, more: &str) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = marshal_text;
     out.push(b'{');
@@ -203,7 +218,7 @@ fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let required = if code.installed.is_some() { code.language.packages_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);
-    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE), ("mark", mark_text)];
+    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", more), ("mark", mark_text)];
     for (name, value) in texts {
         text(&mut out, name);
         text(&mut out, value);
