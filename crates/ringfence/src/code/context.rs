@@ -62,7 +62,7 @@ pub struct Context {
 pub enum ContextError {
     #[error("`{0}` cannot be the name of a context: letters, digits, `.`, `_` and `-`, at most 64")]
     Name(String),
-    #[error("there are no contexts for {0}: for python and javascript")]
+    #[error("there are no contexts for {0}: for python, javascript and typescript")]
     Language(&'static str),
     #[error("context `{name}` is in {language}")]
     OtherLanguage { name: String, language: String },
@@ -109,6 +109,34 @@ impl Contexts {
 
     /// Runs code in a context, which is started when there is none. `cancel` interrupts it.
     pub async fn run(
+        &self,
+        name: &str,
+        code: &Code,
+        timeout: Option<Duration>,
+        cancel: impl Future<Output = ()>,
+    ) -> Result<CodeResult, ContextError> {
+        // Its runner ends with its code.
+        if code.language.wire == Wire::Lines {
+            return Err(ContextError::Language(code.language.name));
+        }
+        self.call(name, code, timeout, cancel).await
+    }
+
+    /// Runs code in an interpreter of its own, which is gone afterwards; for every language.
+    pub async fn once(
+        &self,
+        name: &str,
+        code: &Code,
+        timeout: Option<Duration>,
+        cancel: impl Future<Output = ()>,
+    ) -> Result<CodeResult, ContextError> {
+        let ran = self.call(name, code, timeout, cancel).await;
+        // It may have ended by itself.
+        let _ = self.restart(name).await;
+        ran
+    }
+
+    async fn call(
         &self,
         name: &str,
         code: &Code,
@@ -168,9 +196,6 @@ impl Contexts {
 
     async fn start(&self, name: &str, code: &Code) -> Result<Execution, ContextError> {
         let language = code.language;
-        if language.wire == Wire::Lines {
-            return Err(ContextError::Language(language.name));
-        }
         let names = language.interpreters.join(" ");
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), START.to_owned(), "sh".to_owned()];
         // The interpreter's own name is looked up inside.

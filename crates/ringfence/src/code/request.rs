@@ -51,7 +51,7 @@ pub(super) fn encode(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeErr
     match code.language.wire {
         Wire::Marshal => marshal(code, mark, PYTHON_MORE).map(framed),
         Wire::Json => Ok(framed(json_request(code, mark))),
-        Wire::Lines => Ok(lines(code, &inputs, mark.is_some())),
+        Wire::Lines => Ok(lines(code, &inputs, mark)),
     }
 }
 
@@ -168,7 +168,7 @@ fn last_expression(code: &Code) -> Option<(usize, usize)> {
     Some((units(range.start)?, units(range.end)?))
 }
 
-fn lines(code: &Code, inputs: &[u8], keep: bool) -> Vec<u8> {
+fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
     // A shell has no NUL in its texts.
     let source: Vec<u8> = code.source.bytes().filter(|byte| *byte != 0).collect();
     let empty = Map::new();
@@ -182,8 +182,9 @@ fn lines(code: &Code, inputs: &[u8], keep: bool) -> Vec<u8> {
         })
         .collect();
     let (files, out) = (code.files.len(), code.out.len());
-    let mut bytes = format!("{} {} {} {files} {out} {}\n", source.len(), inputs.len(), variables.len(), u8::from(keep))
-        .into_bytes();
+    let (code, inputs_length, variables_count, mark) =
+        (source.len(), inputs.len(), variables.len(), mark.unwrap_or("-"));
+    let mut bytes = format!("{code} {inputs_length} {variables_count} {files} {out} {mark}\n").into_bytes();
     bytes.extend(source);
     bytes.extend(inputs);
     for (name, value) in variables {

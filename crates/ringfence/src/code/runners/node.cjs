@@ -228,7 +228,6 @@ async function execute(request) {
     }
   }
   globalThis.inputs = inputs;
-  if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
   if (request.mark) fs.writeSync(sender, `\n${request.mark}\n`);
   send("s", "");
   const message = { status: "ok" };
@@ -243,6 +242,7 @@ async function execute(request) {
   stuck.catch(() => {});
   try {
     unpack(request.files);
+    if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
     const value = await Promise.race([evaluate(request, name), interrupted, uncaught, stuck]);
     process.removeAllListeners("beforeExit");
     const text = value === undefined ? undefined : encode(value);
