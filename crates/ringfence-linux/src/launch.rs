@@ -202,6 +202,9 @@ pub enum Event {
     Closed,
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const OPEN_FILES: u32 = libc::RLIMIT_NOFILE as u32;
+
 const FAILED: i32 = 1;
 const NOT_EXECUTED: i32 = 2;
 const TERMINAL: i32 = 3;
@@ -452,7 +455,7 @@ fn build(spec: &Spec) -> Result<(), Failure> {
         keep_processors(processors).map_err(at(Stage::Limits))?;
     }
     // That of open files comes last, in the command's own process: this one still has its owner's.
-    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != libc::RLIMIT_NOFILE) {
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
@@ -656,7 +659,7 @@ fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure
     enter_session(slave)?;
     place_stdio(spec, slave)?;
     rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
-    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     sys::reset_signals().map_err(at(Stage::Session))?;

@@ -26,6 +26,11 @@ use pass::{Account, Pass, Scene, say};
 use peers::Peers;
 use serde::Serialize;
 
+// As the program has it: musl's own would be measured.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub struct Results {
