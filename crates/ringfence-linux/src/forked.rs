@@ -48,7 +48,10 @@ pub enum Arg {
     /// The address of these bytes.
     Bytes(Vec<u8>),
     /// The address of `head`, the address of `to`, and a null after it.
-    Pointer { head: Vec<u8>, to: Vec<u8> },
+    Pointer {
+        head: Vec<u8>,
+        to: Vec<u8>,
+    },
 }
 
 /// What the walls are made from.
@@ -80,12 +83,9 @@ pub struct Calls {
 }
 
 /// How process 1 begins: in the memory of the nursery, which waits until it has executed its program.
-pub const CLONE: i64 = (libc::CLONE_VM
-    | libc::CLONE_VFORK
-    | libc::CLONE_NEWUSER
-    | libc::CLONE_NEWPID
-    | libc::CLONE_PIDFD
-    | libc::SIGCHLD) as i64;
+pub const CLONE: i64 =
+    (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_PIDFD | libc::SIGCHLD)
+        as i64;
 
 /// The calls for these walls; `None` when a box like this cannot be made from a copy of another one's mounts.
 pub fn calls(walls: &Walls<'_>) -> Option<Calls> {

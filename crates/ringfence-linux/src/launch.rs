@@ -249,9 +249,14 @@ pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => {
-            Ok(Launched { pid: Some(pid), events: ours, outside: prepared.is_some(), started, adopted: None, reaped: false })
-        }
+        Fork::Parent(pid) => Ok(Launched {
+            pid: Some(pid),
+            events: ours,
+            outside: prepared.is_some(),
+            started,
+            adopted: None,
+            reaped: false,
+        }),
         Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
     }
 }

@@ -173,9 +173,8 @@ impl Group {
                 file.map_err(|source| LimitError::Make { path, source })
             };
             let Some(refusals) = Refusals::of(&group.dirs) else { return Ok(group) };
-            let quota = quota(limits).map(|quota| {
-                open(cpu.join("cpu.cfs_quota_us"), true).map(|file| (file, quota.to_string()))
-            });
+            let quota = quota(limits)
+                .map(|quota| open(cpu.join("cpu.cfs_quota_us"), true).map(|file| (file, quota.to_string())));
             group.again = Some(Again {
                 refusals,
                 memory: open(memory.join("memory.usage_in_bytes"), false)?,

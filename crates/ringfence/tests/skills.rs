@@ -90,7 +90,8 @@ fn versions_are_kept() {
         let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") });
         assert!(matches!(taken, Err(SkillError::VersionTaken { .. })), "{taken:?}");
         registry.add(&new("another", "1")).unwrap();
-        let names: Vec<String> = registry.list().unwrap().skills.into_iter().map(|s| s.name + "@" + &s.version).collect();
+        let names: Vec<String> =
+            registry.list().unwrap().skills.into_iter().map(|s| s.name + "@" + &s.version).collect();
         assert_eq!(names, ["another@1", "greet@1.0+x"]);
 
         assert!(matches!(registry.find(&which("nobody")), Err(SkillError::NoSkill(_))));
@@ -262,8 +263,14 @@ fn many_at_once() {
                 });
             }
         });
-        let mut versions: Vec<u32> =
-            shelf.registry().versions(&which("busy")).unwrap().skills.iter().map(|s| s.version.parse().unwrap()).collect();
+        let mut versions: Vec<u32> = shelf
+            .registry()
+            .versions(&which("busy"))
+            .unwrap()
+            .skills
+            .iter()
+            .map(|s| s.version.parse().unwrap())
+            .collect();
         versions.sort();
         assert_eq!(versions, (1..=20).collect::<Vec<_>>());
     });

@@ -182,9 +182,8 @@ fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
         })
         .collect();
     let (files, out) = (code.files.len(), code.out.len());
-    let (code, inputs_length, variables_count, mark) =
-        (source.len(), inputs.len(), variables.len(), mark.unwrap_or("-"));
-    let mut bytes = format!("{code} {inputs_length} {variables_count} {files} {out} {mark}\n").into_bytes();
+    let (lengths, mark) = (format!("{} {} {}", source.len(), inputs.len(), variables.len()), mark.unwrap_or("-"));
+    let mut bytes = format!("{lengths} {files} {out} {mark}\n").into_bytes();
     bytes.extend(source);
     bytes.extend(inputs);
     for (name, value) in variables {

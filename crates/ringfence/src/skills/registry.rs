@@ -310,8 +310,7 @@ fn skill(mut row: Row) -> Result<Skill, SkillError> {
     let name = text(&mut row)?;
     let version = text(&mut row)?;
     let hash = text(&mut row)?;
-    let corrupt =
-        |what| Unreadable { name: name.clone(), version: version.clone(), hash: hash.clone(), what };
+    let corrupt = |what| Unreadable { name: name.clone(), version: version.clone(), hash: hash.clone(), what };
     let language = text(&mut row)?;
     let source = text(&mut row)?;
     let source = Source::from_name(&source).ok_or_else(|| corrupt("source"))?;

@@ -116,7 +116,7 @@ impl Store {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.dir).map_err(failed("make", &self.dir))?;
         let dir = self.dir.canonicalize().map_err(failed("find", &self.dir))?;
-        let store = Store { dir };
+        let store = Store { dir, bounds: self.bounds };
         loop {
             let there = store.dir.join(&id).join(ABOUT).exists();
             let how =
