@@ -31,7 +31,7 @@ impl Image {
         let script = r#"set -eu
             programs=$(for name in sh $2; do command -v "$name"; done)
             files=$(for program in $programs; do ldd "$program" || :; done | grep -o '/[^ ]*' | sort -u)
-            tar -c -h $programs $files | docker import - "$1" >&2"#;
+            tar -c -h --transform 's,.*/node$,usr/bin/node,' $programs $files /usr/lib/locale/C.utf8 | docker import - "$1" >&2"#;
         Image::made(name, script, programs)
     }
 

@@ -31,19 +31,17 @@ const TAIL: usize = 400;
 /// Starts the first interpreter that is there. Results go where its output would, and its output into two files, which it
 /// removes at once.
 const START: &str = r#"
-o=${TMPDIR:-/tmp}/.ringfence-$$-out e=${TMPDIR:-/tmp}/.ringfence-$$-err
-umask 077
-set -C
-: >"$o" && : >"$e" || exit 70
-set +C
 for p in $1; do
     if command -v "$p" >/dev/null; then
+        o=${TMPDIR:-/tmp}/.ringfence-$$-out e=${TMPDIR:-/tmp}/.ringfence-$$-err
+        umask 077
+        set -C
+        : >"$o" && : >"$e" || exit 70
         shift
         exec 3>&1 1>>"$o" 2>>"$e"
         exec "$p" "$@" 3 "$o" "$e"
     fi
 done
-rm -f "$o" "$e"
 echo "none of $1 is there" >&2
 exit 127
 "#;

@@ -8,6 +8,8 @@ if (($#)); then
         command -v "$__need" >/dev/null || { echo "bash needs \`$__need\` beside it" >&2; exit 127; }
     done
     __sender=$0
+    # What messages begin with.
+    BASH_ARGV0=bash
     exec {__o}<"$1" {__e}<"$2"
     rm -f -- "$1" "$2"
     __written=("$__o" "$__e")
@@ -126,6 +128,10 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
     # Lines of the code, not of this program.
     trap '[[ ${BASH_SOURCE[0]} == /dev/fd/* ]] && __line=$LINENO' ERR
     trap '__finish $?' EXIT
+    if [[ $__mark != - ]]; then
+        # Its time is up, or somebody cancels it.
+        trap 'exit 130' INT
+    fi
     exec {__script}<<<"$__code"
     # shellcheck source=/dev/null
     source "/dev/fd/$__script"
