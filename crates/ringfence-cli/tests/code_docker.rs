@@ -181,5 +181,11 @@ fn typescript_in_a_container() {
     }
     let (_, ran) = run("const x: number = 1;\nthrow new Error('no' as string)", &[]);
     assert_eq!(ran["exception"]["trace"][0]["line"], json!(2), "{ran}");
+    let version = Command::new("node").arg("--version").output().is_ok_and(|out| out.stdout.starts_with(b"v20."));
+    if version {
+        let old = Image::of("node-old", "node");
+        let done = place.ringfence(&["code", "ts", "act.ts", "--engine", "docker", "--image", &old.0]);
+        assert!(done.code == 125 && done.err.contains("needs Node 22.13"), "{}", done.err);
+    }
     assert_eq!(containers(None, &place.home), Vec::<String>::new());
 }

@@ -293,6 +293,10 @@ impl Call<'_> {
         if execution.skipped()[0] > 0 && answer.began && !answer.is_whole() {
             return Err(ContextError::Lost(self.name.to_owned()));
         }
+        // Before there is a request, a runner says where its results go why it cannot begin.
+        if !answer.began {
+            said.extend_from_slice(&answer.before);
+        }
         self.result(answer.into_received(), ended, stopped, &said, started.elapsed())
     }
 
@@ -358,7 +362,7 @@ impl Answer {
                 self.decoder.push(&rest);
             }
             None => {
-                let over = self.before.len().saturating_sub(self.mark.len() - 1);
+                let over = self.before.len().saturating_sub(TAIL.max(self.mark.len() - 1));
                 self.before.drain(..over);
             }
         }

@@ -5,7 +5,7 @@ __sender=$__channel __written=()
 # In a session: an end of its own for results, and files in the place of its output.
 if (($#)); then
     for __need in head rm tail wc; do
-        command -v "$__need" >/dev/null || { echo "bash needs \`$__need\` beside it" >&2; exit 127; }
+        command -v "$__need" >/dev/null || { echo "bash needs \`$__need\` beside it" >&"$0"; exit 127; }
     done
     __sender=$0
     # What messages begin with.

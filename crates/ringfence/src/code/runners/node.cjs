@@ -303,7 +303,7 @@ async function serve() {
   }
   if (!first) return;
   if (first.language === "typescript" && !require("module").stripTypeScriptTypes) {
-    process.stderr.write("TypeScript needs Node 22.13 or newer\n");
+    fs.writeSync(end === undefined ? 2 : sender, "TypeScript needs Node 22.13 or newer\n");
     process.exit(3);
   }
   const here = path.resolve(first.name);
