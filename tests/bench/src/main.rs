@@ -136,7 +136,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         results.skips.extend(skips);
     }
     if args.wants(Section::Code) {
-        let (figures, skips) = code::measure(&scene, args.quick);
+        let (figures, skips) = code::measure(&scene, args.quick, args.code);
         results.code = figures;
         results.skips.extend(skips);
     }

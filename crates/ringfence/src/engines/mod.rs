@@ -316,7 +316,7 @@ fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> R
     let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
     let steps = std::mem::take(&mut spec.steps);
     let (program, pids) = (plan.command.program.clone(), plan.limits.pids);
-    Ok(Running { launched, steps, program, messages, group, pids, held, _keeper: keeper })
+    Ok(Running { launched, steps, program, messages, group, spare: None, pids, held, _keeper: keeper })
 }
 
 /// Reapers that wait for a command, and the like.
@@ -626,6 +626,8 @@ pub struct Running {
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
     group: Option<Group>,
+    /// Where the group goes in the end, for the next box.
+    spare: Option<forked::Spare>,
     /// How many processes the policy allows.
     pids: Option<u64>,
     /// How many its guest holds its commands to, itself included, where no group does.
@@ -671,7 +673,7 @@ impl Running {
 
     /// The id of process 1 as the host sees it.
     pub fn pid(&self) -> i32 {
-        self.launched.pid.as_raw_nonzero().get()
+        self.launched.pid()
     }
 
     /// Whether the kernel limits the tree as a whole.
@@ -698,9 +700,11 @@ impl Running {
         let _ = self.launched.signal(libc::SIGKILL);
         let waited = self.launched.reap().map_err(EngineError::Wait)?;
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
-        // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
-        if let Some(group) = self.group {
-            let _ = group.remove();
+        match (self.group, self.spare) {
+            (Some(group), Some(spare)) => spare.put(group),
+            // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
+            (Some(group), None) => drop(group.remove()),
+            (None, _) => {}
         }
         Ok((waited, usage))
     }
