@@ -75,7 +75,9 @@ pub fn workdir(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         let failure = Failure::new(Kind::Policy, format!("cannot work in `{}`: {error}", path.display()));
         failure.hint("name a directory that exists with -C DIR")
     };
-    let real = path.canonicalize().map_err(fail)?;
+    // Where the kernel says we are, there are no links on the way.
+    let here = std::env::current_dir().ok().filter(|here| asked.is_none() && here.is_absolute());
+    let real = here.map_or_else(|| path.canonicalize(), Ok).map_err(fail)?;
     if real.is_dir() { Ok(real) } else { Err(fail(std::io::ErrorKind::NotADirectory.into())) }
 }
 

@@ -58,7 +58,7 @@ pub enum KeeperError {
 pub struct Keeper {
     /// The names that this box relies on, locked.
     held: Vec<Held>,
-    process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
+    process: Option<Beside<Box<dyn FnMut() -> i32 + Send + Sync>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
 }
@@ -104,7 +104,7 @@ impl Keeper {
     fn beside(list: Option<Arc<List>>, groups: Vec<CString>) -> Result<Keeper, KeeperError> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // What is shared is made here; afterwards there are only system calls.
-        let keep_and_clear: Box<dyn FnMut() -> i32 + Send> = Box::new(move || {
+        let keep_and_clear: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());

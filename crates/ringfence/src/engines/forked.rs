@@ -100,13 +100,13 @@ impl Place {
         Ok(Running {
             launched: Launched::adopt(process, ours).map_err(EngineError::Fork)?,
             // Whoever hears of a failure starts a box instead, and tells what is wrong with that.
-            steps: Vec::new(),
+            spec: None,
             program: plan.command.program.clone(),
             messages: None,
             group,
             pids: plan.limits.pids,
             held: None,
-            _keeper: None,
+            _keepers: [None, None],
         })
     }
 }
