@@ -62,6 +62,9 @@ pub struct Spec {
     pub stack: Stack,
 }
 
+/// Of another type in another C library.
+const OPEN_FILES: u32 = libc::RLIMIT_NOFILE as u32;
+
 /// What is one box's own.
 #[derive(Debug)]
 pub struct Start {
@@ -487,7 +490,7 @@ fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
         keep_processors(processors).map_err(at(Stage::Limits))?;
     }
     // That of open files comes last, in the command's own process: this one still has its owner's.
-    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != libc::RLIMIT_NOFILE) {
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
@@ -734,7 +737,7 @@ fn become_command(
     enter_session(slave)?;
     place_stdio(stdio, slave)?;
     rustix::process::chdir(command.workdir).map_err(at(Stage::WorkingDirectory))?;
-    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == libc::RLIMIT_NOFILE) {
+    for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     sys::reset_signals().map_err(at(Stage::Session))?;
