@@ -29,8 +29,9 @@ pub struct Situation {
 impl Situation {
     pub fn gather(flags: &PolicyFlags) -> Result<Situation, Failure> {
         let layer = flags.layer()?;
-        let facts = ringfence::facts::gather()?;
+        let mut facts = ringfence::facts::gather()?;
         let places = Places::new(&facts);
+        facts.spare = Some(places.state.join("spare"));
         let workdir = workdir(flags.cwd.as_deref())?;
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.other_homes = facts.other_homes(&inputs.workdir);

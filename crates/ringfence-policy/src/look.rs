@@ -82,7 +82,15 @@ impl Lookup {
 
     /// For a policy: most of its rules are about home and the working directory.
     pub fn of_places(home: &Path, workdir: &Path) -> Lookup {
-        Lookup::listing([home, workdir])
+        let mut lookup = Lookup::listing([home, workdir]);
+        // Where most of the names are that are below them.
+        for name in [".config", ".local", ".local/share", ".cargo", ".claude"] {
+            let dir = home.join(name);
+            if lookup.straight(&dir).is_ok_and(|end| end == Some(End::Dir)) {
+                lookup.listed.extend(Listing::read(&dir));
+            }
+        }
+        lookup
     }
 
     /// Reads these directories whole, since many names in them will be asked for.
@@ -224,7 +232,7 @@ impl Lookup {
 impl Listing {
     /// `None` when the directory cannot be read, or is too large for that to be worth while.
     fn read(dir: &Path) -> Option<Listing> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(dir, flags, Mode::empty()).ok()?;
         let mut space = [MaybeUninit::uninit(); 8192];
         let mut entries = RawDir::new(file, &mut space);

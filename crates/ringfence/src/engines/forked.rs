@@ -81,7 +81,7 @@ impl Place {
         let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
         let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
         let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
-        let keeper = Keeper::start(&[], groups, &keeper::registry())?;
+        let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;
         Ok(Place { home, name, _keeper: keeper })
     }
 

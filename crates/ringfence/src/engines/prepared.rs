@@ -80,7 +80,7 @@ impl Prepared {
         let first = group_name();
         // Before the group is made, so that none is without a keeper.
         let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
-        let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?.map(Arc::new);
+        let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?.map(Arc::new);
         let how = match engine {
             Engine::Native => {
                 let mut spec = native::spec(plan, facts)?;
@@ -174,7 +174,7 @@ impl Prepared {
             Some(name) => (name, None),
             None => {
                 let name = group_name();
-                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry())?.map(Arc::new);
+                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?.map(Arc::new);
                 (name, keeper)
             }
         };
