@@ -299,7 +299,7 @@ impl From<RequirementsError> for Failure {
                 .hint("it must be where the sandbox sees it, such as /usr: apt install python3-pip, or npm"),
             RequirementsError::OtherPrograms(_) => Failure::new(Kind::Policy, message)
                 .hint("use a profile such as `skill` on an engine of this host, or an image that has the packages"),
-            RequirementsError::Failed { .. } | RequirementsError::TooMuch | RequirementsError::Cancelled => {
+            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {
                 Failure::new(Kind::Engine, message)
             }
             RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
@@ -347,7 +347,7 @@ impl From<SkillError> for Failure {
                 Failure::new(Kind::Skill, message).hint("name another version, or leave --version away")
             }
             SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
-            SkillError::Corrupt { .. } => Failure::new(Kind::Records, message)
+            SkillError::Corrupt(_) => Failure::new(Kind::Records, message)
                 .hint("somebody changed the database: remove the skill and add it again"),
             SkillError::Inputs { .. } | SkillError::OtherLanguage(_) | SkillError::Language { .. } => {
                 Failure::new(Kind::Skill, message)

@@ -11,19 +11,33 @@ use dockerd::{containers, docker_at as docker};
 use serde_json::{Value, json};
 use support::Place;
 
-/// An image of this host's Python and shell, which goes with the test. Nothing is pulled.
+/// An image of this host's programs, which goes with the test. Nothing is pulled.
 struct Image(String);
 
 impl Image {
-    fn new() -> Image {
-        let name = format!("ringfence-test-python:{}", std::process::id());
+    /// This host's Python and shell.
+    fn python() -> Image {
         let script = r#"set -eu
             python=$(readlink -f /usr/bin/python3)
             library=$("$python" -I -S -c 'import sys; print(sys.path[1])')
             files=$( (ldd "$python"; ldd /bin/sh) | grep -o '/[^ ]*' | sort -u)
             tar -c -h --exclude=dist-packages --exclude=test --exclude=__pycache__ "$python" /usr/bin/python3 /bin/sh "$library" $files |
                 docker import - "$1" >&2"#;
-        let made = Command::new("sh").args(["-c", script, "sh", &name]).output().unwrap();
+        Image::made("python", script, "")
+    }
+
+    /// These programs of this host, and a shell.
+    fn of(name: &str, programs: &str) -> Image {
+        let script = r#"set -eu
+            programs=$(for name in sh $2; do command -v "$name"; done)
+            files=$(for program in $programs; do ldd "$program" || :; done | grep -o '/[^ ]*' | sort -u)
+            tar -c -h --transform 's,.*/node$,usr/bin/node,' $programs $files /usr/lib/locale/C.utf8 | docker import - "$1" >&2"#;
+        Image::made(name, script, programs)
+    }
+
+    fn made(name: &str, script: &str, argument: &str) -> Image {
+        let name = format!("ringfence-test-{name}:{}", std::process::id());
+        let made = Command::new("sh").args(["-c", script, "sh", &name, argument]).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         Image(name)
     }
@@ -41,7 +55,7 @@ fn in_a_container_of_its_own() {
         support::skip("code on Docker", "no daemon answers");
         return;
     }
-    let (place, image) = (Place::new(), Image::new());
+    let (place, image) = (Place::new(), Image::python());
     place.write("project/mine.txt", "mine");
     let run = |source: &str, more: &[&str]| -> (i32, Value) {
         place.write("project/act.py", source);
@@ -76,8 +90,102 @@ fn in_a_container_of_its_own() {
     let done = place.ringfence(&["code", "python", "act.py", "--engine", "docker", "--image", "no-such:1", "--json"]);
     let failed: Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((done.code, &failed["status"]), (125, &json!("sandbox_error")), "{failed}");
-    place.write("project/act.sh", "true");
-    let done = place.ringfence(&["code", "bash", "act.sh", "--engine", "docker", "--image", &image.0]);
-    assert!(done.code == 125 && done.err.contains("python and javascript"), "{}", done.err);
+    // What an image does not have is said.
+    for (language, wanted) in [("bash", "none of bash is there"), ("typescript", "none of node nodejs is there")] {
+        let args = ["code", language, "act.py", "--engine", "docker", "--image", &image.0];
+        let done = place.ringfence(&args);
+        assert!(done.code == 125 && done.err.contains(wanted), "{language}: {}", done.err);
+    }
+    assert_eq!(containers(None, &place.home), Vec::<String>::new());
+}
+
+/// Every status, of a shell in a container of its own.
+#[test]
+fn bash_in_a_container() {
+    if !docker(None, &["version"]).0 {
+        support::skip("bash on Docker", "no daemon answers");
+        return;
+    }
+    let (place, image) = (Place::new(), Image::of("bash", "bash head tail wc rm mkdir cat sleep"));
+    let run = |source: &str, more: &[&str]| -> (i32, Value) {
+        place.write("project/act.sh", source);
+        let args = ["code", "bash", "act.sh", "--engine", "docker", "--image", &image.0, "--json", "--cpus", "1"];
+        let done = place.ringfence(&[&args, more].concat());
+        let value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{}{}", done.out, done.err));
+        (done.code, value)
+    };
+    place.write("project/data.txt", "from outside");
+    let source = "echo said; echo loud >&2; cat data.txt >made.txt; [[ $name == 'ä\"' ]] || exit 9; result='[1, 2]'";
+    let more = ["--input", r#"{"name": "ä\""}"#, "--file", "data.txt", "--out", "made.txt", "--out-dir", "."];
+    let (code, ran) = run(source, &more);
+    assert_eq!((code, &ran["status"], &ran["engine"]), (0, &json!("ok"), &json!("docker")), "{ran}");
+    assert_eq!((&ran["stdout"], &ran["stderr"], &ran["value"]), (&json!("said\n"), &json!("loud\n"), &json!([1, 2])));
+    assert_eq!(std::fs::read_to_string(place.home.join("project/made.txt")).unwrap(), "from outside");
+    let (_, ran) = run("for ((i = 0; i < 40000; i++)); do echo 0123456789012345678901234567890123456789; done", &[]);
+    assert!(ran["stdout_dropped"].as_u64().unwrap() > 0 && ran["stdout"].as_str().unwrap().contains("bytes dropped"));
+    for (source, code, status) in [
+        ("false", 1, "error"),
+        ("echo 1\nexit 3", 1, "error"),
+        ("if", 1, "error"),
+        ("kill -9 $$", 1, "error"),
+        ("exit 130", 1, "error"),
+        ("echo 'exit 0' >/tmp/x; /tmp/x", 1, "denied"),
+        ("while :; do :; done", 124, "timeout"),
+        ("sleep 60", 124, "timeout"),
+        ("x=x; while :; do x=$x$x; done", 137, "memory"),
+    ] {
+        let time = if status == "timeout" { "2s" } else { "30s" };
+        let (got, ran) = run(source, &["--timeout", time]);
+        assert_eq!((got, &ran["status"]), (code, &json!(status)), "{source}: {ran}");
+    }
+    let (_, ran) = run("echo 1\nfalse", &[]);
+    assert_eq!(ran["exception"]["trace"][0]["line"], json!(2), "{ran}");
+    let bare = Image::of("bash-alone", "bash");
+    let done = place.ringfence(&["code", "bash", "act.sh", "--engine", "docker", "--image", &bare.0]);
+    assert!(done.code == 125 && done.err.contains("bash needs `head` beside it"), "{}", done.err);
+    assert_eq!(containers(None, &place.home), Vec::<String>::new());
+}
+
+/// Every status, of TypeScript on a real Node that strips types; `./test` fetches one.
+#[test]
+fn typescript_in_a_container() {
+    let node = std::env::var_os("RINGFENCE_TEST_NODE").map(std::path::PathBuf::from).filter(|node| node.is_file());
+    let Some(node) = node.filter(|_| docker(None, &["version"]).0) else {
+        support::skip("TypeScript on Docker", "no daemon answers, or RINGFENCE_TEST_NODE names no Node 22.13 or newer");
+        return;
+    };
+    let (place, image) = (Place::new(), Image::of("node", node.to_str().unwrap()));
+    let run = |source: &str, more: &[&str]| -> (i32, Value) {
+        place.write("project/act.ts", source);
+        let args = ["code", "typescript", "act.ts", "--engine", "docker", "--image", &image.0, "--json", "--cpus", "1"];
+        let done = place.ringfence(&[&args, more].concat());
+        let value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{}{}", done.out, done.err));
+        (done.code, value)
+    };
+    let source = "interface Wanted { n: number }\nconst twice = (wanted: Wanted): number => wanted.n * 2;\n\
+                  console.log('said'); console.error('loud');\ntwice(inputs as Wanted)";
+    let (code, ran) = run(source, &["--input", r#"{"n": 21}"#]);
+    assert_eq!((code, &ran["status"], &ran["value"]), (0, &json!("ok"), &json!(42)), "{ran}");
+    assert_eq!((&ran["stdout"], &ran["stderr"]), (&json!("said\n"), &json!("loud\n")));
+    for (source, code, status) in [
+        ("const x: number = 1;\nthrow new Error('no' as string)", 1, "error"),
+        ("const x: = 1", 1, "error"),
+        ("process.exit(3)", 1, "error"),
+        ("require('fs').writeFileSync('/usr/x' as string, '')", 1, "denied"),
+        ("for (let x: number = 0; ; x++) ;", 124, "timeout"),
+        ("const x: Buffer[] = []; for (;;) x.push(Buffer.alloc(1 << 20, 1))", 137, "memory"),
+    ] {
+        let time = if status == "timeout" { "3s" } else { "30s" };
+        let (got, ran) = run(source, &["--timeout", time]);
+        assert_eq!((got, &ran["status"]), (code, &json!(status)), "{source}: {ran}");
+    }
+    let (_, ran) = run("const x: number = 1;\nthrow new Error('no' as string)", &[]);
+    assert_eq!(ran["exception"]["trace"][0]["line"], json!(2), "{ran}");
+    let version = Command::new("node").arg("--version").output().is_ok_and(|out| out.stdout.starts_with(b"v20."));
+    if version {
+        let old = Image::of("node-old", "node");
+        let done = place.ringfence(&["code", "ts", "act.ts", "--engine", "docker", "--image", &old.0]);
+        assert!(done.code == 125 && done.err.contains("needs Node 22.13"), "{}", done.err);
+    }
     assert_eq!(containers(None, &place.home), Vec::<String>::new());
 }

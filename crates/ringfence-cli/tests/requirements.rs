@@ -39,6 +39,8 @@ def tarball(path, files):
 
 wheel("greeting", "1.0", {"greeting.py": "def hello(): return 'hello 1'", "evil.pth": "import os; os.environ['PWNED'] = '1'", "x.set": "#!/bin/sh"})
 wheel("greeting", "2.0", {"greeting.py": "def hello(): return 'hello 2'"})
+wheel("large", "1.0", {"large.bin": "x" * (24 << 20)})
+wheel("many", "1.0", {f"many/{n}.py": "" for n in range(500)})
 wheel("escape", "1.0", {"../../../escaped.py": "x = 1"})
 setup = "open('/tmp/ran', 'w'); import os; os.system('touch ran'); raise SystemExit('setup.py ran')"
 tarball("simple/source/source-1.0.tar.gz", {"source-1.0/setup.py": setup, "source-1.0/PKG-INFO": "Metadata-Version: 1.0\nName: source\nVersion: 1.0\n"})
@@ -305,4 +307,39 @@ fn a_skill_runs_with_what_it_requires() {
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
+}
+
+/// What packages may have on disk is bounded, while they are installed and in the end. Nothing is left of more.
+#[test]
+fn too_much_is_not_kept() {
+    use ringfence::code::Language;
+    use ringfence::code::requirements::{Bounds, Found, Requirements, RequirementsError, Store};
+    use ringfence::policy::layer::Layer;
+    use ringfence::policy::layers::{self, Inputs};
+    let (index, dir) = (Index::new(), tempfile::tempdir().unwrap());
+    let facts = ringfence::facts::gather().unwrap();
+    let mut flags = Layer::flags();
+    flags.profile("skill");
+    let inputs = Inputs::new(dir.path().canonicalize().unwrap(), facts.home.clone(), flags);
+    let policy = layers::resolve(inputs).unwrap().policy;
+    let python = Language::named("python").unwrap();
+    let place = dir.path().canonicalize().unwrap().join("store");
+    let install = |package: &str, bounds: Bounds| {
+        let wanted = Requirements::new(python, package.to_owned(), Some(index.python())).unwrap();
+        let store = Store::new(place.clone()).bounded(bounds);
+        match store.find(python, &wanted, &policy, &facts, ringfence::Engine::Native.into(), None).unwrap() {
+            Found::Installed(_) => panic!("it was there"),
+            Found::Missing(build) => build.run(&facts, None).unwrap().installed,
+        }
+    };
+    let small = Bounds { bytes: 8 << 20, files: 200 };
+    for package in ["large", "many"] {
+        let refused = install(package, small);
+        assert!(matches!(&refused, Err(RequirementsError::TooMuch(bounds)) if *bounds == small), "{refused:?}");
+        assert!(Store::new(place.clone()).list().unwrap().is_empty());
+        let left: Vec<String> = support::names(&place).into_iter().filter(|name| !name.ends_with(".lock")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+    assert!(install("greeting", small).is_ok());
+    assert!(install("large", Bounds::default()).is_ok());
 }

@@ -2,14 +2,18 @@
 //!
 //! A warm interpreter that is to keep its memory cannot be started by [`launch`](crate::launch): whoever executes it takes
 //! that memory away. So its fork makes the walls around itself, before it is given any code, by this list. Everything is
-//! decided here; the fork calls, compares and stops at the first difference. The list mirrors `launch` and `setup` step by
-//! step and makes no call itself.
+//! decided here; the fork ([`Program`]) calls, compares and stops at the first difference. The list mirrors `launch` and
+//! `setup` step by step and makes no call itself.
 //!
 //! The fork begins in new user and PID namespaces, with a copy of the mounts of the box that it was forked in. What that box
 //! has read-only is taken over, and what it has as its own (procfs, terminals, private space) is made anew. Descriptors 0
 //! to [`FIRST_FREE`] are open, no others, so that each call knows the numbers that the calls before it got.
 
+mod program;
+
 use std::ffi::CString;
+
+pub use self::program::Program;
 
 use crate::landlock;
 use crate::launch::{self, Processors, Stage};
@@ -17,8 +21,14 @@ use crate::seccomp::{self, SockFilter};
 use crate::setup::{NO_LINKS, Room, Step, Tmpfs};
 use crate::sys;
 
-/// The lowest descriptor that is not open when the calls begin.
-pub const FIRST_FREE: i64 = 5;
+/// What a nursery has: a socket to its owner, and its [`Program`]. A fork has its own channel in the place of the socket.
+const CHANNEL: i64 = 3;
+const PROGRAM: i64 = 4;
+/// What comes with each request: where events go, then three standard descriptors, the first for the channel, then the doors
+/// of control groups.
+const EVENTS: i64 = 5;
+/// The lowest descriptor that is not open when the walls are made.
+const FIRST_FREE: i64 = 6;
 
 /// One system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +47,7 @@ pub enum Arg {
     Number(i64),
     /// The address of these bytes.
     Bytes(Vec<u8>),
-    /// The address of `head` followed by the address of `to`.
+    /// The address of `head`, the address of `to`, and a null after it.
     Pointer {
         head: Vec<u8>,
         to: Vec<u8>,
@@ -53,6 +63,8 @@ pub struct Walls<'a> {
     pub gid: u32,
     /// An own network namespace with loopback only.
     pub own_network: bool,
+    /// How many hierarchies of control groups it joins.
+    pub doors: usize,
     /// `RLIMIT_*` and value.
     pub rlimits: &'a [(u32, u64)],
     pub processors: Option<Processors>,
@@ -61,22 +73,36 @@ pub struct Walls<'a> {
     pub workdir: &'a CString,
 }
 
-/// The calls: of the fork, which is then process 1, and of its child, which gets the code.
+/// The calls: of process 1, until it forks; then of process 1, until it executes its program; and of the one that it forked,
+/// which gets the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calls {
     pub process_one: Vec<Call>,
+    pub becomes: Vec<Call>,
     pub command: Vec<Call>,
 }
 
-/// How a fork begins: `clone` with these flags, whose third argument takes a descriptor of it.
-pub const CLONE: (i64, i64) =
-    (libc::SYS_clone, (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_PIDFD | libc::SIGCHLD) as i64);
+/// How process 1 begins: in the memory of the nursery, which waits until it has executed its program.
+pub const CLONE: i64 =
+    (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_PIDFD | libc::SIGCHLD)
+        as i64;
 
 /// The calls for these walls; `None` when a box like this cannot be made from a copy of another one's mounts.
 pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     let mut list = List::default();
-    let all = [Arg::Number(FIRST_FREE), Arg::Number(u32::MAX.into()), NOTHING];
-    list.at(Stage::Stdio).call(libc::SYS_close_range, all);
+    // First of all: whatever follows is spent within the limits.
+    let first = EVENTS + 4;
+    for door in first..first + walls.doors as i64 {
+        list.at(Stage::Groups).call_for(libc::SYS_write, [Arg::Number(door), bytes(b"0"), Arg::Number(1)], 1);
+    }
+    for (offset, (place, flags)) in [(CHANNEL, CLOEXEC), (1, 0), (2, 0)].into_iter().enumerate() {
+        let args = [EVENTS + 1 + offset as i64, place, flags].map(Arg::Number);
+        list.at(Stage::Stdio).call_for(libc::SYS_dup3, args, place);
+    }
+    list.call(libc::SYS_close_range, [FIRST_FREE, u32::MAX.into(), 0].map(Arg::Number));
+    // The nursery lets the kernel reap; process 1 does it itself.
+    let child = Arg::Number(libc::SIGCHLD.into());
+    list.call(libc::SYS_rt_sigaction, [child, Arg::Bytes(vec![0; 32]), NOTHING, Arg::Number(8)]);
     list.identity(walls.uid, walls.gid);
     let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
     if walls.own_network {
@@ -91,7 +117,6 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     list.at(Stage::UserNamespaces).write(c"/proc/sys/user/max_user_namespaces", b"0");
     list.capabilities();
     list.at(Stage::NoNewPrivileges).prctl(libc::PR_SET_NO_NEW_PRIVS, 1);
-    list.prctl(libc::PR_SET_DUMPABLE, 0);
     list.at(Stage::Limits);
     if let Some(mask) = walls.processors.and_then(|processors| launch::kept_processors(processors).ok().flatten()) {
         let length = mask.len() as i64;
@@ -105,17 +130,24 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     list.at(Stage::Session).call_for(libc::SYS_setsid, [], 1);
     list.at(Stage::Filter).filter(walls.filter);
 
+    // Events go on at descriptor 0; the others close when it executes.
+    let mut becomes = List::default();
+    becomes.at(Stage::Fork).call(libc::SYS_dup3, [EVENTS, 0, 0].map(Arg::Number));
+    becomes.call(libc::SYS_close_range, [1, CHANNEL, 0].map(Arg::Number));
+    let name = Arg::Pointer { head: Vec::new(), to: b"ringfence\0".to_vec() };
+    let (nameless, empty) = (Arg::Number(libc::AT_EMPTY_PATH.into()), Arg::Bytes(vec![0; 8]));
+    becomes.call(libc::SYS_execveat, [Arg::Number(PROGRAM), text(c""), name, empty, nameless]);
+
     let mut command = List::default();
-    // Process 1 is nobody's to look into; the code's own process is.
-    command.at(Stage::Session).prctl(libc::PR_SET_DUMPABLE, 1);
-    command.call_for(libc::SYS_setsid, [], 2);
+    command.at(Stage::Session).call_for(libc::SYS_setsid, [], 2);
     command.at(Stage::WorkingDirectory).call(libc::SYS_chdir, [text(walls.workdir)]);
     command.at(Stage::Limits);
     walls.rlimits.iter().filter(of_files).for_each(|limit| command.rlimit(*limit));
     // From the beginning of the fork to here all signals were blocked.
     let (set, size) = (Arg::Number(libc::SIG_SETMASK.into()), Arg::Number(8));
     command.call(libc::SYS_rt_sigprocmask, [set, Arg::Bytes(vec![0; 8]), NOTHING, size]);
-    Some(Calls { process_one: list.calls, command: command.calls })
+    command.call(libc::SYS_close_range, [PROGRAM, EVENTS, 0].map(Arg::Number));
+    Some(Calls { process_one: list.calls, becomes: becomes.calls, command: command.calls })
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the number is signed on musl")]
@@ -394,6 +426,7 @@ mod tests {
             uid: 1000,
             gid: 1000,
             own_network: true,
+            doors: 3,
             rlimits: &[(OPEN_FILES, 64)],
             processors: None,
             landlock: None,

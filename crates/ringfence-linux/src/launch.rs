@@ -62,9 +62,6 @@ pub struct Spec {
     pub stack: Stack,
 }
 
-/// Of another type in another C library.
-const OPEN_FILES: u32 = libc::RLIMIT_NOFILE as u32;
-
 /// What is one box's own.
 #[derive(Debug)]
 pub struct Start {
@@ -232,6 +229,9 @@ pub enum Event {
     Closed,
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+const OPEN_FILES: u32 = libc::RLIMIT_NOFILE as u32;
+
 const FAILED: i32 = 1;
 const NOT_EXECUTED: i32 = 2;
 const TERMINAL: i32 = 3;
@@ -253,8 +253,8 @@ fn message(kind: i32, a: i32, b: i32) -> Message {
 /// A started box.
 #[derive(Debug)]
 pub struct Launched {
-    /// Process 1, as the host sees it.
-    pub pid: rustix::process::Pid,
+    /// Process 1, as the host sees it, where it is a child of this process.
+    pid: Option<rustix::process::Pid>,
     events: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
     outside: bool,
@@ -275,7 +275,8 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
         _ => None,
     };
     let started = prepared.as_ref().map(|p| rustix::io::fcntl_dupfd_cloexec(&p.started, 3)).transpose()?;
-    let launched = |pid, outside| Launched { pid, events: ours, outside, started, adopted: None, reaped: false };
+    let launched =
+        |pid, outside| Launched { pid: Some(pid), events: ours, outside, started, adopted: None, reaped: false };
     if let Some(pid) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
         return Ok(launched(pid, false));
     }
@@ -289,9 +290,14 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
 
 impl Launched {
     /// A box whose process 1 somebody else forked: its descriptor, and the socket where it says what happens.
-    pub fn adopt(process: OwnedFd, events: OwnedFd) -> Result<Launched, Errno> {
-        let pid = pid_of(&process)?;
-        Ok(Launched { pid, events, outside: false, started: None, adopted: Some(process), reaped: false })
+    pub fn adopt(process: OwnedFd, events: OwnedFd) -> Launched {
+        Launched { pid: None, events, outside: false, started: None, adopted: Some(process), reaped: false }
+    }
+
+    /// The number of process 1, as the host sees it; 0 when it has ended and somebody else has reaped it.
+    pub fn pid(&self) -> i32 {
+        let pid = self.pid.or_else(|| self.adopted.as_ref().and_then(pid_of));
+        pid.map_or(0, |pid| pid.as_raw_nonzero().get())
     }
 
     /// Readable when the next event is there.
@@ -363,7 +369,7 @@ impl Launched {
             return rustix::process::pidfd_send_signal(process, signal);
         }
         // The pid cannot have been reused: it stays ours until `reap`.
-        sys::kill(self.pid.as_raw_nonzero().get(), signal)
+        sys::kill(self.pid.ok_or(Errno::SRCH)?.as_raw_nonzero().get(), signal)
     }
 
     /// Waits until process 1, and so everything in its namespace, is gone.
@@ -373,7 +379,7 @@ impl Launched {
     }
 
     fn wait(&self) -> Result<Option<sys::Waited>, Errno> {
-        let Some(process) = &self.adopted else { return sys::wait(self.pid.as_raw_nonzero().get(), true, false) };
+        let Some(process) = &self.adopted else { return sys::wait(self.pid(), true, false) };
         // Readable when it has ended, and it ends after all others of its PID namespace.
         while let Err(Errno::INTR) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {}
         Ok(None)
@@ -391,12 +397,11 @@ impl Drop for Launched {
 }
 
 /// Which process a descriptor of one means.
-fn pid_of(process: &OwnedFd) -> Result<rustix::process::Pid, Errno> {
-    let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
-    let text = std::fs::read_to_string(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+fn pid_of(process: &OwnedFd) -> Option<rustix::process::Pid> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
     // One that has ended already has no number any more.
-    pid.filter(|pid| *pid > 0).and_then(rustix::process::Pid::from_raw).ok_or(Errno::SRCH)
+    pid.filter(|pid| *pid > 0).and_then(rustix::process::Pid::from_raw)
 }
 
 /// A failure on the way to the command: where, and why.

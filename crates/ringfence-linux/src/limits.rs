@@ -124,6 +124,20 @@ fn delegate(dir: &Path, own: bool) -> bool {
 pub struct Group {
     home: Home,
     dirs: Vec<PathBuf>,
+    again: Option<Again>,
+}
+
+/// What a group is used again by, for one box after the other: files that stay open, and what is set back between two.
+#[derive(Debug)]
+struct Again {
+    doors: Vec<OwnedFd>,
+    refusals: Refusals,
+    memory: fs::File,
+    peak: fs::File,
+    processes: fs::File,
+    quota: Option<(fs::File, String)>,
+    /// So much may still be charged for what the kernel has not cleared up yet.
+    spare: u64,
 }
 
 /// What a tree used, and which limits it ran into.
@@ -140,13 +154,61 @@ pub struct Usage {
 impl Group {
     /// Makes a group with these limits.
     pub fn make(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
-        let mut group = Group { home: home.clone(), dirs: Vec::new() };
+        let mut group = Group { home: home.clone(), dirs: Vec::new(), again: None };
         for dir in home.dirs(name) {
             fs::create_dir(&dir).map_err(|source| LimitError::Make { path: dir.clone(), source })?;
             group.dirs.push(dir);
         }
         group.set(limits)?;
         Ok(group)
+    }
+
+    /// Makes a group that [`Group::renew`] may make as new, where the kernel can set back what it counts. Version 2 cannot for
+    /// the peak of memory, and there a group is made and removed in a tenth of the time.
+    pub fn make_to_last(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
+        let mut group = Group::make(home, limits, name)?;
+        if let (Home::V1 { .. }, [memory, pids, cpu]) = (home, group.dirs.as_slice()) {
+            let open = |path: PathBuf, write: bool| {
+                let file = fs::OpenOptions::new().read(true).write(write).open(&path);
+                file.map_err(|source| LimitError::Make { path, source })
+            };
+            let Some(refusals) = Refusals::of(&group.dirs) else { return Ok(group) };
+            let quota = quota(limits)
+                .map(|quota| open(cpu.join("cpu.cfs_quota_us"), true).map(|file| (file, quota.to_string())));
+            group.again = Some(Again {
+                refusals,
+                memory: open(memory.join("memory.usage_in_bytes"), false)?,
+                peak: open(memory.join("memory.max_usage_in_bytes"), true)?,
+                processes: open(pids.join("pids.current"), false)?,
+                quota: quota.transpose()?,
+                spare: limits.memory.map_or(u64::MAX, |memory| memory / 32),
+                doors: group.doors()?,
+            });
+        }
+        Ok(group)
+    }
+
+    /// Makes the group of a box that is gone as new. False where it is not as a new one would be, and must be removed: it has
+    /// refused something, which stays counted; somebody is still in it; or more is charged to it than a new one would have
+    /// been soon.
+    pub fn renew(&self) -> bool {
+        let Some(again) = &self.again else { return false };
+        let mut tries = 0;
+        // As in `remove`.
+        while value(&again.processes) != Some(0) {
+            tries += 1;
+            if tries > 100 {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        use std::os::unix::fs::FileExt;
+        // Written once more, the share of processors begins anew.
+        let refilled = again.quota.iter().all(|(file, quota)| file.write_all_at(quota.as_bytes(), 0).is_ok());
+        again.refusals.now() == (0, 0)
+            && value(&again.memory).is_some_and(|charged| charged <= again.spare)
+            && again.peak.write_all_at(b"0", 0).is_ok()
+            && refilled
     }
 
     /// How many processes there may be beside process 1, which is ours and does not count against the caller.
@@ -164,7 +226,7 @@ impl Group {
             self.set_processes(pids)?;
         }
         let memory = limits.memory.map(|n| n.to_string());
-        let quota = limits.cpus.map(|cpus| ((cpus * 100_000.0) as u64).max(1000));
+        let quota = quota(limits);
         match (&self.home, self.dirs.as_slice()) {
             (Home::V2(_), [dir]) => {
                 if let Some(memory) = memory {
@@ -201,6 +263,11 @@ impl Group {
 
     /// Descriptors that process 1 writes `0` to, to join; opened here, since the right to move is the opener's.
     pub fn doors(&self) -> Result<Vec<OwnedFd>, LimitError> {
+        if let Some(again) = &self.again {
+            let path = || self.dirs.first().cloned().unwrap_or_default();
+            let clone = |door: &OwnedFd| door.try_clone().map_err(|source| LimitError::Make { path: path(), source });
+            return again.doors.iter().map(clone).collect();
+        }
         let open = |dir: &PathBuf| {
             let path = dir.join("cgroup.procs");
             fs::OpenOptions::new()
@@ -214,7 +281,9 @@ impl Group {
 
     /// What the tree used so far.
     pub fn usage(&self) -> Usage {
-        usage(&self.dirs)
+        let Some(again) = &self.again else { return usage(&self.dirs) };
+        let (killed_for_memory, refused_processes) = again.refusals.now();
+        Usage { peak_memory: value(&again.peak), cpu: None, killed_for_memory, refused_processes }
     }
 
     /// What it refuses, for whoever asks often.
@@ -279,14 +348,26 @@ impl Refusals {
 
     /// So far.
     pub fn now(&self) -> (u64, u64) {
-        use std::os::unix::fs::FileExt;
-        let count = |file: &fs::File, key: &str| {
-            let mut text = [0; 512];
-            let read = file.read_at(&mut text, 0).ok()?;
-            counted(std::str::from_utf8(&text[..read]).ok()?, key)
-        };
+        let count = |file: &fs::File, key: &str| read_open(file, |text| counted(text, key));
         (count(&self.kills, "oom_kill").unwrap_or(0), count(&self.forks, "max").unwrap_or(0))
     }
+}
+
+/// Reads a short file that stays open.
+fn read_open<T>(file: &fs::File, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    use std::os::unix::fs::FileExt;
+    let mut text = [0; 512];
+    let read = file.read_at(&mut text, 0).ok()?;
+    parse(std::str::from_utf8(&text[..read]).ok()?)
+}
+
+fn value(file: &fs::File) -> Option<u64> {
+    read_open(file, |text| text.trim().parse().ok())
+}
+
+/// The share of processors, in millionths of a second for each tenth of one.
+fn quota(limits: &Limits) -> Option<u64> {
+    limits.cpus.map(|cpus| ((cpus * 100_000.0) as u64).max(1000))
 }
 
 /// The controllers and the group of a line of `/proc/PID/cgroup`.

@@ -217,14 +217,11 @@ fn code() -> &'static [u8] {
 }
 
 const BASE: u64 = 0x40_0000;
-const HEADERS: u64 = 64 + 2 * 56;
+pub(crate) const HEADERS: u64 = 64 + 2 * 56;
 
-/// The starter as a program: two headers, the code, and a table of limits (`RLIMIT_*`, value).
-fn image(limits: &[(u32, u64)]) -> Vec<u8> {
-    let mut table: Vec<u64> =
-        limits.iter().flat_map(|(resource, value)| [u64::from(*resource), *value, *value]).collect();
-    table.push(u64::MAX);
-    let size = HEADERS + code().len() as u64 + table.len() as u64 * 8;
+/// Instructions as a program: two headers, the code, and a table behind it.
+pub(crate) fn image(code: &[u8], table: &[u64]) -> Vec<u8> {
+    let size = HEADERS + code.len() as u64 + table.len() as u64 * 8;
     let mut image = Vec::with_capacity(size as usize);
     image.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
     image.extend([2u16, MACHINE].iter().flat_map(|v| v.to_le_bytes())); // an executable
@@ -238,14 +235,17 @@ fn image(limits: &[(u32, u64)]) -> Vec<u8> {
     // PT_GNU_STACK, readable and writable.
     image.extend([0x6474_e551u32, 6].iter().flat_map(|v| v.to_le_bytes()));
     image.extend([0u64, 0, 0, 0, 0, 16].iter().flat_map(|v| v.to_le_bytes()));
-    image.extend_from_slice(code());
+    image.extend_from_slice(code);
     image.extend(table.iter().flat_map(|v| v.to_le_bytes()));
     image
 }
 
-/// The starter as an open, sealed file.
+/// The starter as an open, sealed file, with these limits (`RLIMIT_*`, value).
 pub fn open(limits: &[(u32, u64)]) -> Result<OwnedFd, Errno> {
-    sealed(c"ringfence-starter", &image(limits), MemfdFlags::EXEC)
+    let mut table: Vec<u64> =
+        limits.iter().flat_map(|(resource, value)| [u64::from(*resource), *value, *value]).collect();
+    table.push(u64::MAX);
+    sealed(c"ringfence-starter", &image(code(), &table), MemfdFlags::EXEC)
 }
 
 /// A file in memory that nobody can change any more.
@@ -304,8 +304,10 @@ mod tests {
 
     #[test]
     fn sets_limits() {
-        let (out, ..) =
-            start(&[(libc::RLIMIT_NOFILE, 33), (libc::RLIMIT_CORE, 0)], "/bin/sh sh -c 'ulimit -n; ulimit -c'");
+        let (out, ..) = start(
+            &[(libc::RLIMIT_NOFILE as _, 33), (libc::RLIMIT_CORE as _, 0)],
+            "/bin/sh sh -c 'ulimit -n; ulimit -c'",
+        );
         assert_eq!(out, "33\n0\n");
     }
 

@@ -189,7 +189,7 @@ fn leaves_nothing(host: &Host) {
 
 /// What a program can find out about its box.
 const PORTRAIT: &str = r#"
-import os, resource, socket, stat
+import ctypes, os, resource, socket, stat
 def topmost():
     seen = {}
     for line in open("/proc/self/mountinfo"):
@@ -201,6 +201,10 @@ def topmost():
 def kept(line):
     return line.split(":")[0] in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Uid", "Gid", "Groups",
                                   "SigBlk", "SigIgn", "SigCgt", "NSpid", "Threads")
+def trace(pid):
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.ptrace(16, pid, 0, 0):
+        raise OSError(ctypes.get_errno(), "ptrace")
 def refused(act):
     try:
         act()
@@ -219,6 +223,7 @@ def refused(act):
     open("/proc/sys/user/max_user_namespaces").read(), open("/proc/self/cgroup").read(),
     [refused(act) for act in (
         lambda: open("/proc/1/environ").read(), lambda: open("/proc/1/mem"), lambda: os.listdir("/proc/1/fd"), lambda: os.mkdir("/x"),
+        lambda: open("/proc/1/exe", "rb"), lambda: open("/proc/1/maps").read(), lambda: open("/proc/1/stack").read(), lambda: trace(1),
         lambda: open("/usr/x", "w"), lambda: os.mkdir("/dev/x"), lambda: os.chroot("/tmp"), lambda: open("/tmp/a", "w"),
         lambda: open("/dev/shm/a", "w"), lambda: open("/dev/null", "w"), lambda: os.openpty(), lambda: os.mknod("/tmp/d", 0o20666, 259),
         lambda: os.sethostname("x") if hasattr(os, "sethostname") else os.kill(1, 9), lambda: os.kill(-1, 0),
@@ -296,6 +301,35 @@ fn limits_of_forks() {
         run(&pool, "python", "import os; [n for n in os.listdir('/proc') if n.isdigit()]").value,
         Some(json!(["1", "2"]))
     );
+    assert!(pool.forks());
+}
+
+/// A control group serves one fork after the other: what one used is not counted for the next, and one that refused something
+/// is gone.
+#[test]
+fn groups_are_as_new() {
+    let mut host = Host::forking();
+    host.policy.warm = 1;
+    let pool = host.pool("python", &[]);
+    let run = |source: &str| run(&pool, "python", source);
+    let large = run("x = bytearray(100 << 20)");
+    let small = run("1");
+    let peak = |result: &CodeResult| result.usage.peak_memory >> 20;
+    // Without a control group memory is watched from outside, and may not be seen in time.
+    if peak(&large) >= 100 {
+        assert!(peak(&small) < 50, "{small:?}");
+    }
+    let bomb = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60)\nexcept OSError: pass\n1 / 0";
+    assert_eq!(run(bomb).status, Status::Error);
+    for (source, status) in [
+        ("x = bytearray(1 << 30)", Status::Memory),
+        ("import os; os._exit(1)", Status::Error),
+        ("x = bytearray(200 << 20)", Status::Ok),
+        ("x = bytearray(200 << 20)", Status::Ok),
+    ] {
+        let result = run(source);
+        assert_eq!(result.status, status, "{source}: {result:?}");
+    }
     assert!(pool.forks());
 }
 

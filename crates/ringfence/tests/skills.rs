@@ -7,6 +7,7 @@ mod support;
 use std::ffi::OsString;
 
 use ringfence::code::Language;
+use ringfence::code::requirements::Requirements;
 use ringfence::policy::layers::content_hash;
 use ringfence::records::{Begin, End, Journal, Place, Recorder, Redactor, Store};
 use ringfence::skills::registry::Which;
@@ -84,12 +85,13 @@ fn versions_are_kept() {
         assert_eq!(registry.find(&which("greet")).unwrap().version, "1.0+x");
         assert_eq!(registry.find(&which("greet@2")).unwrap().code, "print('é \u{1F600} \\' ; --')");
         assert_eq!(registry.find(&which(&format!("greet@{}", second.hash))).unwrap().version, "2");
-        let versions = registry.versions(&which("greet")).unwrap();
+        let versions = registry.versions(&which("greet")).unwrap().skills;
         assert_eq!(versions.iter().map(|s| s.version.as_str()).collect::<Vec<_>>(), ["1.0+x", "2", "1"]);
         let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") });
         assert!(matches!(taken, Err(SkillError::VersionTaken { .. })), "{taken:?}");
         registry.add(&new("another", "1")).unwrap();
-        let names: Vec<String> = registry.list().unwrap().into_iter().map(|s| s.name + "@" + &s.version).collect();
+        let names: Vec<String> =
+            registry.list().unwrap().skills.into_iter().map(|s| s.name + "@" + &s.version).collect();
         assert_eq!(names, ["another@1", "greet@1.0+x"]);
 
         assert!(matches!(registry.find(&which("nobody")), Err(SkillError::NoSkill(_))));
@@ -166,7 +168,7 @@ fn what_cannot_be_registered() {
         assert!(matches!(registry.add(&host), Err(SkillError::Host(_))));
         let community = New { source: Some(Source::Community), sandbox_required: false, ..new("x", "1") };
         assert!(matches!(registry.add(&community), Err(SkillError::SandboxRequired)));
-        assert!(registry.list().unwrap().is_empty());
+        assert!(registry.list().unwrap().skills.is_empty());
         let local = New { sandbox_required: false, ..new("x", "1") };
         assert!(!registry.add(&local).unwrap().sandbox_required);
         assert!(registry.add(&New { source: Some(Source::Community), ..new("y", "1") }).unwrap().sandbox_required);
@@ -175,7 +177,42 @@ fn what_cannot_be_registered() {
         assert!(shelf.sql("UPDATE skills SET source = 'elsewhere'").is_err());
         // Code that somebody changed is not believed.
         shelf.sql("UPDATE skill_code SET code = 'import os'").unwrap();
-        assert!(matches!(registry.find(&which("x")), Err(SkillError::Corrupt { what: "code", .. })));
+        assert!(matches!(registry.find(&which("x")), Err(SkillError::Corrupt(row)) if row.what == "code"));
+    });
+}
+
+/// A version that cannot be believed is named and does not run; it hides no other skill, and no earlier version runs for it.
+#[test]
+fn a_bad_row_hides_no_other() {
+    on_both(|shelf| {
+        let mut registry = shelf.registry();
+        let python = Language::named("python").unwrap();
+        let wanted = |text: &str| Requirements::new(python, text.to_owned(), None).ok();
+        registry.add(&new("good", "1")).unwrap();
+        registry.add(&new("twice", "1")).unwrap();
+        registry.add(&New { requirements: wanted("numpy"), ..new("twice", "2") }).unwrap();
+        registry.add(&New { requirements: wanted("requests"), ..new("bad", "3") }).unwrap();
+        registry.add(&New { inputs: Some(Schema::parse("{}", "x").unwrap()), ..new("odd", "4") }).unwrap();
+        assert_eq!(registry.list().unwrap().skills.len(), 4);
+        // As if a later program had written it, or another rule held now.
+        shelf.sql("UPDATE skills SET requirements = REPLACE(requirements, 'numpy', '-r /etc/passwd')").unwrap();
+        shelf.sql("UPDATE skills SET requirements = 'nothing' WHERE name = 'bad'").unwrap();
+        shelf.sql("UPDATE skills SET inputs = '{\"type\": 7}' WHERE name = 'odd'").unwrap();
+        let listed = registry.list().unwrap();
+        let names: Vec<&str> = listed.skills.iter().map(|skill| skill.name.as_str()).collect();
+        assert_eq!(names, ["good"]);
+        let bad: Vec<(&str, &str)> = listed.unreadable.iter().map(|row| (row.name.as_str(), row.what)).collect();
+        assert_eq!(bad, [("bad", "requirements"), ("odd", "inputs"), ("twice", "requirements")]);
+        assert!(registry.find(&which("good")).unwrap().code(json!({}), Verdict::Clean).is_ok());
+        let error = registry.find(&which("twice")).unwrap_err();
+        assert!(matches!(&error, SkillError::Corrupt(row) if row.version == "2"), "{error}");
+        assert!(error.to_string().contains("`twice` 2"), "{error}");
+        // Asked for by its name, the earlier one is as good as ever.
+        assert_eq!(registry.find(&which("twice@1")).unwrap().code, "1");
+        assert_eq!(registry.versions(&which("twice")).unwrap().unreadable.len(), 1);
+        // And it can be cleared away.
+        registry.remove(&which("twice@2")).unwrap();
+        assert_eq!(registry.find(&which("twice")).unwrap().version, "1");
     });
 }
 
@@ -226,8 +263,14 @@ fn many_at_once() {
                 });
             }
         });
-        let mut versions: Vec<u32> =
-            shelf.registry().versions(&which("busy")).unwrap().iter().map(|s| s.version.parse().unwrap()).collect();
+        let mut versions: Vec<u32> = shelf
+            .registry()
+            .versions(&which("busy"))
+            .unwrap()
+            .skills
+            .iter()
+            .map(|s| s.version.parse().unwrap())
+            .collect();
         versions.sort();
         assert_eq!(versions, (1..=20).collect::<Vec<_>>());
     });

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
-Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NAME] [--load N,M,S] [--idle N]
+Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NAME] [--load N,M,S] [--idle N] [--code N]
 
   --quick          fewer samples, about a minute
   --json FILE      every figure as JSON
@@ -12,6 +12,7 @@ Usage: ./bench [--quick] [--json FILE] [--svg FILE] [--only SECTIONS] [--user NA
   --user NAME      as root: the account for the second pass (else ringfence-test, the caller of sudo, or nobody)
   --load N,M,S     N sessions, M of them executing at any time, for S seconds (500,50,600 is what is promised)
   --idle N         idle sandboxes at once (1000; with --quick 100)
+  --code N         executions of code from a pool, for their rate and for what they leave (10000; with --quick 500)
 
 The table goes to stdout, talk to stderr. Figures are ratios to a bare fork+exec of the same command in the same run.";
 
@@ -62,6 +63,8 @@ pub struct Args {
     pub sections: Vec<Section>,
     pub user: Option<String>,
     pub idle: usize,
+    /// Executions of code from a pool.
+    pub code: u64,
     /// Sessions, how many of them execute, and for how many seconds.
     pub load: Option<(usize, usize, u64)>,
     /// The directory that `./bench` made and removes, with the programs in it.
@@ -91,6 +94,7 @@ impl Args {
             sections: Section::ALL.to_vec(),
             user: None,
             idle: 0,
+            code: 0,
             load: None,
             work_in: PathBuf::new(),
             pass: false,
@@ -121,6 +125,10 @@ impl Args {
                     let text = value()?;
                     parsed.idle = text.parse().ok().filter(|n| *n > 0).ok_or(ArgsError::Unknown(text))?;
                 }
+                "--code" => {
+                    let text = value()?;
+                    parsed.code = text.parse().ok().filter(|n| *n > 0).ok_or(ArgsError::Unknown(text))?;
+                }
                 _ => return Err(ArgsError::Unknown(flag)),
             }
         }
@@ -129,6 +137,9 @@ impl Args {
         }
         if parsed.idle == 0 {
             parsed.idle = if parsed.quick { 100 } else { 1000 };
+        }
+        if parsed.code == 0 {
+            parsed.code = if parsed.quick { 500 } else { 10_000 };
         }
         Ok(parsed)
     }

@@ -32,8 +32,10 @@ pub struct Figures {
     pub executions: u64,
     /// Whether the pool forks its interpreters.
     pub forks: bool,
-    /// What there is more of after them than before.
-    pub left: Option<Left>,
+    /// What all processors of the machine did meanwhile, in milliseconds for each.
+    pub busy_ms: Option<f64>,
+    /// What there is before them and after.
+    pub left: Option<(Left, Left)>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -45,16 +47,35 @@ pub struct Row {
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Left {
-    pub descriptors: i64,
-    pub processes: i64,
-    pub groups: i64,
+    pub descriptors: u64,
+    pub processes: u64,
+    pub groups: u64,
+    pub mounts: u64,
+    pub memory_kib: u64,
+    /// Of the whole machine, which its other users change too.
+    pub kernel_kib: u64,
+    pub kernel_groups: u64,
 }
 
-pub fn measure(scene: &Scene, quick: bool) -> (Figures, Vec<Skip>) {
+impl Left {
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("descriptors", self.descriptors),
+            ("processes", self.processes),
+            ("control groups", self.groups),
+            ("mounts", self.mounts),
+            ("memory of the process, KiB", self.memory_kib),
+            ("memory of the kernel, KiB (whole machine)", self.kernel_kib),
+            ("control groups in the kernel (whole machine)", self.kernel_groups),
+        ]
+    }
+}
+
+pub fn measure(scene: &Scene, quick: bool, executions: u64) -> (Figures, Vec<Skip>) {
     say("code: a snippet of Python, bare, cold and from a pool");
     let mut figures = Figures::default();
     let mut skips = Vec::new();
-    if let Err(reason) = fill(&mut figures, scene, quick) {
+    if let Err(reason) = fill(&mut figures, scene, quick, executions) {
         skips.push(Skip { name: "code".to_owned(), reason });
     }
     if let Err(reason) = peer(&mut figures, scene, quick) {
@@ -86,7 +107,7 @@ fn peer(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     figures.add("docker run python", if quick { 5 } else { 20 }, || run.run())
 }
 
-fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure> {
+fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> Result<(), Failure> {
     let rounds = if quick { 30 } else { 200 };
     let mut bare = Command::new(PYTHON);
     bare.args(["-I", "-S", "-c", "pass"]);
@@ -119,9 +140,9 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     figures.rows.push(Row { name: "library, from a pool", median_ms: median(&times), samples: rounds });
 
     figures.forks = pool.forks();
-    figures.executions = if quick { 500 } else { 10_000 };
-    let begun = Instant::now();
-    let each = figures.executions / WARM;
+    let each = executions.div_ceil(WARM);
+    figures.executions = each * WARM;
+    let (begun, busy_before) = (Instant::now(), busy()?);
     let ran: Result<Vec<()>, Failure> = std::thread::scope(|scope| {
         let run = || (0..each).try_for_each(|_| right(pool.run(&code, None).map_err(text)?.result.value));
         let threads: Vec<_> = (0..WARM).map(|_| scope.spawn(run)).collect();
@@ -129,14 +150,22 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     });
     ran?;
     figures.rate = Some(figures.executions as f64 / begun.elapsed().as_secs_f64());
+    figures.busy_ms = Some((busy()? - busy_before) / figures.executions as f64);
     drop(pool);
-    let after = left()?;
-    figures.left = Some(Left {
-        descriptors: after.descriptors - before.descriptors,
-        processes: after.processes - before.processes,
-        groups: after.groups - before.groups,
-    });
+    // Network namespaces and control groups are cleared by the kernel when it has time.
+    std::thread::sleep(Duration::from_secs(2));
+    figures.left = Some((before, left()?));
     Ok(())
+}
+
+/// What all processors have done since the start of the machine, in milliseconds.
+fn busy() -> Result<f64, Failure> {
+    let text = std::fs::read_to_string("/proc/stat").map_err(text)?;
+    let first = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = first.filter_map(|word| word.parse().ok()).collect();
+    // All but idle and waiting; in hundredths of a second.
+    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else { return Err("no /proc/stat".to_owned()) };
+    Ok((user + nice + system + irq + softirq) * 10.0)
 }
 
 impl Figures {
@@ -168,20 +197,34 @@ fn situation(project: &Path, ringfence: &Path) -> Result<(Facts, Policy), Failur
     Ok((facts, policy))
 }
 
-/// Descriptors of this process, processes that it started, and its control groups.
+/// What could be left: of this process, of the machine where it cannot be told apart.
 fn left() -> Result<Left, Failure> {
-    let descriptors = std::fs::read_dir("/proc/self/fd").map_err(text)?.count() as i64;
+    let read = |path: &str| std::fs::read_to_string(path).map_err(text);
+    let keyed = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0)
+    };
     let mut processes = 0;
     for task in std::fs::read_dir("/proc/self/task").map_err(text)?.flatten() {
         // A thread may end meanwhile.
         let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        processes += children.split_whitespace().count() as i64;
+        processes += children.split_whitespace().count() as u64;
     }
     let places = ["", "memory", "pids", "cpu", "unified"].map(|name| Path::new("/sys/fs/cgroup").join(name));
     let entries = places.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
     let own = format!("ringfence-{}-", std::process::id());
-    let groups = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count() as i64;
-    Ok(Left { descriptors, processes, groups })
+    let memory = read("/proc/meminfo")?;
+    let controllers = read("/proc/cgroups")?;
+    let third = |line: &str| line.split_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
+    Ok(Left {
+        descriptors: std::fs::read_dir("/proc/self/fd").map_err(text)?.count() as u64,
+        processes,
+        groups: entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count() as u64,
+        mounts: read("/proc/self/mountinfo")?.lines().count() as u64,
+        memory_kib: keyed(&read("/proc/self/status")?, "VmRSS:"),
+        kernel_kib: ["SUnreclaim:", "KernelStack:", "Percpu:"].iter().map(|key| keyed(&memory, key)).sum(),
+        kernel_groups: controllers.lines().filter_map(third).sum(),
+    })
 }
 
 fn finish(command: &mut Command) -> Result<(), Failure> {

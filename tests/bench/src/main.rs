@@ -26,6 +26,11 @@ use pass::{Account, Pass, Scene, say};
 use peers::Peers;
 use serde::Serialize;
 
+// As the program has it: musl's own would be measured.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub struct Results {
@@ -131,7 +136,7 @@ fn measure_all(args: &Args) -> Result<(), Failure> {
         results.skips.extend(skips);
     }
     if args.wants(Section::Code) {
-        let (figures, skips) = code::measure(&scene, args.quick);
+        let (figures, skips) = code::measure(&scene, args.quick, args.code);
         results.code = figures;
         results.skips.extend(skips);
     }

@@ -60,12 +60,10 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
         let live = open(&sessions, session).await?;
         let note = Note::begin(&live.info().await?, &command)?;
         let contexts = Contexts::of(live);
-        let name = args.context.clone().unwrap_or_else(|| format!("once-{}", note.id()));
-        let ran = contexts.run(&name, code, timeout, cancelled()?).await;
-        if args.context.is_none() {
-            // It may have ended by itself.
-            let _ = contexts.restart(&name).await;
-        }
+        let ran = match &args.context {
+            Some(name) => contexts.run(name, code, timeout, cancelled()?).await,
+            None => contexts.once(&format!("once-{}", note.id()), code, timeout, cancelled()?).await,
+        };
         match ran {
             Ok(mut result) => {
                 result.id = note.id().to_owned();
@@ -102,7 +100,7 @@ pub fn once(code: &Code, situation: &Situation, cancel: BorrowedFd<'_>) -> Resul
         session.own().await?;
         let id = session.id().to_owned();
         // That it cannot be waited for any more is the end as well.
-        let ran = Contexts::of(session).run("once", code, timeout, async { drop(cancel.readable().await) }).await;
+        let ran = Contexts::of(session).once("once", code, timeout, async { drop(cancel.readable().await) }).await;
         let removed = sessions.remove(&id).await;
         let result = ran?;
         removed?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ringfence::code::{CodeResult, Language};
 use ringfence::policy::policy::Verdict;
 use ringfence::records::SkillRun;
-use ringfence::skills::registry::Which;
+use ringfence::skills::registry::{Listed, Which};
 use ringfence::skills::scan::Scan;
 use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
 use serde::Serialize;
@@ -176,20 +176,26 @@ fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {
-    let skills = registry()?.list()?;
+    let listed = registry()?.list()?;
     if json {
-        output::json(&serde_json::json!({ "skills": skills }))?;
+        output::json(&listed)?;
         return Ok(ExitCode::SUCCESS);
     }
+    tell(&listed);
     let row = |skill: &Skill| {
         let verdict = skill.scan.as_ref().map_or("not scanned", |scan| scan.verdict.name());
         let state = if skill.disabled { "disabled" } else { "enabled" };
         [&skill.name, &skill.version, &skill.language, skill.source.name(), verdict, state].map(printable)
     };
     let head = ["NAME", "VERSION", "LANGUAGE", "SOURCE", "VERDICT", "STATE"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(skills.iter().map(row)).collect();
+    let rows: Vec<_> = std::iter::once(head).chain(listed.skills.iter().map(row)).collect();
     output::data(&output::table(&rows))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names what is there and cannot be believed.
+fn tell(listed: &Listed) {
+    listed.unreadable.iter().for_each(|row| output::say(&format!("ringfence: {}", printable(&row.to_string()))));
 }
 
 fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
@@ -201,13 +207,16 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
     }
     let versions = registry.versions(&Which { name: which.name.clone(), version: None })?;
     if json {
+        let unreadable = &versions.unreadable;
         let versions: Vec<_> = versions
+            .skills
             .iter()
             .map(|s| serde_json::json!({ "version": s.version, "hash": s.hash, "added": s.added, "disabled": s.disabled }))
             .collect();
-        output::json(&serde_json::json!({ "skill": skill, "versions": versions }))?;
+        output::json(&serde_json::json!({ "skill": skill, "versions": versions, "unreadable": unreadable }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    tell(&versions);
     let mut text = String::new();
     let mut add = |key: &str, value: &str| text.push_str(&format!("{key:<9} {value}\n"));
     add("name", &skill.name);
@@ -227,7 +236,7 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
     if let Some(wanted) = &skill.requirements {
         wanted.text().lines().filter(|line| !line.trim().is_empty()).take(20).for_each(|line| add("requires", line));
     }
-    for version in &versions {
+    for version in &versions.skills {
         let mark = if version.disabled { " disabled" } else { "" };
         add("version", &format!("{} {} {}{mark}", version.version, version.hash, history::time(version.added)));
     }

@@ -1,12 +1,12 @@
-//! Commands: what the guest does for one ([`Exec`]), and how its reaper starts it ([`start`]).
+//! Commands: what the guest does for one ([`Exec`]), and how its reaper, or the guest itself, starts it ([`start`]).
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Channel, Kind, MAX_DATA};
 use ringfence_guest::message::{self, Exited, Input, Reply, Size, Step};
-use ringfence_linux::sys::{self, PointerList, Stack};
+use ringfence_linux::sys::{self, PointerList, Stack, Waited};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::link::Taken;
-use super::reapers::{Note, Report};
+use super::reapers::{AT_ONCE, Note, Report};
 use super::streams::{Ending, Sink, Source};
 use super::{Context, Fault, Flow, Part};
 
@@ -47,9 +47,14 @@ pub struct Exec {
     closed: bool,
     /// Looks after it. None when it was killed, or when nothing is left to look after.
     reaper: Option<i32>,
+    /// The guest looks after it itself: all its children but the reapers descend from this command.
+    own: bool,
     /// The number of the order that the reaper got.
     order: u64,
     pid: Option<i32>,
+    opened: Instant,
+    /// The host knows that it runs.
+    announced: bool,
     input: Option<Sink>,
     outputs: [Option<Output>; 2],
     terminal: Option<OwnedFd>,
@@ -72,12 +77,13 @@ struct Output {
 }
 
 impl Exec {
-    /// Orders a command. `pipes` are its outputs, when the host has sent them.
+    /// Orders a command. `pipes` are its outputs, when the host has sent them. `alone`: nothing else is open.
     pub fn open(
         key: u64,
         stream: u32,
         exec: message::Exec,
         pipes: Vec<OwnedFd>,
+        alone: bool,
         cx: &mut Context,
     ) -> Result<Exec, Failure> {
         let fork = |errno| (Step::Fork, errno);
@@ -85,8 +91,11 @@ impl Exec {
             stream,
             closed: false,
             reaper: None,
+            own: alone && exec.terminal.is_none() && cx.is_first && cx.reapers.busy() == 0 && cx.is_childless(),
             order: 0,
             pid: None,
+            opened: Instant::now(),
+            announced: false,
             input: None,
             outputs: [None, None],
             terminal: None,
@@ -100,14 +109,25 @@ impl Exec {
             Some(size) => vec![new.open_terminal(size).map_err(|errno| (Step::Terminal, errno))?],
             None => new.open_pipes(exec.stdin, pipes).map_err(fork)?,
         };
+        let piped = exec.piped;
         let nothing = (exec.terminal.is_none() && !exec.stdin).then(|| cx.null.as_fd());
         cx.orders += 1;
         new.order = cx.orders;
         let settings = cx.settings.clone().unwrap_or_default();
         let processes = settings.processes.map(|most| most + cx.reapers.busy());
         let order = Order { number: cx.orders, limits: settings.limits, processes, exec };
-        let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
         let fds: Vec<_> = nothing.into_iter().chain(theirs.iter().map(AsFd::as_fd)).collect();
+        if new.own {
+            // Nobody else waits, and nobody in the box is there who could make this take long.
+            new.arm(key, cx).map_err(fork)?;
+            let pid = start_own(order, &fds, &cx.stack)?;
+            (cx.own, new.pid) = (true, Some(pid));
+            if !piped {
+                new.started(pid, cx);
+            }
+            return Ok(new);
+        }
+        let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
         new.reaper = Some(cx.reapers.order(key, &order, &fds, &cx.epoll).map_err(fork)?);
         Ok(new)
     }
@@ -171,9 +191,9 @@ impl Exec {
                 self.arm(key, cx)?;
                 Ok(Flow::Goes)
             }
-            Report::Ended { pid, status, user_micros, system_micros, peak_memory, left } => {
+            Report::Ended { pid, exited, left } => {
                 self.started(pid, cx);
-                self.ended = Some(Exited { status, user_micros, system_micros, peak_memory });
+                self.ended = Some(exited);
                 self.measure();
                 match self.reaper {
                     Some(reaper) if !left => {
@@ -182,7 +202,12 @@ impl Exec {
                     }
                     // What it left in the background is the session's from now on.
                     Some(reaper) if !self.whole_tree => {
-                        cx.reapers.dismiss(reaper);
+                        // Among the guest's children it would pass for what its own command started.
+                        if cx.own {
+                            cx.reapers.leave(reaper);
+                        } else {
+                            cx.reapers.dismiss(reaper);
+                        }
                         self.reaper = None;
                     }
                     _ => {}
@@ -199,11 +224,8 @@ impl Exec {
     }
 
     fn started(&mut self, pid: i32, cx: &mut Context) {
-        if self.pid.is_some() {
-            return;
-        }
         self.pid = Some(pid);
-        if !self.closed {
+        if !std::mem::replace(&mut self.announced, true) && !self.closed {
             cx.link.message(self.stream, &Reply::Started { pid: pid as u32 });
         }
         while self.held != 0 {
@@ -253,7 +275,7 @@ impl Exec {
             self.arm(key, cx)?;
             return Ok(Flow::Goes);
         }
-        if self.whole_tree && self.reaper.is_some() {
+        if self.whole_tree && (self.reaper.is_some() || self.own && !cx.is_childless()) {
             return Ok(Flow::Goes);
         }
         if let Some(input) = &mut self.input {
@@ -262,10 +284,13 @@ impl Exec {
         if !self.closed {
             cx.link.message(self.stream, &Reply::Exited(exited));
         }
+        if self.own {
+            cx.own = false;
+        }
         Ok(Flow::Ended)
     }
 
-    fn arm(&mut self, key: u64, cx: &Context) -> Result<(), Fault> {
+    fn arm(&mut self, key: u64, cx: &Context) -> Result<(), Errno> {
         for output in self.outputs.iter_mut().flatten() {
             output.source.arm(key, output.part, &cx.epoll)?;
         }
@@ -363,18 +388,13 @@ impl Exec {
             (Some(reaper), _) => {
                 // Somebody may have stopped it.
                 let _ = sys::kill(reaper, libc::SIGCONT);
-                cx.processes.signal(&[reaper], signal);
+                cx.processes.signal(reaper, signal, |_| false);
             }
-            // Its reaper was killed: what it orphaned cannot be told from what others left behind. All of it goes.
-            (None, Some(pid)) if self.ended.is_none() => {
-                let _ = sys::kill(pid, signal);
-                let own = rustix::process::getpid().as_raw_nonzero().get();
-                let strays: Vec<i32> =
-                    cx.processes.children(own).into_iter().filter(|pid| !cx.reapers.is_reaper(*pid)).collect();
-                cx.processes.signal(&strays, signal);
-                for stray in strays {
-                    let _ = sys::kill(stray, signal);
-                }
+            // The guest's own, or its reaper was killed: what that orphaned cannot be told from what others left behind.
+            // All of it goes.
+            (None, Some(_)) if self.ended.is_none() || self.own => {
+                let guest = rustix::process::getpid().as_raw_nonzero().get();
+                cx.processes.signal(guest, signal, |pid| cx.reapers.is_reaper(pid));
             }
             _ => {}
         }
@@ -391,7 +411,7 @@ impl Exec {
         }
         (self.outputs, self.input, self.terminal) = ([None, None], None, None);
         self.signal_tree(libc::SIGKILL, cx);
-        if self.reaper.is_some() { Flow::Goes } else { Flow::Ended }
+        if self.reaper.is_some() || self.own { Flow::Goes } else { Flow::Ended }
     }
 
     /// Which reaper looks after it.
@@ -421,7 +441,11 @@ impl Exec {
         match here {
             Some(Ok(_)) => Ok(Flow::Goes),
             // The reaper had seen its end and told nobody.
-            _ => self.gone(key, pid, libc::SIGKILL, cx),
+            _ => self.gone(
+                key,
+                Waited { pid, status: libc::SIGKILL, cpu: Duration::ZERO, system: Duration::ZERO, peak_memory: 0 },
+                cx,
+            ),
         }
     }
 
@@ -431,18 +455,21 @@ impl Exec {
     }
 
     /// The command ended without a reaper.
-    pub fn gone(&mut self, key: u64, pid: i32, status: i32, cx: &mut Context) -> Result<Flow, Fault> {
-        let unknown = Report::Ended { pid, status, user_micros: 0, system_micros: 0, peak_memory: 0, left: false };
-        self.report(key, unknown, cx)
+    pub fn gone(&mut self, key: u64, child: Waited, cx: &mut Context) -> Result<Flow, Fault> {
+        self.report(key, Report::ended(child, false), cx)
     }
 
     /// Whether it must be looked at again soon.
     pub fn is_pending(&self) -> bool {
-        self.killing && self.reaper.is_some() || self.give_up_at.is_some()
+        let waits = self.own && (!self.announced || self.whole_tree);
+        self.killing && self.reaper.is_some() || self.give_up_at.is_some() || waits
     }
 
     pub fn look(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
-        if self.killing && self.reaper.is_some() {
+        if let (true, Some(pid)) = (self.own && self.opened.elapsed() >= AT_ONCE, self.pid) {
+            self.started(pid, cx);
+        }
+        if self.killing && (self.reaper.is_some() || self.own) {
             self.signal_tree(libc::SIGKILL, cx);
         }
         self.finish(key, cx)
@@ -453,8 +480,20 @@ fn window(size: Size) -> rustix::termios::Winsize {
     rustix::termios::Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// Starts a command; its process id. In the reaper.
-pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> Result<i32, Failure> {
+/// Starts a command that has no reaper; its process id.
+fn start_own(order: Order, fds: &[BorrowedFd<'_>], stack: &Stack) -> Result<i32, Failure> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let held = order.processes.map(|_| getrlimit(Resource::Nproc));
+    let started = start(order, fds, None, stack);
+    if let Some(before) = held {
+        // The guest's own forks are not held to it.
+        setrlimit(Resource::Nproc, before).map_err(|errno| (Step::Fork, errno))?;
+    }
+    started
+}
+
+/// Starts a command; its process id. `note` is its reaper's.
+pub fn start(order: Order, fds: &[BorrowedFd<'_>], note: Option<&OwnedFd>, stack: &Stack) -> Result<i32, Failure> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| (Step::Refuse, Errno::INVAL));
     let list = |strings: Vec<Vec<u8>>| strings.into_iter().map(text).collect::<Result<Vec<_>, _>>();
     if let Some(most) = order.processes {
@@ -468,7 +507,7 @@ pub fn start(order: Order, fds: Vec<OwnedFd>, note: &OwnedFd, stack: &Stack) -> 
     let rest = arguments[1..].to_vec();
     let command = Command {
         number: order.number,
-        reaper: rustix::process::getpid(),
+        parent: rustix::process::getpid(),
         note,
         cwd: text(exec.cwd)?,
         argv: PointerList::new(arguments),
@@ -514,15 +553,15 @@ fn candidates(name: &[u8], env: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 struct Command<'a> {
     number: u64,
-    reaper: Pid,
-    note: &'a OwnedFd,
+    parent: Pid,
+    note: Option<&'a OwnedFd>,
     cwd: CString,
     argv: PointerList,
     env: PointerList,
     terminal: bool,
     limits: Vec<(u32, u64)>,
     processes: Option<u64>,
-    fds: Vec<OwnedFd>,
+    fds: &'a [BorrowedFd<'a>],
 }
 
 impl Command<'_> {
@@ -552,7 +591,7 @@ impl Command<'_> {
         let fork = |errno| (Step::Fork, errno);
         // One of its own even without a terminal: the scheduler then gives each command a share like any other session's.
         rustix::process::setsid().map_err(fork)?;
-        let [first, ..] = self.fds.as_slice() else { return Err((Step::Fork, Errno::BADF)) };
+        let [first, ..] = self.fds else { return Err((Step::Fork, Errno::BADF)) };
         if self.terminal {
             rustix::process::ioctl_tiocsctty(first).map_err(|errno| (Step::Terminal, errno))?;
         }
@@ -565,8 +604,8 @@ impl Command<'_> {
             }
         }
         for (target, slot) in (0..3).zip(&moved) {
-            let fd = slot.as_ref().or(self.fds.get(target as usize)).unwrap_or(first);
-            sys::dup_onto(fd.as_fd(), target).map_err(fork)?;
+            let fd = slot.as_ref().map(AsFd::as_fd).or(self.fds.get(target as usize).copied()).unwrap_or(*first);
+            sys::dup_onto(fd, target).map_err(fork)?;
         }
         sys::close_range(3, u32::MAX, true).map_err(fork)?;
         rustix::process::chdir(&self.cwd).map_err(|errno| (Step::WorkingDirectory, errno))?;
@@ -579,9 +618,11 @@ impl Command<'_> {
         sys::reset_signals().map_err(fork)?;
         // Noted first, looked at then: a reaper that is still there was not killed before the note was written. Else the
         // guest may have given this process up, and nothing must come of it.
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Note { order: self.number, pid }.write(self.note).map_err(fork)?;
-        if rustix::process::getppid() == Some(self.reaper) { Ok(()) } else { Err((Step::Fork, Errno::OWNERDEAD)) }
+        if let Some(note) = self.note {
+            let pid = rustix::process::getpid().as_raw_nonzero().get();
+            Note { order: self.number, pid }.write(note).map_err(fork)?;
+        }
+        if rustix::process::getppid() == Some(self.parent) { Ok(()) } else { Err((Step::Fork, Errno::OWNERDEAD)) }
     }
 
     /// Returns only when none could be executed.

@@ -34,7 +34,7 @@ use rustix::net::{
 
 use exec::{Exec, Failure};
 use link::Link;
-use reapers::Reapers;
+use reapers::{Reapers, Report};
 use tree::Processes;
 
 /// Most streams at once.
@@ -107,8 +107,21 @@ pub struct Context {
     settings: Option<Settings>,
     /// Names for files that are not complete.
     files: u64,
-    /// Orders that reapers got.
+    /// Commands that were ordered.
     orders: u64,
+    /// It is process 1, which code beside it cannot kill.
+    is_first: bool,
+    /// A command of the guest's own runs, without a reaper.
+    own: bool,
+    /// For such a command.
+    stack: sys::Stack,
+}
+
+impl Context {
+    /// Whether it has no children but its reapers. What commands left behind would be others.
+    fn is_childless(&self) -> bool {
+        self.processes.own_children().is_some_and(|all| all.iter().all(|pid| self.reapers.is_reaper(*pid)))
+    }
 }
 
 /// What a stream is for.
@@ -168,7 +181,8 @@ pub fn run() -> Result<(), Fault> {
     // None of them means anything here but that a child ended, and that is asked for.
     let _blocked = sys::SignalsBlocked::new().map_err(at("block signals"))?;
     let children = sys::signal_fd(&[libc::SIGCHLD]).map_err(at("wait for children"))?;
-    if rustix::process::getpid().as_raw_nonzero().get() != 1 {
+    let is_first = rustix::process::getpid().as_raw_nonzero().get() == 1;
+    if !is_first {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(at("reap"))?;
     }
     raise_open_files();
@@ -186,7 +200,19 @@ pub fn run() -> Result<(), Fault> {
     let processes = Processes::open().map_err(at("open /proc"))?;
     let mut link = Link::new(socket);
     link.message(0, &Hello { version: VERSION });
-    let cx = Context { link, epoll, reapers: Reapers::default(), processes, null, settings: None, files: 0, orders: 0 };
+    let cx = Context {
+        link,
+        epoll,
+        reapers: Reapers::default(),
+        processes,
+        null,
+        settings: None,
+        files: 0,
+        orders: 0,
+        is_first,
+        own: false,
+        stack: sys::Stack::new(),
+    };
     let mut guest = Guest {
         cx,
         children,
@@ -456,7 +482,12 @@ impl Guest {
             Stream::Task(Box::new(task))
         }
         Ok(match request {
-            Request::Exec(exec) => Some(Stream::Exec(Box::new(Exec::open(key, id, exec, pipes, cx)?))),
+            Request::Exec(exec) => {
+                let alone = self.streams.is_empty();
+                let exec = Exec::open(key, id, exec, pipes, alone, cx)?;
+                self.pending |= exec.is_pending();
+                Some(Stream::Exec(Box::new(exec)))
+            }
             Request::Read { path, offset, length, .. } => match pipes.into_iter().next() {
                 Some(pipe) => Some(task(pipes::Read::open(id, &path, offset, length, pipe)?)),
                 None => Some(task(files::Read::open(id, &path, offset, length)?)),
@@ -509,7 +540,12 @@ impl Guest {
     /// Passes on what a reaper says.
     fn reports(&mut self, reaper: i32) -> Result<(), Fault> {
         let (owner, reports) = self.cx.reapers.reports(reaper, &self.cx.epoll);
-        let Some(key) = owner else { return Ok(()) };
+        let Some(key) = owner else {
+            if reports.iter().any(|report| matches!(report, Report::Empty)) {
+                self.cx.reapers.release(reaper);
+            }
+            return Ok(());
+        };
         for report in reports {
             self.with(key, |stream, cx| match stream {
                 Stream::Exec(exec) => exec.report(key, report, cx),
@@ -539,7 +575,7 @@ impl Guest {
                     let found = self.streams.iter().find(|(_, stream)| is_it(stream)).map(|(key, _)| *key);
                     if let Some(key) = found {
                         self.with(key, |stream, cx| match stream {
-                            Stream::Exec(exec) => exec.gone(key, child.pid, child.status, cx),
+                            Stream::Exec(exec) => exec.gone(key, child, cx),
                             Stream::Task(_) => Ok(Flow::Goes),
                         })?;
                     }
@@ -567,7 +603,7 @@ impl Guest {
     fn end(&mut self) {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         if own != 1 {
-            self.cx.processes.signal(&[own], libc::SIGKILL);
+            self.cx.processes.signal(own, libc::SIGKILL, |_| false);
         }
     }
 }

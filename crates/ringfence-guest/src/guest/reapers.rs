@@ -1,5 +1,6 @@
 //! Reapers: a small process between the guest and each command, to which everything comes that the command orphans. So all
-//! that descends from a command can be found, whatever it did to hide (double forks, new sessions).
+//! that descends from a command can be found, whatever it did to hide (double forks, new sessions). Only a command that has
+//! the whole box to itself is the guest's own child: what it orphans then cannot be anybody else's.
 //!
 //! A reaper is a copy of the guest, and as unreadable. It is forked ahead, waits for an order, starts the command, tells
 //! how it went, and is used again when nothing is left of the command. Code beside it can kill it, as it can kill all of
@@ -11,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use ringfence_guest::message::Step;
+use ringfence_guest::message::{Exited, Step};
 use ringfence_linux::sys::{self, Fork, Stack, Waited};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::MemfdFlags;
@@ -29,7 +30,7 @@ use super::{Part, token};
 const MOST_IDLE: usize = 4;
 
 /// A command that ends before this is told of in one message.
-const AT_ONCE: Duration = Duration::from_millis(1);
+pub const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// What a reaper tells.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -44,13 +45,22 @@ pub enum Report {
     /// `left`: something that it started is still there. `Empty` follows when that is gone, too.
     Ended {
         pid: i32,
-        status: i32,
-        user_micros: u64,
-        system_micros: u64,
-        peak_memory: u64,
+        exited: Exited,
         left: bool,
     },
     Empty,
+}
+
+impl Report {
+    pub fn ended(child: Waited, left: bool) -> Report {
+        let exited = Exited {
+            status: child.status,
+            user_micros: (child.cpu - child.system).as_micros() as u64,
+            system_micros: child.system.as_micros() as u64,
+            peak_memory: child.peak_memory,
+        };
+        Report::Ended { pid: child.pid, exited, left }
+    }
 }
 
 #[derive(Debug)]
@@ -203,6 +213,13 @@ impl Reapers {
         }
     }
 
+    /// Nobody waits for it any more; it stays with what is left, until that is gone.
+    pub fn leave(&mut self, pid: i32) {
+        if let Some(reaper) = self.all.get_mut(&pid) {
+            reaper.owner = None;
+        }
+    }
+
     /// Ends a reaper; what it looks after comes to the guest.
     pub fn dismiss(&mut self, pid: i32) {
         if let Some(reaper) = self.all.get_mut(&pid) {
@@ -264,7 +281,11 @@ fn serve(orders: OwnedFd, reports: OwnedFd, note: OwnedFd) -> Result<(), Errno> 
         sys::take_signal(libc::SIGCHLD, Duration::ZERO)?;
         let fds = receive(&orders, &mut bytes)?;
         let order: Order = postcard::from_bytes(&bytes[4..]).map_err(|_| Errno::PROTO)?;
-        match exec::start(order, fds, &note, &stack) {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let started = exec::start(order, &borrowed, Some(&note), &stack);
+        // The command's alone from here on: what it closes is closed.
+        drop(fds);
+        match started {
             Err((step, errno)) => say(&reports, Report::Failed { step, errno: errno.raw_os_error() })?,
             Ok(pid) => look_after(&reports, pid)?,
         }
@@ -275,17 +296,7 @@ fn serve(orders: OwnedFd, reports: OwnedFd, note: OwnedFd) -> Result<(), Errno> 
 fn look_after(guest: &OwnedFd, command: i32) -> Result<(), Errno> {
     let child = wait_for(guest, command)?;
     let left = has_children();
-    say(
-        guest,
-        Report::Ended {
-            pid: command,
-            status: child.status,
-            user_micros: (child.cpu - child.system).as_micros() as u64,
-            system_micros: child.system.as_micros() as u64,
-            peak_memory: child.peak_memory,
-            left,
-        },
-    )?;
+    say(guest, Report::ended(child, left))?;
     if left {
         while sys::wait(-1, true, false)?.is_some() {}
         say(guest, Report::Empty)?;

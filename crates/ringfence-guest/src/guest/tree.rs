@@ -14,14 +14,26 @@ use rustix::io::Errno;
 /// Rounds of looking for what came meanwhile.
 const ROUNDS: usize = 64;
 
-/// `/proc`, held open.
+/// `/proc`, held open, and the list of this process's own children where the kernel has one.
 #[derive(Debug)]
-pub struct Processes(OwnedFd);
+pub struct Processes {
+    proc: OwnedFd,
+    own: Option<OwnedFd>,
+}
 
 impl Processes {
     pub fn open() -> Result<Processes, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(c"/proc", flags, Mode::empty()).map(Processes)
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open(c"/proc", flags | OFlags::DIRECTORY, Mode::empty())?;
+        let own = rustix::fs::openat(&proc, c"thread-self/children", flags, Mode::empty()).ok();
+        Ok(Processes { proc, own })
+    }
+
+    /// This process's own children; it has one thread. None when the kernel does not list them.
+    pub fn own_children(&self) -> Option<Vec<i32>> {
+        let mut children = Vec::new();
+        read_list(self.own.as_ref()?, &mut children).ok()?;
+        Some(children)
     }
 
     /// The children of a process, of all its threads. None when it is gone.
@@ -35,7 +47,7 @@ impl Processes {
     fn read_children(&self, pid: i32, children: &mut Vec<i32>) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let name = CString::new(format!("{pid}/task")).map_err(|_| Errno::INVAL)?;
-        let tasks = rustix::fs::openat(&self.0, name, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let tasks = rustix::fs::openat(&self.proc, name, flags | OFlags::DIRECTORY, Mode::empty())?;
         for task in Dir::read_from(&tasks)? {
             let mut path = task?.file_name().to_bytes().to_vec();
             if path.starts_with(b".") {
@@ -43,27 +55,18 @@ impl Processes {
             }
             path.extend_from_slice(b"/children");
             let Ok(file) = rustix::fs::openat(&tasks, path, flags, Mode::empty()) else { continue };
-            let mut text = Vec::new();
-            loop {
-                text.reserve(4096);
-                if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text))? == 0 {
-                    break;
-                }
-            }
-            let words = text.split(|b| *b == b' ').filter_map(|w| std::str::from_utf8(w).ok()?.parse::<i32>().ok());
-            // 0 is a child outside of what can be seen here; 1 is nobody's child.
-            children.extend(words.filter(|pid| *pid > 1));
+            read_list(&file, children)?;
         }
         Ok(())
     }
 
-    /// All that descends from these, not they themselves.
-    fn descendants(&self, roots: &[i32], mut found: impl FnMut(i32)) -> BTreeSet<i32> {
+    /// All that descends from this one, not it itself.
+    fn descendants(&self, root: i32, spared: impl Fn(i32) -> bool, mut found: impl FnMut(i32)) -> BTreeSet<i32> {
         let mut seen = BTreeSet::new();
-        let mut open = roots.to_vec();
+        let mut open = vec![root];
         while let Some(pid) = open.pop() {
             for child in self.children(pid) {
-                if seen.insert(child) {
+                if !spared(child) && seen.insert(child) {
                     found(child);
                     open.push(child);
                 }
@@ -72,15 +75,15 @@ impl Processes {
         seen
     }
 
-    /// Sends a signal to all that descends from these.
-    pub fn signal(&self, roots: &[i32], signal: i32) {
+    /// Sends a signal to all that descends from this one, but to those that are spared and to what descends from them.
+    pub fn signal(&self, root: i32, signal: i32, spared: impl Fn(i32) -> bool) {
         // It went meanwhile: that is no failure.
         let send = |pid: i32, signal: i32| {
             let _ = sys::kill(pid, signal);
         };
         if signal != libc::SIGKILL {
             let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
-            for pid in self.descendants(roots, |_| ()) {
+            for pid in self.descendants(root, &spared, |_| ()) {
                 send(pid, signal);
                 if !stops && signal != 0 {
                     // What is stopped would not see it.
@@ -91,7 +94,7 @@ impl Processes {
         }
         let mut all = BTreeSet::new();
         for _ in 0..ROUNDS {
-            let now = self.descendants(roots, |pid| {
+            let now = self.descendants(root, &spared, |pid| {
                 if !all.contains(&pid) {
                     send(pid, libc::SIGSTOP);
                 }
@@ -106,4 +109,20 @@ impl Processes {
             send(pid, libc::SIGKILL);
         }
     }
+}
+
+/// Adds the process ids that a list of children has, from its beginning.
+fn read_list(file: &OwnedFd, children: &mut Vec<i32>) -> Result<(), Errno> {
+    let mut text = Vec::new();
+    loop {
+        text.reserve(4096);
+        let at = text.len() as u64;
+        if rustix::io::pread(file, rustix::buffer::spare_capacity(&mut text), at)? == 0 {
+            break;
+        }
+    }
+    let words = text.split(|b| *b == b' ').filter_map(|w| std::str::from_utf8(w).ok()?.parse::<i32>().ok());
+    // 0 is a child outside of what can be seen here; 1 is nobody's child.
+    children.extend(words.filter(|pid| *pid > 1));
+    Ok(())
 }

@@ -83,7 +83,7 @@ impl Channel {
             hurry: None,
             told: false,
             decoder: Decoder::default(),
-            buffer: vec![0; 1 << 16],
+            buffer: vec![0; 1 << 14],
             asked: RefCell::default(),
         };
         Ok((channel, [theirs, out_end, err_end]))

@@ -31,19 +31,17 @@ const TAIL: usize = 400;
 /// Starts the first interpreter that is there. Results go where its output would, and its output into two files, which it
 /// removes at once.
 const START: &str = r#"
-o=${TMPDIR:-/tmp}/.ringfence-$$-out e=${TMPDIR:-/tmp}/.ringfence-$$-err
-umask 077
-set -C
-: >"$o" && : >"$e" || exit 70
-set +C
 for p in $1; do
     if command -v "$p" >/dev/null; then
+        o=${TMPDIR:-/tmp}/.ringfence-$$-out e=${TMPDIR:-/tmp}/.ringfence-$$-err
+        umask 077
+        set -C
+        : >"$o" && : >"$e" || exit 70
         shift
         exec 3>&1 1>>"$o" 2>>"$e"
         exec "$p" "$@" 3 "$o" "$e"
     fi
 done
-rm -f "$o" "$e"
 echo "none of $1 is there" >&2
 exit 127
 "#;
@@ -62,7 +60,7 @@ pub struct Context {
 pub enum ContextError {
     #[error("`{0}` cannot be the name of a context: letters, digits, `.`, `_` and `-`, at most 64")]
     Name(String),
-    #[error("there are no contexts for {0}: for python and javascript")]
+    #[error("there are no contexts for {0}: for python, javascript and typescript")]
     Language(&'static str),
     #[error("context `{name}` is in {language}")]
     OtherLanguage { name: String, language: String },
@@ -109,6 +107,34 @@ impl Contexts {
 
     /// Runs code in a context, which is started when there is none. `cancel` interrupts it.
     pub async fn run(
+        &self,
+        name: &str,
+        code: &Code,
+        timeout: Option<Duration>,
+        cancel: impl Future<Output = ()>,
+    ) -> Result<CodeResult, ContextError> {
+        // Its runner ends with its code.
+        if code.language.wire == Wire::Lines {
+            return Err(ContextError::Language(code.language.name));
+        }
+        self.call(name, code, timeout, cancel).await
+    }
+
+    /// Runs code in an interpreter of its own, which is gone afterwards; for every language.
+    pub async fn once(
+        &self,
+        name: &str,
+        code: &Code,
+        timeout: Option<Duration>,
+        cancel: impl Future<Output = ()>,
+    ) -> Result<CodeResult, ContextError> {
+        let ran = self.call(name, code, timeout, cancel).await;
+        // It may have ended by itself.
+        let _ = self.restart(name).await;
+        ran
+    }
+
+    async fn call(
         &self,
         name: &str,
         code: &Code,
@@ -168,9 +194,6 @@ impl Contexts {
 
     async fn start(&self, name: &str, code: &Code) -> Result<Execution, ContextError> {
         let language = code.language;
-        if language.wire == Wire::Lines {
-            return Err(ContextError::Language(language.name));
-        }
         let names = language.interpreters.join(" ");
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), START.to_owned(), "sh".to_owned()];
         // The interpreter's own name is looked up inside.
@@ -270,6 +293,10 @@ impl Call<'_> {
         if execution.skipped()[0] > 0 && answer.began && !answer.is_whole() {
             return Err(ContextError::Lost(self.name.to_owned()));
         }
+        // Before there is a request, a runner says where its results go why it cannot begin.
+        if !answer.began {
+            said.extend_from_slice(&answer.before);
+        }
         self.result(answer.into_received(), ended, stopped, &said, started.elapsed())
     }
 
@@ -335,7 +362,7 @@ impl Answer {
                 self.decoder.push(&rest);
             }
             None => {
-                let over = self.before.len().saturating_sub(self.mark.len() - 1);
+                let over = self.before.len().saturating_sub(TAIL.max(self.mark.len() - 1));
                 self.before.drain(..over);
             }
         }

@@ -135,7 +135,7 @@ impl Pool {
             return super::prepare(code, policy, facts, self.choice)?.run(facts, cancel);
         }
         code.check()?;
-        let request = request::encode(code, None)?;
+        let request = request::encode_warm(code)?;
         let cancel = cancel.map(|fd| fd.try_clone_to_owned()).transpose();
         let cancel =
             cancel.map_err(|error| CodeError::Channel(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
@@ -290,7 +290,7 @@ impl Shared {
         Err(CodeError::NotStarted { language, reason })
     }
 
-    fn serve(&self, job: Job, ready: Ready) {
+    fn serve(&self, mut job: Job, ready: Ready) {
         let Ready { running, mut channel, _nursery } = ready;
         let hurry =
             Hurry { code: job.code.clone(), engine: self.engine, started: Instant::now(), tell: job.answer.clone() };
@@ -301,7 +301,7 @@ impl Shared {
                 return self.answer(&job, Err(CodeError::Channel(errno)));
             }
         };
-        channel.begin(job.request.clone(), cancel, Some(hurry));
+        channel.begin(std::mem::take(&mut job.request), cancel, Some(hurry));
         let ran = supervise(running, &self.policy, &self.facts, &mut channel);
         if channel.has_told() {
             return;
@@ -322,7 +322,7 @@ impl Shared {
     fn run_cold(&self, job: &Job) -> Result<Ran, CodeError> {
         let Shared { policy, facts, plan, engine, .. } = self;
         let report = engines::select((*engine).into(), plan, facts)?.1;
-        let (policy, request) = (policy.clone(), job.request.clone());
+        let (policy, request) = (policy.clone(), request::encode(&job.code, None)?);
         let prepared = Prepared { code: &job.code, policy, request, plan: plan.clone(), engine: *engine, report };
         prepared.run(facts, job.cancel.as_ref().map(AsFd::as_fd))
     }

@@ -3,7 +3,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ringfence_linux::forked::{self, Arg, Call, Calls};
-use ringfence_linux::launch::Stage;
 use serde_json::{Map, Number, Value, json};
 
 use super::language::{PYTHON_FORK, PYTHON_MORE, Wire};
@@ -29,17 +28,30 @@ const SHELL_RESERVED: &[&str] = &[
     "result",
 ];
 
+/// A request for an interpreter that is warm: what it has already is not in it.
+pub(super) fn encode_warm(code: &Code) -> Result<Vec<u8>, CodeError> {
+    match code.language.wire {
+        Wire::Marshal => {
+            check_inputs(code)?;
+            marshal(code, None, "").map(framed)
+        }
+        _ => encode(code, None),
+    }
+}
+
+fn check_inputs(code: &Code) -> Result<Vec<u8>, CodeError> {
+    let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
+    if inputs.len() > MAX_INPUTS { Err(CodeError::InputsTooLarge(inputs.len())) } else { Ok(inputs) }
+}
+
 /// The whole request as bytes. With a mark, the runner puts it before what it sends, keeps its variables, and waits for the
 /// next one.
 pub(super) fn encode(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
-    let inputs = serde_json::to_vec(&code.inputs).map_err(|_| CodeError::InputsTooDeep)?;
-    if inputs.len() > MAX_INPUTS {
-        return Err(CodeError::InputsTooLarge(inputs.len()));
-    }
+    let inputs = check_inputs(code)?;
     match code.language.wire {
-        Wire::Marshal => marshal(code, mark).map(framed),
+        Wire::Marshal => marshal(code, mark, PYTHON_MORE).map(framed),
         Wire::Json => Ok(framed(json_request(code, mark))),
-        Wire::Lines => Ok(lines(code, &inputs, mark.is_some())),
+        Wire::Lines => Ok(lines(code, &inputs, mark)),
     }
 }
 
@@ -52,6 +64,8 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
             out.push(b'[');
             length(&mut out, warm.preload.len());
             warm.preload.iter().for_each(|module| marshal_text(&mut out, module));
+            marshal_text(&mut out, "more");
+            marshal_text(&mut out, PYTHON_MORE);
             out.push(b'0');
             framed(out)
         }
@@ -65,12 +79,14 @@ pub(super) fn fork(calls: &Calls) -> Vec<u8> {
     let mut out = vec![b'{'];
     marshal_text(&mut out, "fork");
     marshal_text(&mut out, PYTHON_FORK);
-    let (clone, flags) = forked::CLONE;
-    for (name, number) in [("clone", clone), ("flags", flags), ("stage", Stage::Fork.number().into())] {
+    let program = forked::Program::new();
+    marshal_text(&mut out, "program");
+    marshal_bytes(&mut out, &program.file);
+    for (name, number) in [("serve", program.serve as i64), ("flags", forked::CLONE)] {
         marshal_text(&mut out, name);
         marshal_number(&mut out, &number.into());
     }
-    for (name, calls) in [("first", &calls.process_one), ("then", &calls.command)] {
+    for (name, calls) in [("first", &calls.process_one), ("becomes", &calls.becomes), ("then", &calls.command)] {
         marshal_text(&mut out, name);
         out.push(b'[');
         length(&mut out, calls.len());
@@ -86,11 +102,6 @@ fn marshal_call(out: &mut Vec<u8>, call: &Call) {
         out.push(b'(');
         length(out, items);
     };
-    let bytes = |out: &mut Vec<u8>, data: &[u8]| {
-        out.push(b's');
-        length(out, data.len());
-        out.extend(data);
-    };
     tuple(out, 4);
     marshal_number(out, &call.stage.into());
     marshal_number(out, &call.number.into());
@@ -98,11 +109,11 @@ fn marshal_call(out: &mut Vec<u8>, call: &Call) {
     for arg in &call.args {
         match arg {
             Arg::Number(number) => marshal_number(out, &(*number).into()),
-            Arg::Bytes(data) => bytes(out, data),
+            Arg::Bytes(data) => marshal_bytes(out, data),
             Arg::Pointer { head, to } => {
                 tuple(out, 2);
-                bytes(out, head);
-                bytes(out, to);
+                marshal_bytes(out, head);
+                marshal_bytes(out, to);
             }
         }
     }
@@ -113,6 +124,12 @@ fn marshal_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'u');
     length(out, text.len());
     out.extend(text.as_bytes());
+}
+
+fn marshal_bytes(out: &mut Vec<u8>, data: &[u8]) {
+    out.push(b's');
+    length(out, data.len());
+    out.extend(data);
 }
 
 fn framed(payload: Vec<u8>) -> Vec<u8> {
@@ -151,7 +168,7 @@ fn last_expression(code: &Code) -> Option<(usize, usize)> {
     Some((units(range.start)?, units(range.end)?))
 }
 
-fn lines(code: &Code, inputs: &[u8], keep: bool) -> Vec<u8> {
+fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
     // A shell has no NUL in its texts.
     let source: Vec<u8> = code.source.bytes().filter(|byte| *byte != 0).collect();
     let empty = Map::new();
@@ -165,8 +182,8 @@ fn lines(code: &Code, inputs: &[u8], keep: bool) -> Vec<u8> {
         })
         .collect();
     let (files, out) = (code.files.len(), code.out.len());
-    let mut bytes = format!("{} {} {} {files} {out} {}\n", source.len(), inputs.len(), variables.len(), u8::from(keep))
-        .into_bytes();
+    let (lengths, mark) = (format!("{} {} {}", source.len(), inputs.len(), variables.len()), mark.unwrap_or("-"));
+    let mut bytes = format!("{lengths} {files} {out} {mark}\n").into_bytes();
     bytes.extend(source);
     bytes.extend(inputs);
     for (name, value) in variables {
@@ -193,7 +210,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, mark: Option<&str>, more: &str) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = marshal_text;
     out.push(b'{');
@@ -201,7 +218,7 @@ fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
     let required = if code.installed.is_some() { code.language.packages_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);
-    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", PYTHON_MORE), ("mark", mark_text)];
+    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", more), ("mark", mark_text)];
     for (name, value) in texts {
         text(&mut out, name);
         text(&mut out, value);
@@ -217,9 +234,7 @@ fn marshal(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
         out.push(b'(');
         length(&mut out, 2);
         text(&mut out, &file.path);
-        out.push(b's');
-        length(&mut out, file.data.len());
-        out.extend(&file.data);
+        marshal_bytes(&mut out, &file.data);
     }
     text(&mut out, "out");
     out.push(b'[');

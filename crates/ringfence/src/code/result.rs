@@ -225,6 +225,11 @@ pub(super) fn in_context(
             interrupted = message.get("status").and_then(Value::as_str) == Some("cancelled");
             take_message(&mut result, &message);
         }
+        (Some(frames::Result::Shell { status, line, value }), _) => {
+            // As a shell says that it was interrupted; code can say so too.
+            interrupted = stopped.is_some() && status == 128 + libc::SIGINT;
+            take_shell(&mut result, code, status, line, value);
+        }
         (_, Some(outcome)) => {
             take_end(&mut result, outcome.ended);
             let exception = result.exception.get_or_insert_default();

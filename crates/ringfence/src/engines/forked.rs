@@ -7,6 +7,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_linux::forked::{self, Calls, Walls};
@@ -46,7 +47,8 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let steps = native::compile(plan, None)?;
     let landlock = native::landlock_rules(plan)?;
     let filter = native::filter(plan)?;
-    let grouped = needs_group(plan) && !matches!(Home::find(), Home::None(_));
+    let home = if needs_group(plan) { Home::find() } else { Home::None(String::new()) };
+    let (doors, grouped) = (home.paths("").len(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
         limits.extend(super::group_stand_ins(&plan.limits));
@@ -60,6 +62,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
         uid: plan.uid,
         gid: plan.gid,
         own_network: plan.network == Network::None,
+        doors,
         rlimits: &limits,
         processors,
         landlock: landlock.as_ref(),
@@ -73,7 +76,29 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
 pub(crate) struct Place {
     home: Option<Home>,
     name: String,
+    spare: Spare,
     _keeper: Option<Keeper>,
+}
+
+/// The control group of a box that is gone, for the next one at the same place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spare(Arc<Mutex<Option<Group>>>);
+
+impl Spare {
+    pub fn put(&self, group: Group) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+    }
+
+    fn take(&self) -> Option<Group> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The keeper tries again.
+        let _ = self.spare.take().map(Group::remove);
+    }
 }
 
 impl Place {
@@ -82,13 +107,24 @@ impl Place {
         let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
         let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
         let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;
-        Ok(Place { home, name, _keeper: keeper })
+        Ok(Place { home, name, spare: Spare::default(), _keeper: keeper })
+    }
+
+    /// A group that is new, or as new.
+    fn group(&self, plan: &Plan) -> Result<Option<Group>, EngineError> {
+        let Some(home) = &self.home else { return Ok(None) };
+        match self.spare.take() {
+            Some(group) if group.renew() => return Ok(Some(group)),
+            Some(group) => group.remove()?,
+            None => {}
+        }
+        Ok(Some(Group::make_to_last(home, &plan.limits, &self.name)?))
     }
 
     /// Asks for a fork with these standard descriptors. It runs when this returns, and whether its walls stand is told by its
     /// first event or its first word.
     pub fn fork(&self, control: &OwnedFd, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
-        let group = self.home.as_ref().map(|home| Group::make(home, &plan.limits, &self.name)).transpose()?;
+        let group = self.group(plan)?;
         let doors = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -98,12 +134,13 @@ impl Place {
         ask(control, &descriptors).map_err(EngineError::Fork)?;
         let process = answer(control)?.ok_or(EngineError::Fork(Errno::PROTO))?;
         Ok(Running {
-            launched: Launched::adopt(process, ours).map_err(EngineError::Fork)?,
+            launched: Launched::adopt(process, ours),
             // Whoever hears of a failure starts a box instead, and tells what is wrong with that.
             spec: None,
             program: plan.command.program.clone(),
             messages: None,
             group,
+            spare: Some(self.spare.clone()),
             pids: plan.limits.pids,
             held: None,
             _keepers: [None, None],

@@ -602,6 +602,8 @@ pub struct Running {
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
     group: Option<Group>,
+    /// Where the group goes in the end, for the next box.
+    spare: Option<forked::Spare>,
     /// How many processes the policy allows.
     pids: Option<u64>,
     /// How many its guest holds its commands to, itself included, where no group does.
@@ -650,7 +652,7 @@ impl Running {
 
     /// The id of process 1 as the host sees it.
     pub fn pid(&self) -> i32 {
-        self.launched.pid.as_raw_nonzero().get()
+        self.launched.pid()
     }
 
     /// Whether the kernel limits the tree as a whole.
@@ -677,9 +679,11 @@ impl Running {
         let _ = self.launched.signal(libc::SIGKILL);
         let waited = self.launched.reap().map_err(EngineError::Wait)?;
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
-        // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
-        if let Some(group) = self.group {
-            let _ = group.remove();
+        match (self.group, self.spare) {
+            (Some(group), Some(spare)) => spare.put(group),
+            // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
+            (Some(group), None) => drop(group.remove()),
+            (None, _) => {}
         }
         Ok((waited, usage))
     }

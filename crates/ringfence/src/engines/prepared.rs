@@ -163,7 +163,7 @@ impl Prepared {
         let mut start = Start { groups, terminal, stdio, order };
         let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
         let (program, pids, keepers) = (self.command.program.clone(), self.pids, [self.keeper.clone(), keeper]);
-        Ok(Running { launched, spec: Some(spec), program, messages, group, pids, held, _keepers: keepers })
+        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, _keepers: keepers })
     }
 
     /// A control group for the next box, where there are any, and its keeper where it is not the first.

@@ -92,6 +92,19 @@ pub struct Skill {
     pub code: String,
 }
 
+/// A version that the registry has and that cannot be believed. It does not run, and neither does an earlier one in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error(
+    "the registry has other code for skill `{name}` {version} than its hash {hash} says, or a value that it cannot have ({what})"
+)]
+pub struct Unreadable {
+    pub name: String,
+    pub version: String,
+    pub hash: String,
+    /// Which of its values.
+    pub what: &'static str,
+}
+
 /// What went wrong with a skill; nothing has run.
 #[derive(Debug, thiserror::Error)]
 pub enum SkillError {
@@ -125,8 +138,8 @@ pub enum SkillError {
     Inputs { name: String, reasons: Vec<String> },
     #[error("`{0}` is not a JSON Schema: {1}")]
     Schema(String, String),
-    #[error("the registry has other code than {hash} under that hash, or a value that it cannot have ({what})")]
-    Corrupt { hash: String, what: &'static str },
+    #[error(transparent)]
+    Corrupt(#[from] Unreadable),
     #[error("skill `{name}` is in {language}, which this program does not know")]
     Language { name: String, language: String },
     #[error(transparent)]

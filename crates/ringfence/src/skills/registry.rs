@@ -1,12 +1,12 @@
 //! The registry: skills in the database of the records, and their executions.
 //!
 //! Versions are kept until they are removed, and none ever changes its code. What is read is checked against its hash: a
-//! database that somebody wrote to is not believed.
+//! database that somebody wrote to is not believed. A version that cannot be believed hides no other.
 
 use ringfence_policy::layers::content_hash;
 
 use super::scan::{Finding, Scan, Verdict};
-use super::{New, Schema, Skill, SkillError, Source, look};
+use super::{New, Schema, Skill, SkillError, Source, Unreadable, look};
 use crate::code::requirements::Requirements;
 use crate::code::{Language, MAX_SOURCE};
 use crate::records::database::{Database, DatabaseError, Row, Value};
@@ -19,6 +19,24 @@ const LONGEST: usize = 64;
 #[derive(Debug)]
 pub struct Registry {
     store: Store,
+}
+
+/// Skills, and the versions that cannot be believed.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Listed {
+    pub skills: Vec<Skill>,
+    pub unreadable: Vec<Unreadable>,
+}
+
+impl Listed {
+    fn of(rows: Vec<Result<Skill, Unreadable>>) -> Listed {
+        let (mut skills, mut unreadable) = (Vec::new(), Vec::new());
+        rows.into_iter().for_each(|row| match row {
+            Ok(skill) => skills.push(skill),
+            Err(row) => unreadable.push(row),
+        });
+        Listed { skills, unreadable }
+    }
 }
 
 /// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`.
@@ -78,21 +96,26 @@ impl Registry {
 
     /// The latest version, or the one that is named.
     pub fn find(&mut self, which: &Which) -> Result<Skill, SkillError> {
-        let found = self.versions(which)?;
-        found.into_iter().next().ok_or_else(|| which.missing())
+        let (condition, values) = which.condition();
+        let found = self.select(condition, &values)?;
+        Ok(found.into_iter().next().ok_or_else(|| which.missing())??)
     }
 
     /// All versions, the latest first.
-    pub fn versions(&mut self, which: &Which) -> Result<Vec<Skill>, SkillError> {
+    pub fn versions(&mut self, which: &Which) -> Result<Listed, SkillError> {
         let (condition, values) = which.condition();
-        self.select(condition, &values)
+        Ok(Listed::of(self.select(condition, &values)?))
     }
 
     /// The latest version of each skill, by name.
-    pub fn list(&mut self) -> Result<Vec<Skill>, SkillError> {
+    pub fn list(&mut self) -> Result<Listed, SkillError> {
         let mut all = self.select("1 = 1", &[])?;
-        all.dedup_by(|later, first| later.name == first.name);
-        Ok(all)
+        let name = |row: &Result<Skill, Unreadable>| match row {
+            Ok(skill) => skill.name.clone(),
+            Err(row) => row.name.clone(),
+        };
+        all.dedup_by(|later, first| name(later) == name(first));
+        Ok(Listed::of(all))
     }
 
     /// Scans again: the rules may have changed since.
@@ -145,7 +168,7 @@ impl Registry {
     }
 
     /// By name, the latest first.
-    fn select(&mut self, condition: &str, values: &[Value]) -> Result<Vec<Skill>, SkillError> {
+    fn select(&mut self, condition: &str, values: &[Value]) -> Result<Vec<Result<Skill, Unreadable>>, SkillError> {
         let statement = format!(
             "SELECT skills.name, skills.version, skills.hash, skill_code.language, skills.source, skills.sandbox_required,
                  skills.disabled, skills.added, skills.inputs, skills.hosts, skills.verdict, skills.findings,
@@ -154,7 +177,13 @@ impl Registry {
              WHERE {condition} ORDER BY skills.name, skills.added DESC"
         );
         let rows = self.store.database().query(&statement, values)?;
-        rows.into_iter().map(skill).collect()
+        rows.into_iter()
+            .map(|row| match skill(row) {
+                Ok(skill) => Ok(Ok(skill)),
+                Err(SkillError::Corrupt(row)) => Ok(Err(row)),
+                Err(error) => Err(error),
+            })
+            .collect()
     }
 }
 
@@ -281,14 +310,14 @@ fn skill(mut row: Row) -> Result<Skill, SkillError> {
     let name = text(&mut row)?;
     let version = text(&mut row)?;
     let hash = text(&mut row)?;
-    let corrupt = |what| SkillError::Corrupt { hash: hash.clone(), what };
+    let corrupt = |what| Unreadable { name: name.clone(), version: version.clone(), hash: hash.clone(), what };
     let language = text(&mut row)?;
     let source = text(&mut row)?;
     let source = Source::from_name(&source).ok_or_else(|| corrupt("source"))?;
     let mut number = || row.integer().map(|number| number.unwrap_or(0));
     let (sandbox_required, disabled, added) = (number()? != 0, number()? != 0, number()?);
     let inputs = row.text()?;
-    let inputs = inputs.map(|text| Schema::parse(&text, "inputs")).transpose()?;
+    let inputs = inputs.map(|text| Schema::parse(&text, "inputs")).transpose().map_err(|_| corrupt("inputs"))?;
     let hosts = row.text()?.map(|text| serde_json::from_str(&text)).transpose();
     let hosts = hosts.map_err(|_| corrupt("hosts"))?.unwrap_or_default();
     let verdict = row.text()?.map(|name| Verdict::from_name(&name).ok_or_else(|| corrupt("verdict")));
@@ -302,7 +331,7 @@ fn skill(mut row: Row) -> Result<Skill, SkillError> {
     let scanned = row.integer()?;
     let code = text(&mut row)?;
     if content_hash(code.as_bytes()) != hash {
-        return Err(corrupt("code"));
+        return Err(corrupt("code").into());
     }
     let known = Language::named(&language);
     let requirements = row.text()?.map(|text| {

@@ -18,6 +18,7 @@ everywhere! {
     a_closed_stream_ends_its_command
     what_a_background_process_holds_is_not_waited_for
     a_killed_reaper_is_survived
+    alone_in_the_box_a_command_is_the_guests_own_child
     garbage_ends_the_guest
     the_end_of_the_host_ends_everything
 }
@@ -199,7 +200,9 @@ fn what_a_background_process_holds_is_not_waited_for(place: Place) {
 
 fn a_killed_reaper_is_survived(place: Place) {
     let mut host = Host::new(place);
-    // The parent of a command is its reaper. Beside it one can see it and kill it, and it changes nothing.
+    // Beside others each command has a reaper.
+    let beside = host.start(&["sleep", "600"]);
+    // It is the parent of its command. Beside it one can see it and kill it, and it changes nothing.
     assert_eq!(
         host.sh("kill -KILL $PPID; sleep 0.1; echo still; exit 4"),
         Ended { code: 4, stdout: "still\n".to_owned(), stderr: String::new() }
@@ -216,6 +219,8 @@ fn a_killed_reaper_is_survived(place: Place) {
     wait_until("it runs", || alive(&seconds));
     host.signal(stream, libc::SIGKILL, true);
     assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
+    host.signal(beside, libc::SIGKILL, false);
+    assert_eq!(host.end(beside).code, 128 + libc::SIGKILL);
     if place != Place::Bare {
         // All at once, as far as it may.
         let others: Vec<u32> = (0..5).map(|_| host.start(&["sleep", &seconds])).collect();
@@ -230,6 +235,29 @@ fn a_killed_reaper_is_survived(place: Place) {
         }
     }
     assert_eq!(host.sh("echo there").stdout, "there\n");
+}
+
+fn alone_in_the_box_a_command_is_the_guests_own_child(place: Place) {
+    let mut host = Host::new(place);
+    let parent = |host: &mut Host| host.sh("read -r _ _ _ parent _ </proc/self/stat; echo $parent").stdout;
+    let is_own = |stdout: &str| stdout == "1\n";
+    let seconds = sleep_of_our_own();
+    // Elsewhere the guest is not process 1, and code beside it could kill its parent.
+    let first = place != Place::Bare;
+    assert_eq!(is_own(&parent(&mut host)), first);
+    // Beside another one it is not, nor after one that left something behind.
+    let beside = host.start(&["sh", "-c", "echo ready; sleep 600"]);
+    host.until(beside, "ready");
+    assert!(!is_own(&parent(&mut host)));
+    // What a neighbour left behind does not descend from it, and stays when it goes with its whole tree.
+    host.sh(&format!("sleep {seconds} >/dev/null 2>&1 &"));
+    wait_until("it runs", || alive(&seconds));
+    host.signal(beside, libc::SIGKILL, true);
+    host.end(beside);
+    assert!(alive(&seconds));
+    assert!(!is_own(&parent(&mut host)));
+    host.sh(&format!("pkill -f 'sleep {seconds}'; while pgrep -f '^sleep {seconds}'; do sleep 0.01; done"));
+    wait_until("it is alone again", || is_own(&parent(&mut host)) == first);
 }
 
 fn garbage_ends_the_guest(place: Place) {

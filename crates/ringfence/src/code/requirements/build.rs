@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use super::store::{self, Installed, Kept, Lock, Store, failed};
-use super::{MOST_BYTES, MOST_FILES, Requirements, RequirementsError};
+use super::{Requirements, RequirementsError};
 use crate::capture::Capture;
 use crate::code::Language;
 use crate::code::channel::Channel;
@@ -246,10 +246,7 @@ impl Build {
 
     fn keep(self, beside: &Path) -> Result<Installed, RequirementsError> {
         let made = beside.join("work").join(self.installer.kind.makes());
-        let (bytes, files) = store::weigh(&made);
-        if bytes > MOST_BYTES || files > MOST_FILES {
-            return Err(RequirementsError::TooMuch);
-        }
+        let (bytes, files) = self.store.check(&made)?;
         let kept = Kept {
             id: self.id,
             language: self.installer.language.name.to_owned(),
@@ -274,7 +271,7 @@ impl Build {
         let (mut channel, stdio) =
             Channel::open(Vec::new(), self.plan.limits.output, Some(stop.as_fd())).map_err(EngineError::Stdio)?;
         std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| watch(work, cancel, over, stops));
+            let watcher = scope.spawn(|| watch(&self.store, work, cancel, over, stops));
             let ran = engines::start(self.engine, &self.plan, facts, StdioSpec::Files(stdio))
                 .and_then(|running| supervise(running, &self.policy, facts, &mut channel));
             drop(ends);
@@ -287,7 +284,13 @@ impl Build {
 }
 
 /// Watches until `over` closes. Closing `stops` ends the box: it is cancelled, or has written too much.
-fn watch(work: &Path, cancel: Option<BorrowedFd<'_>>, over: OwnedFd, stops: OwnedFd) -> Option<RequirementsError> {
+fn watch(
+    store: &Store,
+    work: &Path,
+    cancel: Option<BorrowedFd<'_>>,
+    over: OwnedFd,
+    stops: OwnedFd,
+) -> Option<RequirementsError> {
     loop {
         let mut fds = vec![PollFd::new(&over, PollFlags::IN)];
         fds.extend(cancel.map(|cancel| PollFd::from_borrowed_fd(cancel, PollFlags::IN)));
@@ -298,10 +301,10 @@ fn watch(work: &Path, cancel: Option<BorrowedFd<'_>>, over: OwnedFd, stops: Owne
         if !fds[0].revents().is_empty() {
             return None;
         }
-        let end = match store::weigh(work) {
+        let end = match store.check(work) {
             _ if fds.get(1).is_some_and(|cancel| !cancel.revents().is_empty()) => RequirementsError::Cancelled,
-            (bytes, files) if bytes > MOST_BYTES || files > MOST_FILES => RequirementsError::TooMuch,
-            _ => continue,
+            Err(error) => error,
+            Ok(_) => continue,
         };
         drop(stops);
         return Some(end);

@@ -60,16 +60,25 @@ pub enum RequirementsError {
     Engine(#[from] EngineError),
     #[error("{installer} could not install the requirements: {said}")]
     Failed { installer: &'static str, said: String },
-    #[error("the packages have more than {} MiB or {MOST_FILES} files", MOST_BYTES >> 20)]
-    TooMuch,
+    #[error("the packages have more than {} MiB or {} files", .0.bytes >> 20, .0.files)]
+    TooMuch(Bounds),
     #[error("cancelled while packages were installed")]
     Cancelled,
 }
 
-/// Bytes that packages may have on disk, while they are installed and afterwards.
-const MOST_BYTES: u64 = 2 << 30;
-/// Files and directories that they may have.
-const MOST_FILES: u64 = 200_000;
+/// What packages may have on disk, while they are installed and afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub bytes: u64,
+    /// Files and directories.
+    pub files: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { bytes: 2 << 30, files: 200_000 }
+    }
+}
 
 impl Requirements {
     /// Reads a file of requirements: `requirements.txt` for Python, `package-lock.json` for JavaScript and TypeScript.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::build::{Build, Installer};
-use super::{MOST_FILES, Requirements, RequirementsError};
+use super::{Bounds, Requirements, RequirementsError};
 use crate::code::Language;
 
 /// Changes when the same requirements are to be installed anew.
@@ -38,6 +38,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
+    bounds: Bounds,
 }
 
 /// Packages that are there.
@@ -84,7 +85,19 @@ pub(super) struct Lock(File);
 impl Store {
     /// The store in a directory, which is made when something is put into it.
     pub fn new(dir: PathBuf) -> Store {
-        Store { dir }
+        Store { dir, bounds: Bounds::default() }
+    }
+
+    /// With other bounds for what is installed.
+    pub fn bounded(self, bounds: Bounds) -> Store {
+        Store { bounds, ..self }
+    }
+
+    /// Whether a directory has more in it than a set may.
+    pub(super) fn check(&self, dir: &Path) -> Result<(u64, u64), RequirementsError> {
+        let (bytes, files) = weigh(dir, self.bounds.files);
+        let fits = bytes <= self.bounds.bytes && files <= self.bounds.files;
+        if fits { Ok((bytes, files)) } else { Err(RequirementsError::TooMuch(self.bounds)) }
     }
 
     /// Packages for code under a policy, or the build that installs them, which holds its place until it is dropped. Waits
@@ -103,7 +116,7 @@ impl Store {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.dir).map_err(failed("make", &self.dir))?;
         let dir = self.dir.canonicalize().map_err(failed("find", &self.dir))?;
-        let store = Store { dir };
+        let store = Store { dir, bounds: self.bounds };
         loop {
             let there = store.dir.join(&id).join(ABOUT).exists();
             let how =
@@ -251,7 +264,7 @@ fn wait(cancel: Option<BorrowedFd<'_>>) -> Result<(), RequirementsError> {
 
 /// Bytes and files below a directory, nothing followed; counting ends above the most files. What cannot be looked into, such
 /// as a path too long for the host, is too much.
-pub(super) fn weigh(dir: &Path) -> (u64, u64) {
+fn weigh(dir: &Path, most: u64) -> (u64, u64) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![dir.to_path_buf()];
     while let Some(dir) = open.pop() {
@@ -268,7 +281,7 @@ pub(super) fn weigh(dir: &Path) -> (u64, u64) {
             if data.is_dir() {
                 open.push(entry.path());
             }
-            if files > MOST_FILES {
+            if files > most {
                 return (bytes, files);
             }
         }
@@ -343,7 +356,8 @@ mod tests {
             depths.push("d");
         }
         fs::create_dir_all(&depths).unwrap();
-        assert_eq!(weigh(&tree).1, 1_803);
+        assert_eq!(weigh(&tree, 200_000).1, 1_803);
+        assert_eq!(weigh(&tree, 100).1, 101);
         remove_tree(&tree).unwrap();
         assert!(!tree.exists() && kept.join("file").exists());
     }
@@ -358,7 +372,7 @@ mod tests {
             rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
             dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         }
-        assert_eq!(weigh(place.path()).0, u64::MAX);
+        assert_eq!(weigh(place.path(), 200_000).0, u64::MAX);
         remove_tree(place.path()).unwrap();
     }
 }

@@ -1,6 +1,19 @@
 # In the box: runs code that came over descriptor 0, a socket, and sends back what came of it. Started by `bash -c`.
 # The request: a line with the lengths of code, inputs and variables, then all of them; then files. See request.rs.
 exec {__channel}<&0 0</dev/null
+__sender=$__channel __written=()
+# In a session: an end of its own for results, and files in the place of its output.
+if (($#)); then
+    for __need in head rm tail wc; do
+        command -v "$__need" >/dev/null || { echo "bash needs \`$__need\` beside it" >&"$0"; exit 127; }
+    done
+    __sender=$0
+    # What messages begin with.
+    BASH_ARGV0=bash
+    exec {__o}<"$1" {__e}<"$2"
+    rm -f -- "$1" "$2"
+    __written=("$__o" "$__e")
+fi
 
 __take() { # NAME LENGTH: so many bytes into a variable
     local LC_ALL=C
@@ -18,7 +31,7 @@ __take() { # NAME LENGTH: so many bytes into a variable
 
 __send() { # KIND TEXT
     local LC_ALL=C
-    printf '%s %d\n%s' "$1" "${#2}" "$2" >&"$__channel"
+    printf '%s %d\n%s' "$1" "${#2}" "$2" >&"$__sender"
 }
 
 __files() { # PATTERN…: the files that were asked for; the host bounds them again
@@ -31,8 +44,29 @@ __files() { # PATTERN…: the files that were asked for; the host bounds them ag
         __size=$(wc -c <"$__name") || continue
         ((__size <= 16 << 20)) || __size=$(((16 << 20) + 1))
         local __head="${#__name}"$'\n'"$__name"
-        printf 'f %d\n%s' "$((${#__head} + __size))" "$__head" >&"$__channel"
-        head -c "$__size" <"$__name" >&"$__channel"
+        printf 'f %d\n%s' "$((${#__head} + __size))" "$__head" >&"$__sender"
+        head -c "$__size" <"$__name" >&"$__sender"
+    done
+}
+
+__output() { # what was written, head and tail
+    local __kind __file __size __half=$((1 << 19)) __dropped __between LC_ALL=C
+    for __kind in o e; do
+        __file=/dev/fd/${__written[0]} __written=("${__written[@]:1}")
+        __size=$(wc -c <"$__file")
+        if ((__size == 0)); then
+            continue
+        elif ((__size <= 2 * __half)); then
+            printf '%s %d\n0\n' "$__kind" "$((__size + 2))"
+            head -c "$__size" <"$__file"
+        else
+            __dropped=$((__size - 2 * __half))
+            __between=$'\n'"[$__dropped bytes dropped]"$'\n'
+            printf '%s %d\n%s\n' "$__kind" "$((${#__dropped} + 1 + 2 * __half + ${#__between}))" "$__dropped"
+            head -c "$__half" <"$__file"
+            printf '%s' "$__between"
+            tail -c "$__half" <"$__file"
+        fi >&"$__sender"
     done
 }
 
@@ -43,16 +77,20 @@ __finish() { # STATUS: once
     if ((${#__out[@]})); then
         __files "${__out[@]}"
     fi
+    if ((${#__written[@]})); then
+        __output
+    fi
     local __text=$'\n'
     if [[ -v result ]]; then
         __text="=$result"
     fi
-    __send b "$1 ${__line:-0} $__interrupted"$'\n'"$__text"
+    __send b "$1 ${__line:-0}"$'\n'"$__text"
 }
 
 # At the top level, not in a function: what the code declares is then global, as in any script.
 set --
-while IFS=' ' read -r __code_length __inputs_length __variables __file_count __patterns __keep <&"$__channel"; do
+__taken=
+if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patterns __mark <&"$__channel"; then
     __take __code "$__code_length"
     __take inputs "$__inputs_length"
     for ((__i = 0; __i < __variables; __i++)); do
@@ -64,6 +102,10 @@ while IFS=' ' read -r __code_length __inputs_length __variables __file_count __p
         IFS=' ' read -r __length __size <&"$__channel"
         __take __key "$__length"
         [[ $__key == */* ]] && mkdir -p -- "${__key%/*}"
+        # In a session it lies in the project: nothing there is replaced.
+        if [[ -e $__key || -L $__key ]]; then
+            __taken=$__key __key=/dev/null
+        fi
         head -c "$__size" <&"$__channel" >"$__key"
     done
     __out=()
@@ -73,17 +115,27 @@ while IFS=' ' read -r __code_length __inputs_length __variables __file_count __p
         __out+=("$__key")
     done
     unset __key __value result
-    __sent= __line=0 __interrupted=0
+    __sent= __line=0
+    if [[ $__mark != - ]]; then
+        printf '\n%s\n' "$__mark" >&"$__sender"
+    fi
     __send s ''
+    if [[ -n $__taken ]]; then
+        echo "$__taken: a file of that name is there already, and nothing is replaced" >&2
+        __finish 1
+        exit 1
+    fi
     # Lines of the code, not of this program.
     trap '[[ ${BASH_SOURCE[0]} == /dev/fd/* ]] && __line=$LINENO' ERR
     trap '__finish $?' EXIT
-    ((__keep)) && trap '__interrupted=1' INT
+    if [[ $__mark != - ]]; then
+        # Its time is up, or somebody cancels it.
+        trap 'exit 130' INT
+    fi
     exec {__script}<<<"$__code"
     # shellcheck source=/dev/null
     source "/dev/fd/$__script"
     __finish "$?"
-    exec {__script}<&-
-    ((__keep)) || exit 0
-done
+    exit 0
+fi
 exit 0

@@ -228,7 +228,6 @@ async function execute(request) {
     }
   }
   globalThis.inputs = inputs;
-  if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
   if (request.mark) fs.writeSync(sender, `\n${request.mark}\n`);
   send("s", "");
   const message = { status: "ok" };
@@ -243,6 +242,7 @@ async function execute(request) {
   stuck.catch(() => {});
   try {
     unpack(request.files);
+    if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
     const value = await Promise.race([evaluate(request, name), interrupted, uncaught, stuck]);
     process.removeAllListeners("beforeExit");
     const text = value === undefined ? undefined : encode(value);
@@ -303,7 +303,7 @@ async function serve() {
   }
   if (!first) return;
   if (first.language === "typescript" && !require("module").stripTypeScriptTypes) {
-    process.stderr.write("TypeScript needs Node 22.13 or newer\n");
+    fs.writeSync(end === undefined ? 2 : sender, "TypeScript needs Node 22.13 or newer\n");
     process.exit(3);
   }
   const here = path.resolve(first.name);

@@ -1,17 +1,18 @@
-# In a box of its own, which never sees anybody's code: forks this interpreter, once for each piece of code. A fork makes
-# its own walls by the list of system calls that came with the request, and goes on as an interpreter that waits for code.
-# From python.py it has `channel`. Its first free descriptor is 5: see crates/ringfence-linux/src/forked.rs.
-import _signal, _socket, ctypes, gc, posix, sys
+# In a box of its own, which never sees anybody's code: makes this interpreter one that is forked, once for each piece of code.
+# The forking itself is not Python's: it is a few instructions that came with the request, which carry out the list of system
+# calls that came with it too (crates/ringfence-linux/src/forked.rs, forked/program.rs). They return in forks alone, behind their walls.
+# From python.py it has `channel` and `request`.
+import _signal, ctypes, gc, posix, sys
 
-EVENTS = 4
-FAILED, STOPPED, EXITED = 1, 4, 5
-SIGCHLD, SIGNALS = _signal.SIGCHLD, _signal.valid_signals()
+PROGRAM, STACK = 4, 1 << 16
 # Holds the interpreter's lock: there is no other thread to take it.
 library = ctypes.PyDLL(None, use_errno=True)
-syscall = library.syscall
-syscall.restype = ctypes.c_long
-syscall.argtypes = [ctypes.c_long] * 7
 held = []
+
+
+def words(*values):
+    held.append((ctypes.c_long * len(values))(*values))
+    return ctypes.addressof(held[-1])
 
 
 def address(data):
@@ -22,50 +23,45 @@ def address(data):
 def argument(value):
     if type(value) is tuple:
         head, pointed = value
-        return address(head + address(pointed).to_bytes(8, sys.byteorder))
+        return address(head + address(pointed).to_bytes(8, sys.byteorder) + bytes(8))
     return value if type(value) is int else address(value)
 
 
-def prepare(calls):
-    pad = [0] * 6
-    made = lambda number, args: ([number] + [argument(value) for value in args] + pad)[:7]
-    return [(stage, made(number, args), wants) for stage, number, args, wants in calls]
+def listed(calls):
+    flat = []
+    for stage, number, args, wants in calls:
+        flat += [stage, number] + ([argument(value) for value in args] + [0] * 6)[:6] + [wants]
+    return words(*flat, 0, -1)
 
 
-def report(*words):
-    posix.write(EVENTS, b"".join(word.to_bytes(4, sys.byteorder, signed=True) for word in words))
+def program():
+    """The instructions: mapped, and as a file that is executed and that nobody can read; where they begin."""
+    # Executable whatever the host prefers; before Linux 6.3 there was nothing to choose.
+    for flags in (0x11, 1):
+        try:
+            file = posix.memfd_create("ringfence", flags)
+            break
+        except OSError:
+            pass
+    posix.write(file, request["program"])
+    library.mmap.restype, library.mmap.argtypes = ctypes.c_long, [ctypes.c_long] * 6
+    start = library.mmap(0, len(request["program"]), 5, 2, file, 0)
+    place = posix.open("/proc/self/fd/%d" % file, posix.O_PATH)
+    posix.fchmod(file, 0o100)
+    posix.dup2(place, PROGRAM, False)
+    # Nothing is executed that somebody could write to; and no descriptor of a module that was loaded is handed on.
+    posix.closerange(PROGRAM + 1, 1 << 16)
+    return start
 
 
-def carry_out(calls):
-    for stage, words, wants in calls:
-        if syscall(*words) != wants:
-            report(FAILED, stage, ctypes.get_errno() or 71)
-            posix._exit(125)
-
-
-def tend(command):
-    """Process 1: reaps, forwards signals, says how the command ended, and waits to be killed with all that is left."""
-    posix.closerange(0, EVENTS)
-    while True:
-        signal = _signal.sigwait(SIGNALS)
-        if signal != SIGCHLD:
-            for target in (-command, command):
-                try:
-                    posix.kill(target, signal)
-                    break
-                except OSError:
-                    pass
-            continue
-        while True:
-            try:
-                pid, status = posix.waitpid(-1, posix.WNOHANG | posix.WUNTRACED)
-            except OSError:
-                break
-            if pid == 0:
-                break
-            if pid == command:
-                stopped = posix.WIFSTOPPED(status)
-                report(STOPPED if stopped else EXITED, posix.WSTOPSIG(status) if stopped else status, 0)
+def rseq():
+    """Where the C library has the kernel note the processor."""
+    try:
+        names = ("__rseq_offset", "__rseq_size")
+        offset, size = (kind.in_dll(library, name).value for kind, name in zip((ctypes.c_ssize_t, ctypes.c_uint), names))
+        return offset, 32 if size else 0
+    except ValueError:
+        return 0, 0
 
 
 def renew():
@@ -80,82 +76,40 @@ def renew():
         sys.modules["uuid"]._last_timestamp = None
 
 
-def become(descriptors):
-    """The fork: walls, then a child for the code. Returns in the child."""
-    _signal.signal(SIGCHLD, _signal.SIG_DFL)
-    events, requests, output, errors = descriptors[:4]
-    if events != EVENTS:
-        posix._exit(125)
-    try:
-        # First of all: whatever follows is spent within the limits.
-        for door in descriptors[4:]:
-            posix.write(door, b"0")
-        control.detach()
-        posix.dup2(requests, channel, False)
-        posix.dup2(output, 1)
-        posix.dup2(errors, 2)
-        mask = posix.umask(0)
-        carry_out(first)
-        posix.umask(mask)
-        command = posix.fork()
-    except OSError as error:
-        report(FAILED, request["stage"], error.errno)
-        posix._exit(125)
-    if command:
-        tend(command)
-    carry_out(then)
-    posix.close(EVENTS)
-    renew()
-
-
-def receive():
-    """The descriptors for the next fork."""
-    flags = _socket.MSG_CMSG_CLOEXEC
-    data, ancillary, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(4 * 16), flags)
-    if not data:
-        posix._exit(0)
-    if len(ancillary) != 1:
-        posix._exit(1)
-    numbers = ancillary[0][2]
-    return [int.from_bytes(numbers[at:at + 4], sys.byteorder) for at in range(0, len(numbers), 4)]
-
-
-def answer(errno, descriptors):
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(d.to_bytes(4, sys.byteorder) for d in descriptors))]
-    control.sendmsg([errno.to_bytes(4, sys.byteorder)], rights if descriptors else [])
-
-
-def serve(clone, flags):
-    process = ctypes.c_int(-1)
-    arguments = [flags, 0, ctypes.addressof(process), 0, 0, 0]
+def serve():
+    start = program()
+    function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_long)(start + request["serve"])
+    # `struct msghdr`: a byte with descriptors comes, an error number or a descriptor goes.
+    byte, number = words(0), words(0)
+    room, rights = 64, words(20, 1 | 1 << 32, 0)
+    asks = words(0, 0, words(byte, 1), 1, address(bytes(room)), room, 0)
+    answers = words(0, 0, words(number, 4), 1, rights, 24, 0)
+    stack = library.mmap(0, STACK, 3, 0x22, -1, 0) + STACK
+    fork = ctypes.cast(library.fork, ctypes.c_void_p).value
+    lists = [listed(request[name]) for name in ("first", "becomes", "then")]
+    order = words(
+        channel, asks, room, request["flags"], stack, rights + 16, lists[0], fork, lists[1], lists[2], answers, 24, number, *rseq(), 0
+    )
     # Forks have them all blocked until their walls stand. Whoever ends this one does it by force.
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
-    # Nobody waits for forks here: their owner watches them.
-    _signal.signal(SIGCHLD, _signal.SIG_IGN)
-    # No descriptor of a module that was loaded, and none that a fork could inherit.
-    posix.closerange(channel + 1, 1 << 16)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    mask = posix.umask(0)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     # A fork does not copy what its collector does not touch.
     gc.collect()
     gc.freeze()
     # A thread that holds a lock in the moment of a fork holds it there for ever.
-    answer(0 if len(posix.listdir("/proc/self/task")) == 1 and channel + 1 == EVENTS else 11, [])
-    while True:
-        descriptors = receive()
-        pid = syscall(clone, *arguments)
-        if pid == 0:
-            become(descriptors)
-            return
-        for descriptor in descriptors:
-            posix.close(descriptor)
-        if pid < 0:
-            answer(ctypes.get_errno(), [])
-        else:
-            answer(0, [process.value])
-            posix.close(process.value)
+    alone = len(posix.listdir("/proc/self/task")) == 1 and channel + 1 == PROGRAM and start > 0
+    posix.write(channel, (0 if alone else 11).to_bytes(4, sys.byteorder))
+    before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
+    before.restype = after.restype = None
+    before()
+    # Nobody waits for forks here: their owner watches them. Python need not know, since it is not so in a fork.
+    library.signal(_signal.SIGCHLD, ctypes.c_void_p(1))
+    function(order)
+    after()
+    posix.umask(mask)
+    renew()
 
 
-control = _socket.socket(fileno=channel)
-first, then = prepare(request["first"]), prepare(request["then"])
-serve(request["clone"], request["flags"])
+serve()

@@ -476,10 +476,10 @@ impl Supervisor {
             terminal: ask.terminal,
             stdin: ask.stdin,
             piped: !pipes.is_empty(),
-            argv: ask.argv,
+            argv: ask.argv.clone(),
         };
         let output = limits.output;
-        let mut execution = Execution::new(id, 0, &request.argv, ask.background, output);
+        let mut execution = Execution::new(id, 0, &ask.argv, ask.background, output);
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
         execution.context = ask.context;
@@ -492,13 +492,22 @@ impl Supervisor {
         for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
             (other.alone, execution.alone) = (false, false);
         }
-        self.record(&mut execution, &request, &ask.env, place.0)?;
-        execution.stream = self.open(To::Execution(id), &Request::Exec(request), pipes).inspect_err(|refusal| {
+        let strict = self.records_strictly();
+        if strict {
+            self.record(&mut execution, &ask.argv, &ask.env, place.0)?;
+        }
+        let opened = self.open(To::Execution(id), &Request::Exec(request), pipes);
+        self.make_room();
+        if !strict {
+            // While the guest begins. Were this process killed in between, the command would end with it.
+            self.flush_guest();
+            self.record(&mut execution, &ask.argv, &ask.env, place.0)?;
+        }
+        execution.stream = opened.inspect_err(|refusal| {
             if let Refusal::Failed { step, errno } = *refusal {
                 self.unstarted.extend(execution.ticket.take().map(|ticket| (ticket, step, errno)));
             }
         })?;
-        self.make_room();
         if ask.background {
             execution.attached.push(place);
             self.follow(place, id, [0; 2]);

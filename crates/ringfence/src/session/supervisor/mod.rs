@@ -425,21 +425,25 @@ impl Supervisor {
         self.record_ends();
     }
 
+    fn flush_guest(&mut self) {
+        if self.guest.pending() == 0 {
+            return;
+        }
+        if self.guest.flush().is_err() {
+            self.end.get_or_insert(End::Died);
+        }
+        let left = self.guest.pending();
+        self.waits_since = match (left, self.waits_since) {
+            (0, _) => None,
+            (left, Some((since, then))) if left >= then => Some((since, left)),
+            (left, _) => Some((Instant::now(), left)),
+        };
+        Self::want_room(&self.epoll, GUEST, &mut self.guest, EventFlags::IN);
+    }
+
     /// Writes to everybody who has something to read.
     fn flush(&mut self) {
-        let before = self.guest.pending();
-        if before > 0 {
-            if self.guest.flush().is_err() {
-                self.end.get_or_insert(End::Died);
-            }
-            let left = self.guest.pending();
-            self.waits_since = match (left, self.waits_since) {
-                (0, _) => None,
-                (left, Some((since, then))) if left >= then => Some((since, left)),
-                (left, _) => Some((Instant::now(), left)),
-            };
-            Self::want_room(&self.epoll, GUEST, &mut self.guest, EventFlags::IN);
-        }
+        self.flush_guest();
         let pause = self.guest.pending() > HIGH;
         if pause != self.paused {
             self.paused = pause;

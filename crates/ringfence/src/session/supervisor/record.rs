@@ -1,10 +1,10 @@
-//! Records of a session's executions: begun before the guest is asked, ended when nobody waits for it any more.
+//! Records of a session's executions: begun before the guest has answered, or before it is asked where nothing may run
+//! without one; ended when nobody waits for it any more.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use ringfence_guest::message::Exec;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ impl Supervisor {
     pub(super) fn record(
         &mut self,
         execution: &mut Execution,
-        exec: &Exec,
+        argv: &[Vec<u8>],
         env: &[Vec<u8>],
         client: u64,
     ) -> Result<(), Refusal> {
@@ -81,7 +81,7 @@ impl Supervisor {
         let command: Vec<OsString> = match &execution.context {
             // How an interpreter is started says nothing to anybody.
             Some(context) => std::iter::once("context").chain(context.split('/')).map(OsString::from).collect(),
-            None => exec.argv.iter().map(|word| OsString::from_vec(word.clone())).collect(),
+            None => argv.iter().map(|word| OsString::from_vec(word.clone())).collect(),
         };
         let ticket = records.recorder_without(env).begin(&Begin {
             profile: Some(&self.info.profile),
@@ -121,6 +121,11 @@ impl Supervisor {
     /// Whether what commands write is recorded.
     pub(super) fn records_output(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.wanted.policy.output)
+    }
+
+    /// Whether nothing may run without a record.
+    pub(super) fn records_strictly(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.wanted.strict)
     }
 
     /// Writes how executions ended.
