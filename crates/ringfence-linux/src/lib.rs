@@ -4,6 +4,8 @@
 #[cfg(feature = "box")]
 pub mod builder;
 #[cfg(feature = "box")]
+mod copying;
+#[cfg(feature = "box")]
 pub mod detach;
 #[cfg(feature = "box")]
 pub mod forked;
