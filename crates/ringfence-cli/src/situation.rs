@@ -29,8 +29,9 @@ pub struct Situation {
 impl Situation {
     pub fn gather(flags: &PolicyFlags) -> Result<Situation, Failure> {
         let layer = flags.layer()?;
-        let facts = ringfence::facts::gather()?;
+        let mut facts = ringfence::facts::gather()?;
         let places = Places::new(&facts);
+        facts.spare = Some(places.state.join("spare"));
         let workdir = workdir(flags.cwd.as_deref())?;
         let mut inputs = Inputs::new(workdir, facts.home.clone(), layer);
         inputs.other_homes = facts.other_homes(&inputs.workdir);
@@ -75,7 +76,9 @@ pub fn workdir(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         let failure = Failure::new(Kind::Policy, format!("cannot work in `{}`: {error}", path.display()));
         failure.hint("name a directory that exists with -C DIR")
     };
-    let real = path.canonicalize().map_err(fail)?;
+    // Where the kernel says we are, there are no links on the way.
+    let here = std::env::current_dir().ok().filter(|here| asked.is_none() && here.is_absolute());
+    let real = here.map_or_else(|| path.canonicalize(), Ok).map_err(fail)?;
     if real.is_dir() { Ok(real) } else { Err(fail(std::io::ErrorKind::NotADirectory.into())) }
 }
 

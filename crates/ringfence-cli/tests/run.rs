@@ -365,7 +365,8 @@ fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }
 
-/// Where the list of living boxes is, a box sees nothing and changes nothing, whatever is opened.
+/// Where the list of living boxes is, a box sees nothing and changes nothing, whatever is opened. (In `/dev/shm` it is where
+/// no box can ever look.)
 #[test]
 fn the_list_of_living_boxes_is_closed() {
     let place = Place::new();

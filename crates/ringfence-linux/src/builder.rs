@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
-use crate::launch::{Failure, Spec, Stage, at};
+use crate::launch::{Failure, Spec, Stage, Start, at};
 use crate::setup::{self, Idmaps, Step};
 use crate::{starter, sys};
 
@@ -54,7 +54,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub fn new(builder: &Builder, spec: &Spec) -> Result<Prepared, Errno> {
+    pub fn new(builder: &Builder, spec: &Spec, start: &Start) -> Result<Prepared, Errno> {
         let end = FIRST_FILE + builder.files.len() as i32;
         let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, end);
         let (started, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -63,7 +63,7 @@ impl Prepared {
         for fd in [&null, &null, &builder.messages, &report] {
             placed.push(Some(above(fd)?));
         }
-        for fd in &spec.stdio {
+        for fd in &start.stdio {
             placed.push(fd.as_ref().map(above).transpose()?);
         }
         placed.push(Some(above(&starter::open(&spec.rlimits)?)?));

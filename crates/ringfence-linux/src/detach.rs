@@ -61,7 +61,7 @@ fn become_program(program: &CStr, argv: &PointerList, env: &PointerList, descrip
     };
     match place() {
         Err(errno) => errno,
-        Ok(()) => sys::execve(program, argv, env),
+        Ok(()) => sys::execve(program, argv.strings(), env.strings()),
     }
 }
 

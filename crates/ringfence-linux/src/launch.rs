@@ -21,11 +21,13 @@ use rustix::net::{
 
 use crate::builder::{self, Builder, Prepared, Said};
 use crate::landlock;
+use crate::order::{Letter, Opened, Order};
 use crate::seccomp::{self, SockFilter};
+use crate::seed::{Seed, Soil};
 use crate::setup::{Building, Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
-/// Everything that a box is made from.
+/// Everything that boxes of a kind are made from; as many can be started as one likes.
 #[derive(Debug)]
 pub struct Spec {
     /// `CLONE_NEW*` flags.
@@ -47,22 +49,41 @@ pub struct Spec {
     pub filter: Option<Cow<'static, [SockFilter]>>,
     /// The filter reports calls; its listener goes to the owner.
     pub listens: bool,
-    /// Control groups to join: `0` is written to each.
-    pub groups: Vec<OwnedFd>,
     pub workdir: CString,
     pub program: CString,
     pub argv: PointerList,
     /// `argv` for a script without an interpreter line.
     pub script_argv: PointerList,
     pub env: PointerList,
-    pub terminal: Terminal,
     /// What process 1 becomes instead of starting the command: this program, with `argv`, no environment, and the standard
     /// descriptors as its only ones. It says nothing to the owner any more.
     pub becomes: Option<OwnedFd>,
     /// For the command's process until it executes.
     pub stack: Stack,
+}
+
+/// What is one box's own.
+#[derive(Debug)]
+pub struct Start {
+    /// Control groups to join: `0` is written to each.
+    pub groups: Vec<OwnedFd>,
+    pub terminal: Terminal,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
+    /// Where there is room for an order, the box waits for one, and runs that instead of the command of [`Spec`].
+    pub order: Option<Letter>,
+}
+
+impl Spec {
+    /// What a [`Seed`] for this box must have been made of; `None` where none can be.
+    pub(crate) fn soil(&self) -> Option<Soil> {
+        let maps = match &self.identity {
+            Identity::Mapped { uid_map, gid_map } => Some((uid_map.clone(), gid_map.clone())),
+            Identity::Entered { .. } => None,
+            Identity::Outside(_) | Identity::Kept => return None,
+        };
+        Some(Soil { namespaces: self.namespaces, maps })
+    }
 }
 
 /// So many processors, beginning at one that differs from box to box.
@@ -117,10 +138,12 @@ pub enum Stage {
     WorkingDirectory,
     /// The program that builds the box.
     Builder,
+    /// What a parked box was told to run.
+    Order,
 }
 
 impl Stage {
-    const FIXED: [Stage; 18] = [
+    const FIXED: [Stage; 19] = [
         Stage::Groups,
         Stage::IdMaps,
         Stage::Pivot,
@@ -139,6 +162,7 @@ impl Stage {
         Stage::Stdio,
         Stage::WorkingDirectory,
         Stage::Builder,
+        Stage::Order,
     ];
 
     /// As a box says it to its owner.
@@ -179,6 +203,7 @@ impl fmt::Display for Stage {
             Stage::Stdio => "set up standard descriptors",
             Stage::WorkingDirectory => "enter the working directory",
             Stage::Builder => "build the sandbox",
+            Stage::Order => "take the command",
         })
     }
 }
@@ -194,6 +219,8 @@ pub enum Event {
     Terminal(OwnedFd),
     /// Where the filter reports calls.
     Listener(OwnedFd),
+    /// The box stands and waits for an order.
+    Parked,
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command ended with this `waitpid` status.
@@ -211,6 +238,7 @@ const TERMINAL: i32 = 3;
 const STOPPED: i32 = 4;
 const EXITED: i32 = 5;
 const LISTENER: i32 = 6;
+const PARKED: i32 = 7;
 
 type Message = [u8; 12];
 
@@ -237,27 +265,26 @@ pub struct Launched {
     reaped: bool,
 }
 
-/// Forks process 1. The box runs when this returns; failures of its set-up come as [`Event::Failed`].
-pub fn launch(spec: &Spec) -> Result<Launched, Errno> {
+/// Forks process 1, in the seed's namespaces where there is one for it. The box runs when this returns; failures of its
+/// set-up come as [`Event::Failed`].
+pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Launched, Errno> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let prepared = match &spec.identity {
-        Identity::Outside(builder) => Some(Prepared::new(builder, spec)?),
+        Identity::Outside(builder) => Some(Prepared::new(builder, spec, start)?),
         _ => None,
     };
     let started = prepared.as_ref().map(|p| rustix::io::fcntl_dupfd_cloexec(&p.started, 3)).transpose()?;
+    let launched =
+        |pid, outside| Launched { pid: Some(pid), events: ours, outside, started, adopted: None, reaped: false };
+    if let Some(pid) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
+        return Ok(launched(pid, false));
+    }
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(Launched {
-            pid: Some(pid),
-            events: ours,
-            outside: prepared.is_some(),
-            started,
-            adopted: None,
-            reaped: false,
-        }),
-        Fork::Child => process_one(spec, prepared.as_ref(), &theirs),
+        Fork::Parent(pid) => Ok(launched(pid, prepared.is_some())),
+        Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, false),
     }
 }
 
@@ -319,10 +346,16 @@ impl Launched {
             (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
             (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
             (12, LISTENER, Some(listener)) => Ok(Event::Listener(listener)),
+            (12, PARKED, _) => Ok(Event::Parked),
             (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
             (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),
             _ => Err(Errno::PROTO),
         }
+    }
+
+    /// Tells a parked box what to run; `E2BIG` when that is too long to be told.
+    pub fn order(&self, order: &Order, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Errno> {
+        order.send(&self.events, stdio)
     }
 
     /// Sends a signal to process 1, which forwards it to the command's process group; KILL ends the box at once.
@@ -378,8 +411,15 @@ pub(crate) fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
     move |errno| (stage, errno)
 }
 
-fn process_one(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> ! {
-    let code = match build(spec).and_then(|()| run(spec, prepared, owner)) {
+/// `sown`: what a [`Seed`] does is done.
+pub(crate) fn process_one(
+    spec: &Spec,
+    start: &mut Start,
+    prepared: Option<&Prepared>,
+    owner: &OwnedFd,
+    sown: bool,
+) -> ! {
+    let code = match build(spec, start, sown).and_then(|()| run(spec, start, prepared, owner)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
             report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
@@ -395,9 +435,9 @@ fn report(owner: &OwnedFd, message: Message) {
 }
 
 /// Builds the box around this process and takes every privilege away from it.
-fn build(spec: &Spec) -> Result<(), Failure> {
+fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
-    for group in &spec.groups {
+    for group in &start.groups {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
     }
     if let Identity::Outside(builder) = &spec.identity {
@@ -407,20 +447,15 @@ fn build(spec: &Spec) -> Result<(), Failure> {
         }
         return builder::prepare(builder, &spec.steps);
     }
-    if let Identity::Mapped { uid_map, gid_map } = &spec.identity {
-        // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
-        write_file(c"/proc/self/setgroups", b"deny").map_err(at(Stage::IdMaps))?;
-        write_file(c"/proc/self/uid_map", uid_map.as_bytes()).map_err(at(Stage::IdMaps))?;
-        write_file(c"/proc/self/gid_map", gid_map.as_bytes()).map_err(at(Stage::IdMaps))?;
+    if let (Identity::Mapped { uid_map, gid_map }, false) = (&spec.identity, sown) {
+        map_ids(uid_map, gid_map).map_err(at(Stage::IdMaps))?;
     }
-    if spec.loopback {
-        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            .map_err(at(Stage::Loopback))?;
-        sys::loopback_up(socket.as_fd()).map_err(at(Stage::Loopback))?;
+    if spec.loopback && !sown {
+        loopback_up().map_err(at(Stage::Loopback))?;
     }
-    if !spec.groups.is_empty() || spec.namespaces != 0 {
+    if !start.groups.is_empty() || spec.namespaces != 0 {
         // After joining, so that the box sees its own group as the root.
-        sys::unshare(libc::CLONE_NEWCGROUP).map_err(at(Stage::Groups))?;
+        sys::unshare(libc::CLONE_NEWCGROUP as u64).map_err(at(Stage::Groups))?;
     }
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
@@ -466,6 +501,20 @@ fn build(spec: &Spec) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Maps the ids of the user namespace that this process is in.
+pub(crate) fn map_ids(uid_map: &CString, gid_map: &CString) -> Result<(), Errno> {
+    // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
+    write_file(c"/proc/self/setgroups", b"deny")?;
+    write_file(c"/proc/self/uid_map", uid_map.as_bytes())?;
+    write_file(c"/proc/self/gid_map", gid_map.as_bytes())
+}
+
+/// Brings the loopback of the network namespace that this process is in up.
+pub(crate) fn loopback_up() -> Result<(), Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sys::loopback_up(socket.as_fd())
+}
+
 /// Keeps some of the processors that this process may use.
 fn keep_processors(processors: Processors) -> Result<(), Errno> {
     match choose_processors(processors)? {
@@ -504,8 +553,8 @@ fn choose_processors(Processors { count, offset }: Processors) -> Result<Option<
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
-fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), Failure> {
-    let slave = match spec.terminal {
+fn run(spec: &Spec, start: &mut Start, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), Failure> {
+    let slave = match start.terminal {
         Terminal::None => None,
         Terminal::Own { rows, columns } => {
             // The host's devpts may not let its own ptmx be opened; the box's has no other.
@@ -541,25 +590,43 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
+    let command = match &mut start.order {
+        Some(letter) => {
+            report(owner, message(PARKED, 0, 0));
+            // The owner is gone, and so is the box.
+            let Some(stdio) = letter.receive(owner).map_err(at(Stage::Order))? else { return Ok(()) };
+            start.stdio = stdio.map(Some);
+            letter.open().map_err(at(Stage::Order))?
+        }
+        None if is_gone(owner) => return Ok(()),
+        None => Opened {
+            workdir: &spec.workdir,
+            program: &spec.program,
+            argv: spec.argv.strings(),
+            script_argv: spec.script_argv.strings(),
+            env: spec.env.strings(),
+        },
+    };
+    let stdio = &start.stdio;
     if let Some(program) = &spec.becomes {
-        let errno = become_program(spec, program)?;
+        let errno = become_program(spec, stdio, program)?;
         report(owner, message(NOT_EXECUTED, errno.raw_os_error(), 0));
         return Ok(());
     }
     let process_one = rustix::process::getpid();
-    let command = sys::vfork(&spec.stack, || {
+    let started = sys::vfork(&spec.stack, || {
         if let Some(prepared) = prepared {
             become_builder(spec, prepared, owner, slave.as_ref(), process_one);
             return 125;
         }
-        let (kind, a, b) = match become_command(spec, slave.as_ref()) {
+        let (kind, a, b) = match become_command(spec, stdio, command, slave.as_ref()) {
             Err((stage, errno)) => (FAILED, stage.number(), errno.raw_os_error()),
             Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
         };
         report(owner, message(kind, a, b));
         125
     });
-    let command = command.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
+    let command = started.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
     if let Some(slave) = &slave {
         // Also done by the child: whoever comes first, the group exists before anything reads from the terminal.
         let _ = rustix::process::setpgid(rustix::process::Pid::from_raw(command), None);
@@ -583,6 +650,12 @@ fn run(spec: &Spec, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), 
         kill_descendants();
     }
     Ok(())
+}
+
+/// The owner sends nothing but an order: without one, readable means that it is gone.
+fn is_gone(owner: &OwnedFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(owner, PollFlags::IN)], Some(&now)) != Ok(0)
 }
 
 /// Kills every child, which makes their children ours, until there is none.
@@ -636,7 +709,7 @@ fn try_become_builder(
     rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
     sys::reset_signals().map_err(at(Stage::Session))?;
     sys::block_all_but_stops().map_err(at(Stage::Session))?;
-    Ok((Stage::Builder, sys::execve(&spec.program, &spec.argv, &spec.env)))
+    Ok((Stage::Builder, sys::execve(&spec.program, spec.argv.strings(), spec.env.strings())))
 }
 
 /// A group, or without a terminal a session, of the command's own.
@@ -653,32 +726,37 @@ fn enter_session(slave: Option<&OwnedFd>) -> Result<(), Failure> {
 }
 
 /// Process 1 becomes another program; returns only when it could not.
-fn become_program(spec: &Spec, program: &OwnedFd) -> Result<Errno, Failure> {
-    place_stdio(spec, None)?;
+fn become_program(spec: &Spec, stdio: &[Option<OwnedFd>; 3], program: &OwnedFd) -> Result<Errno, Failure> {
+    place_stdio(stdio, None)?;
     rustix::process::chdir(c"/").map_err(at(Stage::WorkingDirectory))?;
-    Ok(sys::execute_file(program.as_fd(), &spec.argv, &spec.env))
+    Ok(sys::execute_file(program.as_fd(), spec.argv.strings(), spec.env.strings()))
 }
 
 /// The last steps of the command's own process; returns only when it could not be executed.
-fn become_command(spec: &Spec, slave: Option<&OwnedFd>) -> Result<Errno, Failure> {
+fn become_command(
+    spec: &Spec,
+    stdio: &[Option<OwnedFd>; 3],
+    command: Opened<'_>,
+    slave: Option<&OwnedFd>,
+) -> Result<Errno, Failure> {
     enter_session(slave)?;
-    place_stdio(spec, slave)?;
-    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
+    place_stdio(stdio, slave)?;
+    rustix::process::chdir(command.workdir).map_err(at(Stage::WorkingDirectory))?;
     for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     sys::reset_signals().map_err(at(Stage::Session))?;
-    match sys::execve(&spec.program, &spec.argv, &spec.env) {
-        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", &spec.script_argv, &spec.env)),
+    match sys::execve(command.program, command.argv, command.env) {
+        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", command.script_argv, command.env)),
         errno => Ok(errno),
     }
 }
 
 /// Puts the standard descriptors in their places; no other one is open in the program that follows.
-fn place_stdio(spec: &Spec, slave: Option<&OwnedFd>) -> Result<(), Failure> {
+fn place_stdio(stdio: &[Option<OwnedFd>; 3], slave: Option<&OwnedFd>) -> Result<(), Failure> {
     // From above 2 downwards they may be each other's numbers: duplicate first, place then.
     let mut placed: [Option<OwnedFd>; 3] = [None, None, None];
-    for (slot, fd) in placed.iter_mut().zip(&spec.stdio) {
+    for (slot, fd) in placed.iter_mut().zip(stdio) {
         let source = fd.as_ref().or(slave).ok_or((Stage::Stdio, Errno::BADF))?;
         *slot = Some(rustix::io::fcntl_dupfd_cloexec(source, 10).map_err(at(Stage::Stdio))?);
     }
@@ -805,7 +883,7 @@ fn foreground(slave: &OwnedFd, group: i32) {
     }
 }
 
-fn write_file(path: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
+pub(crate) fn write_file(path: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
     match rustix::io::write(&file, text)? {

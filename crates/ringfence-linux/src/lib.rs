@@ -17,9 +17,13 @@ pub mod memory;
 #[cfg(feature = "box")]
 pub mod notify;
 #[cfg(feature = "box")]
+pub mod order;
+#[cfg(feature = "box")]
 pub mod pages;
 #[cfg(feature = "box")]
 pub mod seccomp;
+#[cfg(feature = "box")]
+pub mod seed;
 #[cfg(feature = "box")]
 pub mod setup;
 #[cfg(feature = "box")]

@@ -16,13 +16,18 @@ pub struct Pages {
 
 impl Pages {
     pub fn new(length: usize) -> Result<Pages, Errno> {
+        let pages = Pages::copied(length)?;
+        // SAFETY: the range is the mapping just made; in a child of a fork nothing refers to it.
+        unsafe { rustix::mm::madvise(pages.start.as_ptr().cast(), length, Advice::LinuxDontFork) }?;
+        Ok(pages)
+    }
+
+    /// The exception: a fork copies it.
+    pub(crate) fn copied(length: usize) -> Result<Pages, Errno> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
         let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
-        let pages = Pages { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, length };
-        // SAFETY: the range is the mapping just made; in a child of a fork nothing refers to it.
-        unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontFork) }?;
-        Ok(pages)
+        Ok(Pages { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, length })
     }
 
     /// One past the last byte: where a stack begins.

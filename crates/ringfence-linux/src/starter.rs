@@ -304,8 +304,10 @@ mod tests {
 
     #[test]
     fn sets_limits() {
-        let (out, ..) =
-            start(&[(libc::RLIMIT_NOFILE, 33), (libc::RLIMIT_CORE, 0)], "/bin/sh sh -c 'ulimit -n; ulimit -c'");
+        let (out, ..) = start(
+            &[(libc::RLIMIT_NOFILE as _, 33), (libc::RLIMIT_CORE as _, 0)],
+            "/bin/sh sh -c 'ulimit -n; ulimit -c'",
+        );
         assert_eq!(out, "33\n0\n");
     }
 

@@ -26,10 +26,25 @@ pub enum Fork {
 /// The child has a copy of the caller's memory and one thread. It must only make system calls and touch memory that the
 /// caller prepared: no allocation, no lock, no panic, since another thread may have held the allocator's lock.
 pub fn fork(namespaces: u64) -> Result<Fork, Errno> {
-    let flags = namespaces | libc::SIGCHLD as u64;
-    // SAFETY: without CLONE_VM and with a null stack the child runs on its own copy of this stack, as after fork(2); no
-    // pointer is handed to the kernel.
-    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?;
+    fork_telling(namespaces, None)
+}
+
+/// The same for a child of this process's parent, whose id is written down before the child runs: also when this process is
+/// killed in the middle of it, it is known who was born.
+#[cfg(feature = "box")]
+pub(crate) fn fork_for_parent(born: &std::sync::atomic::AtomicI32) -> Result<Fork, Errno> {
+    fork_telling(libc::CLONE_PARENT as u64, Some(born))
+}
+
+fn fork_telling(flags: u64, born: Option<&std::sync::atomic::AtomicI32>) -> Result<Fork, Errno> {
+    let (told, born) = match born {
+        Some(born) => (libc::CLONE_PARENT_SETTID as u64, born.as_ptr()),
+        None => (0, std::ptr::null_mut()),
+    };
+    let flags = flags | told | libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and with a null stack the child runs on its own copy of this stack, as after fork(2); the
+    // one pointer is to an atomic number that outlives the call.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, born, 0usize, 0usize) })?;
     match rustix::process::Pid::from_raw(pid as i32) {
         Some(pid) => Ok(Fork::Parent(pid)),
         None => Ok(Fork::Child),
@@ -81,12 +96,30 @@ impl<F: FnMut() -> i32> Beside<F> {
     /// `clone(2)` without a copy of the memory. The child must only make system calls, allocate nothing and take no lock;
     /// what it returns is its exit code.
     pub fn start(child: F) -> Result<Self, Errno> {
-        let stack = crate::pages::Pages::new(STACK_SIZE)?;
+        Self::start_with(0, crate::pages::Pages::new(STACK_SIZE)?, child)
+    }
+
+    /// The same, but it may fork: a stack that is there in its child too, and more `CLONE_*` flags, none of which is about
+    /// memory.
+    pub(crate) fn start_forking(flags: libc::c_int, child: F) -> Result<Self, Errno> {
+        Self::start_with(flags, crate::pages::Pages::copied(STACK_SIZE)?, child)
+    }
+
+    fn start_with(flags: libc::c_int, stack: crate::pages::Pages, child: F) -> Result<Self, Errno> {
         let mut memory = std::mem::ManuallyDrop::new(Box::new((stack, child)));
         let (stack, child) = &mut **memory;
         // SAFETY: both live on and are freed by `join` alone, after the child has ended.
-        let pid = unsafe { clone_sharing(stack.end(), libc::CLONE_VM | libc::SIGCHLD, child) }?;
+        let pid = unsafe { clone_sharing(stack.end(), flags | libc::CLONE_VM | libc::SIGCHLD, child) }?;
         Ok(Self { pid, memory })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Ends it. That it has ended already is what is wanted.
+    pub fn kill(&self) {
+        let _ = kill(self.pid.as_raw_nonzero().get(), libc::SIGKILL);
     }
 
     /// Waits until it has ended.
@@ -225,31 +258,35 @@ pub fn mount_setattr(fd: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> R
     Ok(())
 }
 
-/// `execve(2)`; returns only on failure. `argv` and `envp` end with a null pointer.
-pub fn execve(program: &CStr, argv: &PointerList, envp: &PointerList) -> Errno {
-    // SAFETY: both lists are null-terminated arrays of pointers to NUL-terminated strings that the lists own.
-    unsafe { libc::execve(program.as_ptr(), argv.pointers.as_ptr(), envp.pointers.as_ptr()) };
+/// `execve(2)`; returns only on failure.
+pub fn execve(program: &CStr, argv: Strings<'_>, envp: Strings<'_>) -> Errno {
+    // SAFETY: both are null-terminated arrays of pointers to NUL-terminated strings that outlive the call.
+    unsafe { libc::execve(program.as_ptr(), argv.0.as_ptr(), envp.0.as_ptr()) };
     Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
 }
 
 /// `execveat(2)` of an open file, which need not have a name; returns only on failure.
-pub fn execute_file(program: BorrowedFd<'_>, argv: &PointerList, envp: &PointerList) -> Errno {
+pub fn execute_file(program: BorrowedFd<'_>, argv: Strings<'_>, envp: Strings<'_>) -> Errno {
     // SAFETY: the path is a NUL-terminated literal, and both lists are null-terminated arrays of pointers to NUL-terminated
-    // strings that the lists own.
+    // strings that outlive the call.
     let failed = check(unsafe {
         libc::syscall(
             libc::SYS_execveat,
             program.as_raw_fd(),
             c"".as_ptr(),
-            argv.pointers.as_ptr(),
-            envp.pointers.as_ptr(),
+            argv.0.as_ptr(),
+            envp.0.as_ptr(),
             libc::AT_EMPTY_PATH,
         )
     });
     failed.err().unwrap_or(Errno::INVAL)
 }
 
-/// A null-terminated array of C strings for [`execve`], made before the fork.
+/// What [`execve`] takes: a null-terminated array of pointers to NUL-terminated strings.
+#[derive(Debug, Clone, Copy)]
+pub struct Strings<'a>(&'a [*const libc::c_char]);
+
+/// A null-terminated array of C strings, made before the fork.
 #[derive(Debug)]
 pub struct PointerList {
     pointers: Vec<*const libc::c_char>,
@@ -262,7 +299,60 @@ impl PointerList {
         pointers.push(std::ptr::null());
         Self { pointers, _strings: strings }
     }
+
+    pub fn strings(&self) -> Strings<'_> {
+        Strings(&self.pointers)
+    }
 }
+
+/// Room for lists of strings that come after the fork, where no memory can be had.
+#[derive(Debug)]
+pub struct PointerRoom(Vec<*const libc::c_char>);
+
+impl PointerRoom {
+    pub fn new(count: usize) -> PointerRoom {
+        PointerRoom(Vec::with_capacity(count))
+    }
+
+    /// Where the next list begins.
+    pub fn mark(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a string to the list. It must stay where it is as long as the list is used. False when there is no room.
+    pub fn add(&mut self, string: &CStr) -> bool {
+        self.push(string.as_ptr())
+    }
+
+    /// Ends the list.
+    pub fn end(&mut self) -> bool {
+        self.push(std::ptr::null())
+    }
+
+    /// Never beyond the capacity: it would be memory taken.
+    fn push(&mut self, pointer: *const libc::c_char) -> bool {
+        let fits = self.0.len() < self.0.capacity();
+        if fits {
+            self.0.push(pointer);
+        }
+        fits
+    }
+
+    /// The list that begins at a mark; `None` when it has not been ended.
+    ///
+    /// # Safety
+    /// Every string that was added is still there.
+    pub unsafe fn list(&self, mark: usize) -> Option<Strings<'_>> {
+        let rest = self.0.get(mark..)?;
+        let end = rest.iter().position(|p| p.is_null())?;
+        Some(Strings(&rest[..=end]))
+    }
+}
+
+// SAFETY: the pointers are only followed by `execve`, under the promise of `list`.
+unsafe impl Send for PointerRoom {}
+// SAFETY: as above.
+unsafe impl Sync for PointerRoom {}
 
 // SAFETY: the pointers lead to heap memory owned by `_strings`, which nothing changes.
 unsafe impl Send for PointerList {}
@@ -278,12 +368,9 @@ pub fn close_range(first: u32, last: u32, on_exec: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Closes every descriptor of this process but these (four at most).
-pub fn close_all_but(keep: &[i32]) {
-    let mut keep_sorted = [-1i32; 4];
-    for (slot, fd) in keep_sorted.iter_mut().zip(keep) {
-        *slot = *fd;
-    }
+/// Closes every descriptor of this process but these.
+pub fn close_all_but<const N: usize>(keep: &[i32; N]) {
+    let mut keep_sorted = *keep;
     keep_sorted.sort_unstable();
     let mut next = 0u32;
     for fd in keep_sorted.into_iter().filter_map(|fd| u32::try_from(fd).ok()) {
@@ -374,11 +461,11 @@ pub fn set_namespace(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> 
     Ok(())
 }
 
-/// `unshare(2)`.
-pub fn unshare(namespaces: i32) -> Result<(), Errno> {
-    // SAFETY: no pointer is passed.
-    check(unsafe { libc::unshare(namespaces) }.into())?;
-    Ok(())
+/// `unshare(2)`, of namespaces alone.
+pub fn unshare(namespaces: u64) -> Result<(), Errno> {
+    let flags = rustix::thread::UnshareFlags::from_bits_retain(namespaces as u32);
+    // SAFETY: descriptors stay what they are.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
 /// Becomes `uid`:`gid` with no supplementary groups, in this thread (the only one after a fork).
@@ -419,6 +506,11 @@ impl SignalsBlocked {
         // SAFETY: `all` is an initialised set and `old` is live and writable.
         check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old) }.into())?;
         Ok(Self(old))
+    }
+
+    /// Blocks them for the rest of this process's life.
+    pub fn forever() -> Result<(), Errno> {
+        Self::new().map(std::mem::forget)
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::sys::{self, Fork};
+use crate::sys::{self, Beside};
 
 /// One range of ids: `inside outside count`, as in `/proc/PID/uid_map`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,22 +17,23 @@ pub struct Range {
 
 /// A user namespace with these mappings. Needs CAP_SETUID and CAP_SETGID in the current one.
 pub fn create(uids: &[Range], gids: &[Range]) -> Result<OwnedFd, Errno> {
-    let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let pid = match sys::fork(libc::CLONE_NEWUSER as u64)? {
-        Fork::Child => {
-            // Holds the namespace until the parent has a descriptor of it and closes the pipe, or dies.
-            let _ = sys::close_range(0, 2, false);
-            drop(theirs);
-            let _ = rustix::io::read(&ours, &mut [0u8; 1]);
-            sys::exit_now(0)
+    // Holds the namespace until there is a descriptor of it; when this process dies before, it ends too.
+    let owner = rustix::process::getpid();
+    let hold: Box<dyn FnMut() -> i32> = Box::new(move || {
+        let kill = rustix::process::Signal::KILL;
+        if rustix::process::set_parent_process_death_signal(Some(kill)).is_err()
+            || rustix::process::getppid() != Some(owner)
+        {
+            return 1;
         }
-        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
-    };
-    drop(ours);
-    let made = fill(pid, uids, gids);
-    drop(theirs);
-    sys::kill(pid, libc::SIGKILL)?;
-    sys::wait(pid, true, false)?;
+        loop {
+            let _ = rustix::event::poll(&mut [], None);
+        }
+    });
+    let holder = Beside::start_forking(libc::CLONE_FILES | libc::CLONE_NEWUSER, hold)?;
+    let made = fill(holder.pid(), uids, gids);
+    holder.kill();
+    holder.join()?;
     made
 }
 

@@ -82,8 +82,17 @@ fn refused_calls_answer_eperm_and_would_not_without_the_filter() {
     assert_eq!(filtered(libc::SYS_open_by_handle_at, &[]), libc::EPERM);
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
+mod requests {
+    pub const TIOCSTI: u64 = libc::TIOCSTI as u64;
+    pub const TIOCGWINSZ: u64 = libc::TIOCGWINSZ as u64;
+    pub const TIOCLINUX: u64 = libc::TIOCLINUX as u64;
+    pub const FIONREAD: u64 = libc::FIONREAD as u64;
+}
+
 #[test]
 fn arguments_are_looked_at() {
+    use requests::*;
     const HIGH: u64 = 1 << 32;
     let inet = |kind: i32, protocol: u64| [libc::AF_INET as u64, kind as u64, protocol];
     // (call, refused arguments, error, allowed arguments, what the kernel then says)
@@ -103,9 +112,9 @@ fn arguments_are_looked_at() {
             0,
         ),
         // Descriptor 999 is not open: past the filter, the kernel says so.
-        (libc::SYS_ioctl, &[999, libc::TIOCSTI], libc::EPERM, &[999, libc::TIOCGWINSZ], libc::EBADF),
-        (libc::SYS_ioctl, &[999, libc::TIOCSTI | HIGH], libc::EPERM, &[999, libc::TIOCGWINSZ | HIGH], libc::EBADF),
-        (libc::SYS_ioctl, &[999, libc::TIOCLINUX | HIGH << 31], libc::EPERM, &[999, libc::FIONREAD], libc::EBADF),
+        (libc::SYS_ioctl, &[999, TIOCSTI], libc::EPERM, &[999, TIOCGWINSZ], libc::EBADF),
+        (libc::SYS_ioctl, &[999, TIOCSTI | HIGH], libc::EPERM, &[999, TIOCGWINSZ | HIGH], libc::EBADF),
+        (libc::SYS_ioctl, &[999, TIOCLINUX | HIGH << 31], libc::EPERM, &[999, FIONREAD], libc::EBADF),
         (libc::SYS_prctl, &[libc::PR_SET_MM as u64, 15], libc::EPERM, &[libc::PR_GET_DUMPABLE as u64], 0),
         (libc::SYS_prctl, &[100], libc::EINVAL, &[libc::PR_GET_NO_NEW_PRIVS as u64], 0),
         (libc::SYS_personality, &[0x0040_0000], libc::EPERM, &[libc::ADDR_NO_RANDOMIZE as u64], 0),

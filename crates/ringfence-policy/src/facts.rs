@@ -36,6 +36,9 @@ pub struct Facts {
     /// The ringfence program itself, for guards inside the box.
     #[serde(with = "wire::path")]
     pub program: PathBuf,
+    /// Where the user keeps empty directories from one box to the next, which no box can change. For this process alone.
+    #[serde(skip)]
+    pub spare: Option<PathBuf>,
 }
 
 /// A user of this host, as `/etc/passwd` has it.

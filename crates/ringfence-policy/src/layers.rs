@@ -147,7 +147,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
     let chosen = choose_profile(global.as_ref(), project.as_ref(), &flags, &definitions, &mut loosened);
     let chain = profile_chain(&chosen.value, &definitions)?;
 
-    let mut stack = Stack::new(chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
+    let mut stack = Stack::new(lookup, chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.other_homes = other_homes;
     stack.git = git;
     stack.hidden_dirs = records_dir.into_iter().chain(sessions_dirs).collect();

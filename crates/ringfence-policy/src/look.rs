@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
 
 use crate::glob::Glob;
 
@@ -79,20 +82,20 @@ impl Lookup {
 
     /// For a policy: most of its rules are about home and the working directory.
     pub fn of_places(home: &Path, workdir: &Path) -> Lookup {
-        Lookup::listing([home, workdir])
+        let mut lookup = Lookup::listing([home, workdir]);
+        // Where most of the names are that are below them.
+        for name in [".config", ".local", ".local/share", ".cargo", ".claude"] {
+            let dir = home.join(name);
+            if lookup.straight(&dir).is_ok_and(|end| end == Some(End::Dir)) {
+                lookup.listed.extend(Listing::read(&dir));
+            }
+        }
+        lookup
     }
 
     /// Reads these directories whole, since many names in them will be asked for.
     pub fn listing<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Lookup {
-        let listed = dirs.into_iter().filter_map(|dir| {
-            let entries = fs::read_dir(dir).ok()?.take(Self::MOST + 1);
-            let names: Result<Vec<_>, io::Error> =
-                entries.map(|entry| entry.and_then(|e| Ok((e.file_name(), e.file_type()?.into())))).collect();
-            let mut names = names.ok().filter(|names| names.len() <= Self::MOST)?;
-            names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-            Some(Listing { dir: dir.to_path_buf(), names })
-        });
-        Lookup { listed: listed.collect(), ..Lookup::default() }
+        Lookup { listed: dirs.into_iter().filter_map(Listing::read).collect(), ..Lookup::default() }
     }
 
     /// `false` only when the normalised path was not there when the directories were read: asks the kernel for nothing.
@@ -115,6 +118,11 @@ impl Lookup {
             return fs::canonicalize(path).ok();
         }
         self.walk(path).ok().filter(|walk| walk.end != End::Missing).map(|walk| walk.real)
+    }
+
+    /// As [`fs::canonicalize`], which says what is in the way where there is something.
+    pub fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        self.real(path).map_or_else(|| fs::canonicalize(path), Ok)
     }
 
     /// Whether an absolute path leads to something.
@@ -222,11 +230,51 @@ impl Lookup {
 }
 
 impl Listing {
+    /// `None` when the directory cannot be read, or is too large for that to be worth while.
+    fn read(dir: &Path) -> Option<Listing> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(dir, flags, Mode::empty()).ok()?;
+        let mut space = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(file, &mut space);
+        let mut names = Vec::with_capacity(64);
+        while let Some(entry) = entries.next() {
+            let entry = entry.ok()?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let found = match entry.file_type() {
+                FileType::Directory => Found::Dir,
+                FileType::Symlink => Found::Link,
+                FileType::Unknown => fs::symlink_metadata(dir.join(name)).ok()?.file_type().into(),
+                _ => Found::File,
+            };
+            if names.len() == Lookup::MOST {
+                return None;
+            }
+            names.push((name.to_owned(), found));
+        }
+        names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Some(Listing { dir: dir.to_path_buf(), names })
+    }
+
     fn find(&self, name: &OsStr) -> Found {
         self.names
             .binary_search_by(|(known, _)| known.as_os_str().cmp(name))
             .map_or(Found::Missing, |index| self.names[index].1)
     }
+}
+
+/// Whether this is a directory with nothing in it.
+pub fn is_empty(dir: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
+    let mut space = [MaybeUninit::uninit(); 512];
+    let mut entries = RawDir::new(file, &mut space);
+    while let Some(entry) = entries.next() {
+        // What cannot be read is taken for full.
+        if !entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")) {
+            return false;
+        }
+    }
+    true
 }
 
 fn is_missing(error: &io::Error) -> bool {

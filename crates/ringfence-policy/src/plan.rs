@@ -24,8 +24,8 @@ use crate::env;
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
-use crate::look::Lookup;
-use crate::policy::{Network, Policy, Root, User};
+use crate::look::{self, Lookup};
+use crate::policy::{Network, Policy, Root};
 use crate::rules::Kind;
 use crate::tree::{Node, Tree, TreeError};
 use crate::wire;
@@ -262,17 +262,24 @@ impl Stub {
         Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
     }
 
-    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file.
+    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file. What has gone
+    /// since it was looked up was another box's, too, and is made anew.
     fn look_at(path: &Path, node: &Node) -> Option<Stub> {
-        let text = match node.kind {
-            _ if !node.exact => return None,
-            Kind::Dir => fs::read_dir(path).ok()?.next().is_none().then(String::new),
-            Kind::File => {
-                let data = fs::symlink_metadata(path).ok()?;
+        if !node.exact {
+            return None;
+        }
+        let data = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            data => Some(data.ok()?),
+        };
+        let text = match (data, node.kind) {
+            (None, _) => String::new(),
+            (Some(_), Kind::Dir) => look::is_empty(path).then(String::new)?,
+            (Some(data), Kind::File) => {
                 let tiny = data.is_file() && data.len() < 10 && data.permissions().mode() & 0o7777 == STUB_FILE_MODE;
-                tiny.then(|| fs::read_to_string(path).ok())?
+                tiny.then(|| fs::read_to_string(path).ok())??
             }
-        }?;
+        };
         Some(Stub { path: path.to_path_buf(), kind: node.kind, text, present: true })
     }
 }
@@ -340,10 +347,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     if policy.docker {
         docker.check()?;
     }
-    let (uid, gid) = match policy.user {
-        User::Caller => (facts.uid, facts.gid),
-        User::Ids { uid, gid } => (uid, gid),
-    };
+    let (uid, gid) = policy.ids(facts);
     let mut view = View::new(policy, facts, lookup);
     view.root();
     view.private();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
 use crate::records::Records;
@@ -103,6 +104,16 @@ pub struct Shown {
     /// Absolute and canonical.
     pub source: PathBuf,
     pub target: PathBuf,
+}
+
+impl Policy {
+    /// The command's user and group, inside.
+    pub fn ids(&self, facts: &Facts) -> (u32, u32) {
+        match self.user {
+            User::Caller => (facts.uid, facts.gid),
+            User::Ids { uid, gid } => (uid, gid),
+        }
+    }
 }
 
 /// What the root of the box is made of.

@@ -10,6 +10,7 @@ use paths::{
 };
 
 use crate::git;
+use crate::look::{End, Lookup};
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 use crate::suggest::Suggestion;
 
@@ -198,6 +199,7 @@ pub struct Places<'a> {
     pub home: &'a Path,
     /// Configuration of git besides the repository's.
     pub git: &'a git::Outer,
+    pub lookup: &'a Lookup,
 }
 
 /// Something that a preset found and that the user should know.
@@ -209,7 +211,7 @@ pub enum Warning {
 
 /// The rules of one preset, as of this layer.
 pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileRule>, Vec<Warning>) {
-    let Places { workdir, home, git: outer } = places;
+    let Places { workdir, home, git: outer, lookup } = places;
     let mut rules = Rules { origin: Origin { layer, place: preset.place().into() }, out: Vec::new() };
     let mut warnings = Vec::new();
     match preset {
@@ -290,7 +292,9 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             } else {
                 // Dotfiles are kept in projects, and home has links to them.
                 for name in STARTUP.iter().chain(AUTOSTART).chain(EXECUTED).chain(&[".ssh/config"]) {
-                    if let Some(path) = linked_from(home, name).filter(|p| p.starts_with(workdir) && p != workdir) {
+                    if let Some(path) =
+                        linked_from(lookup, home, name).filter(|p| p.starts_with(workdir) && p != workdir)
+                    {
                         rules.add(Access::Ro, path, Missing::Ignore);
                     }
                 }
@@ -301,15 +305,9 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
 }
 
 /// Where a name at home leads, when it or a directory above it is a link.
-fn linked_from(home: &Path, name: &str) -> Option<PathBuf> {
-    let mut path = home.to_path_buf();
-    for part in Path::new(name).components() {
-        path.push(part);
-        if std::fs::symlink_metadata(&path).ok()?.is_symlink() {
-            return home.join(name).canonicalize().ok();
-        }
-    }
-    None
+fn linked_from(lookup: &Lookup, home: &Path, name: &str) -> Option<PathBuf> {
+    let walk = lookup.walk(&home.join(name)).ok()?;
+    (!walk.links.is_empty() && walk.end != End::Missing).then_some(walk.real)
 }
 
 struct Rules {
@@ -341,7 +339,9 @@ mod tests {
 
     fn all(workdir: &str, home: &str, names: &[&str]) -> Vec<FileRule> {
         let outer = git::Outer::default();
-        let places = Places { workdir: Path::new(workdir), home: Path::new(home), git: &outer };
+        let lookup = Lookup::default();
+        let (workdir, home) = (Path::new(workdir), Path::new(home));
+        let places = Places { workdir, home, git: &outer, lookup: &lookup };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
         presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }

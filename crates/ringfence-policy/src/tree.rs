@@ -144,7 +144,7 @@ impl Tree {
         tree.add_registries(facts);
         tree.add_aliases(facts);
         tree.drop_idle(&policy.root);
-        tree.settle_unwritable();
+        tree.settle_unwritable(lookup);
         tree.check(policy, facts)?;
         if facts.stranger && policy.root == Root::Host {
             tree.close_barred(&policy.workdir, facts);
@@ -347,7 +347,7 @@ impl Tree {
 
     /// Where the caller cannot make a name, neither can the box, until it changes the directory's permissions, which it may
     /// when it owns it. So such a directory is read-only, and needs no stand-ins; nothing is made in it either.
-    fn settle_unwritable(&mut self) {
+    fn settle_unwritable(&mut self, lookup: &Lookup) {
         let mut writable: BTreeMap<PathBuf, bool> = BTreeMap::new();
         let absent: Vec<(PathBuf, Node)> = self
             .nodes()
@@ -355,7 +355,7 @@ impl Tree {
             .map(|(path, node)| (path.to_path_buf(), node.clone()))
             .collect();
         for (path, node) in absent {
-            let Some(dir) = path.ancestors().skip(1).find(|dir| dir.exists()) else { continue };
+            let Some(dir) = path.ancestors().skip(1).find(|dir| lookup.exists(dir)) else { continue };
             let can = *writable
                 .entry(dir.to_path_buf())
                 .or_insert_with(|| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok());

@@ -44,6 +44,7 @@ pub fn gather() -> Result<Facts, FactsError> {
         sockets,
         unplaced_sockets,
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
+        spare: None,
     })
 }
 
@@ -104,7 +105,8 @@ pub fn account_home(uid: u32) -> Option<PathBuf> {
 /// Every place where [`registry`](crate::keeper::registry) may have been when a box that still lives was started.
 fn registries(now: PathBuf, uid: u32, accounts: &[Account]) -> Vec<PathBuf> {
     let of_account = accounts.iter().filter(|account| account.uid == uid).map(|a| a.home.join(".ringfence-boxes"));
-    let mut places = vec![now, PathBuf::from("/run/ringfence-keeper"), PathBuf::from(format!("/tmp/ringfence-{uid}"))];
+    let mut places = vec![now, PathBuf::from("/run/ringfence-keeper")];
+    places.extend(["/dev/shm", "/tmp"].map(|dir| PathBuf::from(format!("{dir}/ringfence-{uid}"))));
     // Where nobody has logged in there is no such directory, and none is made to hide something in it.
     let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
     places.extend(runtime.map(|dir| dir.join("ringfence")));

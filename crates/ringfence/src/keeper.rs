@@ -12,6 +12,7 @@
 
 mod hold;
 mod removal;
+mod spare;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use ringfence_linux::sys::{self, Beside};
 use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
+use spare::Spare;
 
 /// A list cannot be longer than this; a box that would need more is refused.
 const LIST_LIMIT: usize = 64 * 1024;
@@ -58,7 +60,7 @@ pub enum KeeperError {
 pub struct Keeper {
     /// The names that this box relies on, locked.
     held: Vec<Held>,
-    process: Option<Beside<Box<dyn FnMut() -> i32 + Send>>>,
+    process: Option<Beside<Box<dyn FnMut() -> i32 + Send + Sync>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
 }
@@ -71,7 +73,13 @@ impl std::fmt::Debug for Keeper {
 
 impl Keeper {
     /// Makes the names, and starts a keeper for them and for these control groups; `None` when there is nothing to keep.
-    pub fn start(stubs: &[Stub], groups: Vec<CString>, registry: &Path) -> Result<Option<Keeper>, KeeperError> {
+    /// `spare`: a directory of the user's where empty names are kept from one box to the next.
+    pub fn start(
+        stubs: &[Stub],
+        groups: Vec<CString>,
+        registry: &Path,
+        spare: Option<&Path>,
+    ) -> Result<Option<Keeper>, KeeperError> {
         if stubs.is_empty() {
             return if groups.is_empty() { Ok(None) } else { Self::beside(None, groups).map(Some) };
         }
@@ -88,10 +96,13 @@ impl Keeper {
             entries.extend_from_slice(group.as_bytes_with_nul());
         });
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
-        let list = Arc::new(List::write(registry, &entries)?);
+        let spare = spare.map(c_path).transpose()?;
+        let list = Arc::new(List::write(registry, &entries, spare)?);
+        let mut spare = list.spare.as_deref().and_then(Spare::make);
         let mut keeper = Self::beside(Some(list.clone()), groups)?;
         let made = needed.into_iter().try_for_each(|stub| {
-            let held = hold(&stub).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
+            let held =
+                hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
             keeper.held.extend(held);
             Ok(())
         });
@@ -104,7 +115,7 @@ impl Keeper {
     fn beside(list: Option<Arc<List>>, groups: Vec<CString>) -> Result<Keeper, KeeperError> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // What is shared is made here; afterwards there are only system calls.
-        let keep_and_clear: Box<dyn FnMut() -> i32 + Send> = Box::new(move || {
+        let keep_and_clear: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
@@ -280,6 +291,8 @@ struct Registry<'a> {
     dir: OwnedFd,
     lock: OwnedFd,
     memory: &'a mut Memory,
+    /// Where what is removed may be kept.
+    spare: Option<Spare>,
 }
 
 const LOCK: &CStr = c"lock";
@@ -294,7 +307,7 @@ impl<'a> Registry<'a> {
             match Self::lock(path) {
                 // The last box of before took it away in this moment.
                 Ok(None) | Err(rustix::io::Errno::NOENT) => {}
-                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory }),
+                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory, spare: None }),
                 Err(e) => return Err(KeeperError::List { path: name.to_path_buf(), source: e.into() }),
             }
         }
@@ -319,12 +332,17 @@ impl<'a> Registry<'a> {
         else {
             return;
         };
-        for round in [Round::Remove, Round::Forget] {
-            match own {
-                // The usual end: the lists of a thousand others are not opened for it.
-                Some(name) if gone <= 1 => drop(self.look_at(name, own, round, &mut patience)),
-                None if gone == 0 => {}
-                _ => drop(self.for_each(|registry, name| registry.look_at(name, own, round, &mut patience))),
+        match own {
+            // The usual end: the lists of a thousand others are not opened for it, and in its own a directory comes before
+            // what is in it, so that once is enough.
+            Some(name) if gone <= 1 => {
+                self.look_at(name, own, Round::Forget, &mut patience);
+            }
+            None if gone == 0 => {}
+            _ => {
+                for round in [Round::Remove, Round::Forget] {
+                    let _ = self.for_each(|registry, name| registry.look_at(name, own, round, &mut patience));
+                }
             }
         }
     }
@@ -371,7 +389,7 @@ impl<'a> Registry<'a> {
             let living = if *kind == GROUP { boxes.bytes() } else { names.bytes() };
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
-                in_use |= remove(*kind, path, patience);
+                in_use |= remove(*kind, path, patience, &mut self.spare);
             }
         }
         // What a living box needs, or has names in, is removed when that one has ended.
@@ -397,11 +415,12 @@ struct List {
     name: CString,
     registry_path: CString,
     registry_lock: OwnedFd,
+    spare: Option<CString>,
 }
 
 impl List {
     /// Writes the list of a new box.
-    fn write(registry: Registry<'_>, entries: &[u8]) -> Result<List, KeeperError> {
+    fn write(registry: Registry<'_>, entries: &[u8], spare: Option<CString>) -> Result<List, KeeperError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("box-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(std::ffi::OsStr::from_bytes(registry.path.to_bytes())).join(&name);
@@ -415,7 +434,7 @@ impl List {
         rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| error(e.into()))?;
         let mut file = fs::File::from(file);
         io::Write::write_all(&mut file, entries).map_err(error)?;
-        Ok(List { file, name: c_name, registry_path: registry.path.to_owned(), registry_lock: registry.lock })
+        Ok(List { file, name: c_name, registry_path: registry.path.to_owned(), registry_lock: registry.lock, spare })
     }
 
     /// Lets other boxes start and end.
@@ -426,7 +445,8 @@ impl List {
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
     fn leave(&self, memory: &mut Memory) {
         if let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) {
-            let mut registry = Registry { path: &self.registry_path, dir, lock, memory };
+            let spare = self.spare.as_deref().and_then(Spare::open);
+            let mut registry = Registry { path: &self.registry_path, dir, lock, memory, spare };
             registry.sweep(Some(&self.name));
             registry.close();
         }
@@ -487,11 +507,18 @@ pub fn registry() -> PathBuf {
     match uid {
         0 if usable(Path::new("/run")) => PathBuf::from("/run/ringfence-keeper"),
         _ if usable(&runtime) => runtime.join("ringfence"),
+        // In memory where there is such a place.
+        _ if is_for_all(Path::new("/dev/shm")) => shared(PathBuf::from(format!("/dev/shm/ringfence-{uid}")), uid),
         _ => shared(PathBuf::from(format!("/tmp/ringfence-{uid}")), uid),
     }
 }
 
-/// In `/tmp` anybody can take the name first. Then it is in the home of the account, where nobody else can.
+/// Whether anybody can make names there, and nobody take another's away.
+fn is_for_all(dir: &Path) -> bool {
+    fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == 0 && m.permissions().mode() & 0o1777 == 0o1777)
+}
+
+/// There anybody can take the name first. Then it is in the home of the account, where nobody else can.
 fn shared(place: PathBuf, uid: u32) -> PathBuf {
     let taken = fs::symlink_metadata(&place).is_ok_and(|m| m.uid() != uid || !m.is_dir());
     match crate::facts::account_home(uid).filter(|_| taken) {

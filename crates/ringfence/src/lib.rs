@@ -17,7 +17,7 @@ pub mod skills;
 pub mod supervise;
 
 pub use capture::Capture;
-pub use engines::{Engine, EngineError, Running, StdioSpec, select};
+pub use engines::{Engine, EngineError, Parked, Pool, Prepared, Running, StdioSpec, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
 pub use ringfence_policy::profiles::EngineChoice;

@@ -130,7 +130,8 @@ pub fn supervise(
         }
     };
     let duration = started.elapsed();
-    if watch.watches_tree(&running) {
+    // Why it failed may be seen from what is still there.
+    if ended != Ended::Exited(0) && watch.watches_tree(&running) {
         watch.count(&running);
     }
     let (waited, usage) = running.finish()?;
@@ -206,7 +207,7 @@ fn wait(
             Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
             // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
             Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
-            Event::Failed { .. } | Event::NotExecuted(_) => return Err(lost(Errno::PROTO)),
+            Event::Failed { .. } | Event::NotExecuted(_) | Event::Parked => return Err(lost(Errno::PROTO)),
         }
     }
     watch.look(running, companion.give_up_at());

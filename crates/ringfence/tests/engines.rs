@@ -8,14 +8,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringfence::engines::{self, Event};
+use ringfence::engines::{self, Command, Event};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::limits::Limits;
 use ringfence::policy::plan::{Mount, Plan, plan};
 use ringfence::policy::policy::{Caches, EnvPolicy, Network, Root, User};
 use ringfence::policy::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 use ringfence::policy::{Guarantee, Policy};
-use ringfence::{Engine, EngineError, Running, StdioSpec};
+use ringfence::{Engine, EngineError, Pool, Prepared, Running, StdioSpec};
 use rustix::io::Errno;
 
 /// A project to run in, gone with the test.
@@ -228,6 +228,7 @@ on_both! {
     interactive_shell_has_job_control
     programs_root
     a_hidden_name_that_went
+    prepared_once_started_often
 }
 
 /// A neighbour's socket, there when the plan was made: the box is made without it, and what stays is hidden.
@@ -502,4 +503,98 @@ fn programs_root(engine: Engine) {
     assert!(ended.stdout.starts_with("/workspace\nsandbox\n"), "{}", ended.stdout);
     assert!(!ended.stdout.lines().any(|l| Path::new("/root").ends_with(l)), "{}", ended.stdout);
     assert!(project.path("inner/made").exists());
+}
+
+/// Many boxes from one plan; their stand-ins are there from its making to its end.
+fn prepared_once_started_often(engine: Engine) {
+    let mut project = Project::new();
+    project.policy.rules.push(FileRule {
+        access: Access::Ro,
+        pattern: Pattern::Exact(project.policy.workdir.join(".kept")),
+        missing: Missing::Protect(Kind::Dir),
+        origin: Origin { layer: LayerKind::Profile, place: "test".into() },
+    });
+    let plan = project.plan(&["sh", "-c", "mkdir .kept/x 2>/dev/null && echo planted; echo $$"]);
+    let prepared = Prepared::new(engine, &plan, &project.facts).unwrap();
+    assert!(project.path(".kept").is_dir());
+    for _ in 0..3 {
+        let (mut stdout, out) = pipe();
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let running = prepared.start(StdioSpec::Files([null(), out, null()])).unwrap();
+        assert_eq!(code(&running).unwrap(), 0);
+        running.finish().unwrap();
+        assert!(!read(&mut stdout).contains("planted"));
+        assert!(project.path(".kept").is_dir());
+    }
+    drop(prepared);
+    assert!(!project.path(".kept").exists());
+}
+
+#[test]
+fn parked_runs_what_it_is_told() {
+    let project = Project::new();
+    let plan = project.plan(&["sh", "-c", "echo planned"]);
+    let pool = Pool::new(Prepared::new(Engine::Native, &plan, &project.facts).unwrap(), 2);
+    pool.fill().unwrap();
+    assert_eq!(pool.len(), 2);
+    let own = Command {
+        program: "/bin/sh".into(),
+        args: ["sh", "-c", "pwd; echo $A $$; cat; ls /proc/self/fd | wc -l; echo err >&2; exit 7"]
+            .map(OsString::from)
+            .into(),
+        env: vec![("A".into(), "b c".into())],
+        workdir: "/usr".into(),
+    };
+    for (command, expected) in [
+        (None, Ended { code: 0, stdout: "planned\n".into(), stderr: "".into() }),
+        (Some(&own), Ended { code: 7, stdout: "/usr\nb c 2\nin4\n".into(), stderr: "err\n".into() }),
+        // More than there were: the pool builds another.
+        (None, Ended { code: 0, stdout: "planned\n".into(), stderr: "".into() }),
+    ] {
+        let (stdout, out) = pipe();
+        let (stderr, err) = pipe();
+        let (stdin, input) = pipe();
+        std::fs::File::from(input).write_all(b"in").unwrap();
+        let running = pool.take().unwrap().start(command, StdioSpec::Files([stdin.into(), out, err])).unwrap();
+        assert_eq!(Started { running, stdout, stderr }.end(), expected);
+    }
+}
+
+#[test]
+fn parked_refuses_what_it_cannot_take() {
+    let project = Project::new();
+    let plan = project.plan(&["true"]);
+    let prepared = Prepared::new(Engine::Native, &plan, &project.facts).unwrap();
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let nothing = || StdioSpec::Files([null(), null(), null()]);
+    let command =
+        |argument: String| Command { args: vec!["true".into(), argument.into()], ..prepared.command().clone() };
+    let error = prepared.park().unwrap().start(Some(&command("x".repeat(1 << 20))), nothing()).unwrap_err();
+    assert!(matches!(error, EngineError::TooLong), "{error}");
+    let error = prepared.park().unwrap().start(Some(&command("a\0b".into())), nothing()).unwrap_err();
+    assert!(matches!(error, EngineError::Nul(_)), "{error}");
+    let missing = Command { program: "/does/not/exist".into(), ..prepared.command().clone() };
+    let running = prepared.park().unwrap().start(Some(&missing), nothing()).unwrap();
+    let error = code(&running).unwrap_err();
+    assert!(matches!(error, EngineError::Execute { errno: Errno::NOENT, .. }), "{error}");
+    let error = prepared.park().unwrap().start(None, StdioSpec::Terminal { rows: 1, columns: 1, stderr: None });
+    assert!(matches!(error, Err(EngineError::Stdio(_))));
+}
+
+/// A box that is parked ends with what holds it, and a set-up that fails is told when it is waited for.
+#[test]
+fn parked_ends_and_fails() {
+    let project = Project::new();
+    let plan = project.plan(&["true"]);
+    let prepared = Prepared::new(Engine::Native, &plan, &project.facts).unwrap();
+    let mut parked = prepared.park().unwrap();
+    parked.wait().unwrap();
+    let pid = parked.pid();
+    drop(parked);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    let mut broken = project.plan(&["true"]);
+    broken.mounts.push(Mount::Seal { target: "/not/there".into() });
+    let prepared = Prepared::new(Engine::Native, &broken, &project.facts).unwrap();
+    let error = prepared.park().unwrap().wait().unwrap_err();
+    assert!(matches!(error, EngineError::Setup { .. }), "{error}");
 }

@@ -9,7 +9,7 @@ use ringfence::Running;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::library::Prepared;
+use crate::library::Ready;
 use crate::line::Line;
 use crate::measure::{Failure, Skip, median};
 use crate::pass::{Scene, say};
@@ -49,7 +49,6 @@ pub struct Idle {
 }
 
 /// Something idle that goes when it is dropped.
-#[expect(clippy::large_enum_variant, reason = "a thousand at most")]
 enum Sleeper {
     Box(Running),
     Bare(Child),
@@ -82,7 +81,7 @@ pub fn measure(scene: &Scene, peers: &Peers, wanted: usize) -> (Vec<Idle>, Vec<S
         let reason = format!("only {count} of {wanted}: the limit of open files (ulimit -n) allows no more");
         skips.push(Skip { name: "idle".to_owned(), reason });
     }
-    let prepared = |command: &[&str]| Prepared::new(&scene.project, &scene.ringfence, command);
+    let prepared = |command: &[&str]| Ready::new(&scene.project, &scene.ringfence, command);
     let mut add = |name: &str, result: Result<(Idle, Option<Failure>), Failure>| {
         let reason = match result {
             Ok((idle, reason)) => {
@@ -126,7 +125,7 @@ fn crowd(
     name: &str,
     count: usize,
     start: impl Fn() -> Result<Sleeper, Failure>,
-    probe: Option<&Prepared>,
+    probe: Option<&Ready>,
 ) -> Result<(Idle, Option<Failure>), Failure> {
     // What is read and allocated once for all of them is nobody's own.
     let first = start()?;
@@ -191,7 +190,7 @@ fn crowd(
 }
 
 /// The median of whole runs.
-fn typical_run(probe: &Prepared) -> Result<f64, Failure> {
+fn typical_run(probe: &Ready) -> Result<f64, Failure> {
     let mut times = Vec::new();
     for _ in 0..50 {
         let begun = Instant::now();

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
-use ringfence::policy::plan::{self, Plan};
+use ringfence::policy::plan;
 use ringfence::policy::policy::Policy;
-use ringfence::{Companion, Ended, Engine, Running, StdioSpec, engines, select, supervise};
+use ringfence::{Companion, Ended, Engine, Parked, Prepared, Running, StdioSpec, select, supervise};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -18,16 +19,17 @@ use crate::measure::{Contender, Failure};
 
 /// A command that is ready to be started in a box.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct Ready {
     facts: Facts,
     policy: Policy,
-    plan: Plan,
-    engine: Engine,
+    prepared: Prepared,
+    /// Built ahead, for the run that is timed next.
+    parked: Mutex<Option<Parked>>,
 }
 
-impl Prepared {
+impl Ready {
     /// The same policy as `ringfence run --network=false` in this directory.
-    pub fn new(project: &Path, ringfence: &Path, command: &[&str]) -> Result<Prepared, Failure> {
+    pub fn new(project: &Path, ringfence: &Path, command: &[&str]) -> Result<Ready, Failure> {
         let mut facts = ringfence::facts::gather().map_err(text)?;
         ringfence.clone_into(&mut facts.program);
         let mut flags = Layer::flags();
@@ -37,26 +39,60 @@ impl Prepared {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let plan = plan::plan(&policy, &facts, &command).map_err(text)?;
         let (engine, _) = select(Engine::Native.into(), &plan, &facts).map_err(text)?;
-        Ok(Prepared { facts, policy, plan, engine })
+        let prepared = Prepared::new(engine, &plan, &facts).map_err(text)?;
+        Ok(Ready { facts, policy, prepared, parked: Mutex::default() })
     }
 
     /// Starts a box, and does not wait for it.
     pub fn start(&self) -> Result<Running, Failure> {
-        let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from).map_err(text);
-        engines::start(self.engine, &self.plan, &self.facts, StdioSpec::Files([null()?, null()?, null()?]))
-            .map_err(text)
+        self.prepared.start(nothing()?).map_err(text)
+    }
+
+    /// Builds a box that waits for its command.
+    pub fn park(&self) -> Result<Parked, Failure> {
+        let mut parked = self.prepared.park().map_err(text)?;
+        parked.wait().map_err(text)?;
+        Ok(parked)
     }
 
     /// Starts a box and stays with it until nothing of it is left.
     pub fn run(&self) -> Result<(), Failure> {
-        let outcome = supervise(self.start()?, &self.policy, &self.facts, &mut Nobody).map_err(text)?;
+        self.end(self.start()?)
+    }
+
+    /// Has a box built, which [`Ready::run_parked`] uses.
+    fn park_ahead(&self) -> Result<(), Failure> {
+        let parked = self.park()?;
+        *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(parked);
+        Ok(())
+    }
+
+    fn run_parked(&self) -> Result<(), Failure> {
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let parked = parked.map_or_else(|| self.park(), Ok)?;
+        self.end(parked.start(None, nothing()?).map_err(text)?)
+    }
+
+    fn end(&self, running: Running) -> Result<(), Failure> {
+        let outcome = supervise(running, &self.policy, &self.facts, &mut Nobody).map_err(text)?;
         if outcome.ended == Ended::Exited(0) { Ok(()) } else { Err(format!("{:?}", outcome.ended)) }
     }
 }
 
-/// Every way to start a box from a running process. Parked boxes, prepared ahead of time, belong here as well.
-pub fn contenders<'a>(prepared: &'a Prepared) -> Vec<Contender<'a>> {
-    vec![Contender::new("ringfence, library", || prepared.run())]
+fn nothing() -> Result<StdioSpec, Failure> {
+    let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from).map_err(text);
+    Ok(StdioSpec::Files([null()?, null()?, null()?]))
+}
+
+pub const LIBRARY: &str = "ringfence, library";
+pub const PARKED: &str = "ringfence, parked";
+
+/// Every way to start a box from a running process.
+pub fn contenders<'a>(ready: &'a Ready) -> Vec<Contender<'a>> {
+    vec![
+        Contender::new(LIBRARY, || ready.run()),
+        Contender::new(PARKED, || ready.run_parked()).prepared(|| ready.park_ahead()),
+    ]
 }
 
 fn text(error: impl std::fmt::Display) -> Failure {

@@ -197,7 +197,8 @@ fn ancestor(mut pid: i32) -> Ancestor {
 
 fn files() -> BTreeSet<PathBuf> {
     let uid = rustix::process::getuid().as_raw();
-    let keepers = [format!("/tmp/ringfence-{uid}"), "/run/ringfence-keeper".to_owned()];
+    let keepers =
+        [format!("/dev/shm/ringfence-{uid}"), format!("/tmp/ringfence-{uid}"), "/run/ringfence-keeper".to_owned()];
     let mut found = BTreeSet::new();
     for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(Path::new).into_iter().chain(keepers.iter().map(Path::new))
     {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::denials::Denial;
+use ringfence::engines::Seed;
 use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::policy::plan::{self, Mount, Plan};
@@ -49,7 +50,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     if !args.dry_run {
         record::prepare(&situation);
     }
-    let (plan, engine, mut report) = match planned(&situation, &command) {
+    let (plan, engine, mut report, seed) = match planned(&situation, &command, args.dry_run) {
         Ok(planned) => planned,
         Err(failure) if args.dry_run => return Err(failure),
         Err(failure) => return Err(record::failed(&situation, &command, None, failure)),
@@ -68,7 +69,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     }
     let entry = Entry::begin(&situation, &command, None, engine, &plan, &mut report)?;
     // Before anything starts: what cannot be written must not end a command that did well.
-    let executed = write_report(args, &report).and_then(|()| execute(args, engine, &plan, &situation));
+    let executed = write_report(args, &report).and_then(|()| execute(args, seed, engine, &plan, &situation));
     let executed = match executed {
         Ok(executed) => executed,
         Err(failure) => return Err(entry.failed(failure)),
@@ -79,7 +80,10 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         let profile = &situation.resolved.policy.profile;
         output::json(&Summary::ended(outcome, captures, engine, profile, &report, id))?;
     }
-    Ok(close(outcome, &plan, &situation, started))
+    let code = close(outcome, &plan, &situation, started);
+    // The process ends now, and all of this with it: thousands of small pieces need not be given back one by one.
+    std::mem::forget((plan, report, executed.outcome, situation));
+    Ok(code)
 }
 
 /// What is to be said about a command that ended, and its exit code.
@@ -96,12 +100,18 @@ fn close(outcome: &Outcome, plan: &Plan, situation: &Situation, started: SystemT
     ExitCode::from(exit_code(outcome))
 }
 
-/// The plan, and the engine that will keep it.
-fn planned(situation: &Situation, command: &[OsString]) -> Result<(Plan, Engine, Report), Failure> {
-    let plan = plan::plan_with(&situation.lookup, &situation.resolved.policy, &situation.facts, command)
+/// The plan, the engine that will keep it, and what could be begun beside.
+fn planned(
+    situation: &Situation,
+    command: &[OsString],
+    dry: bool,
+) -> Result<(Plan, Engine, Report, Option<Seed>), Failure> {
+    let (choice, policy, facts) = (situation.resolved.engine, &situation.resolved.policy, &situation.facts);
+    let seed = if dry { None } else { engines::begin(choice, policy, facts) };
+    let plan = plan::plan_with(&situation.lookup, policy, facts, command)
         .map_err(|error| situation.explain_plan_error(error))?;
-    let (engine, report) = engines::select(situation.resolved.engine, &plan, &situation.facts)?;
-    Ok((plan, engine, report))
+    let (engine, report) = engines::select(choice, &plan, facts)?;
+    Ok((plan, engine, report, seed))
 }
 
 /// The command, or the user's shell.
@@ -158,11 +168,17 @@ impl Executed {
 }
 
 /// Starts the box, and stays with it until it has ended.
-fn execute(args: &Run, engine: Engine, plan: &Plan, situation: &Situation) -> Result<Executed, Failure> {
+fn execute(
+    args: &Run,
+    seed: Option<Seed>,
+    engine: Engine,
+    plan: &Plan,
+    situation: &Situation,
+) -> Result<Executed, Failure> {
     let stdio = |errno: Errno| EngineError::Stdio(errno);
     let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
     let (policy, facts) = (&situation.resolved.policy, &situation.facts);
-    let start = |spec| engines::start(engine, plan, facts, spec);
+    let start = |spec| engines::start_from(seed, engine, plan, facts, spec);
     if args.json {
         let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
         let (mut captured, [out, err]) = Captured::new(signals, plan.limits.output).map_err(stdio)?;

@@ -629,7 +629,7 @@ impl Command<'_> {
     fn execute(&self, programs: &[CString]) -> (Step, Errno, usize) {
         let mut worst = (Step::Execute, Errno::NOENT, 0);
         for (index, program) in programs.iter().enumerate() {
-            match sys::execve(program, &self.argv, &self.env) {
+            match sys::execve(program, self.argv.strings(), self.env.strings()) {
                 Errno::NOENT | Errno::NOTDIR => {}
                 // There, but not for us: another directory may have it.
                 Errno::ACCESS => worst = (Step::Execute, Errno::ACCESS, index),

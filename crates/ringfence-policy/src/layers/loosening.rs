@@ -26,7 +26,7 @@ impl fmt::Display for Loosening {
     }
 }
 
-impl Stack {
+impl Stack<'_> {
     /// What these settings allow that is not allowed so far.
     pub(super) fn loosenings(
         &mut self,

@@ -10,6 +10,7 @@ use crate::env;
 use crate::git;
 use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration};
+use crate::look::Lookup;
 use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Verdict, WARM};
 use crate::presets::{self, Places, Preset, Selection, Warning};
 use crate::profiles::{self, EngineChoice, Profile};
@@ -28,7 +29,8 @@ fn counts_in(preset: Preset, home: &Path, workdir: &Path) -> bool {
 }
 
 /// A policy in the making.
-pub(super) struct Stack {
+pub(super) struct Stack<'a> {
+    lookup: &'a Lookup,
     pub(super) workdir: PathBuf,
     pub(super) home: PathBuf,
     pub(super) other_homes: Vec<PathBuf>,
@@ -65,15 +67,17 @@ pub(super) struct Stack {
     pub(super) origins: BTreeMap<String, Origin>,
 }
 
-impl Stack {
+impl<'a> Stack<'a> {
     pub(super) fn new(
+        lookup: &'a Lookup,
         profile: &'static Profile,
         name: String,
         workdir: PathBuf,
         home: PathBuf,
         own_dirs: Vec<PathBuf>,
-    ) -> Stack {
+    ) -> Stack<'a> {
         let mut stack = Stack {
+            lookup,
             workdir,
             home,
             other_homes: Vec::new(),
@@ -162,7 +166,7 @@ impl Stack {
     }
 
     pub(super) fn look_up(&mut self, preset: Preset) -> &(Vec<FileRule>, Vec<Warning>) {
-        let places = Places { workdir: &self.workdir, home: &self.home, git: &self.git };
+        let places = Places { workdir: &self.workdir, home: &self.home, git: &self.git, lookup: self.lookup };
         let others = self.other_homes.iter().filter(|home| counts_in(preset, home, &self.workdir));
         self.looked_up.entry(preset).or_insert_with(|| {
             let mut found = presets::rules(preset, places, LayerKind::Profile);

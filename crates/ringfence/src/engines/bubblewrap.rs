@@ -25,9 +25,7 @@ use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
-use super::{
-    Engine, EngineError, StdioSpec, c_path, c_string, limit, mounts_on, pointers, stdio_parts, symlink_in_bind,
-};
+use super::{Engine, EngineError, c_path, c_string, limit, mounts_on, pointers, symlink_in_bind};
 use crate::report::{Report, answer, enforced, missing, weakened};
 
 /// Where `bwrap` is looked for. Not in `PATH`, which may lead into a place that a box can write.
@@ -263,7 +261,7 @@ impl Staged {
 }
 
 /// Everything that process 1 needs, and where the messages of `bwrap` can be read.
-pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec, OwnedFd), EngineError> {
+pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), EngineError> {
     let bwrap = find()?;
     let failed = |source: Errno| EngineError::Arguments { program: bwrap.clone(), source };
     let staged = if by_root(facts) { Staged::new(plan) } else { Staged::default() };
@@ -315,7 +313,6 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
     let first = FIRST_FILE.to_string();
     let argv = ["bwrap", "--args", &first, "--", starter::PATH].map(OsStr::new).into_iter();
     let command = [program.as_os_str()].into_iter().chain(plan.command.args.iter().map(|a| a.as_os_str()));
-    let (terminal, stdio) = stdio_parts(stdio);
     let spec = Spec {
         namespaces: if from_root.is_some() { libc::CLONE_NEWNS as u64 } else { 0 },
         identity: Identity::Outside(Builder { from_root, messages, files }),
@@ -328,7 +325,6 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         landlock: None,
         filter: None,
         listens: false,
-        groups: Vec::new(),
         workdir: c"/".to_owned(),
         program: c_path(&bwrap)?,
         argv: pointers(argv.chain(command))?,
@@ -336,8 +332,6 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<(Spec
         env: PointerList::new(Vec::new()),
         becomes: None,
         stack: Stack::new(),
-        terminal,
-        stdio,
     };
     Ok((spec, reader))
 }

@@ -106,7 +106,7 @@ impl Place {
         let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
         let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
         let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
-        let keeper = Keeper::start(&[], groups, &keeper::registry())?;
+        let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;
         Ok(Place { home, name, spare: Spare::default(), _keeper: keeper })
     }
 
@@ -136,14 +136,14 @@ impl Place {
         Ok(Running {
             launched: Launched::adopt(process, ours),
             // Whoever hears of a failure starts a box instead, and tells what is wrong with that.
-            steps: Vec::new(),
+            spec: None,
             program: plan.command.program.clone(),
             messages: None,
             group,
             spare: Some(self.spare.clone()),
             pids: plan.limits.pids,
             held: None,
-            _keeper: None,
+            _keepers: [None, None],
         })
     }
 }

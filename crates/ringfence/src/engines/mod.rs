@@ -7,6 +7,7 @@ pub mod docker;
 pub(crate) mod forked;
 mod identity;
 pub mod native;
+mod prepared;
 
 use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
@@ -14,19 +15,19 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::Kind;
 use ringfence_guest::message::Settings;
-use ringfence_linux::launch::{self, Identity, Launched, Processors, Stage, Terminal};
+use ringfence_linux::launch::{Identity, Launched, Spec, Stage, Terminal};
 use ringfence_linux::limits::{Group, Home, LimitError, Refusals, Usage};
-use ringfence_linux::setup::Step;
 use ringfence_linux::sys::{PointerList, Waited};
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::{Mount, Plan};
-use ringfence_policy::policy::Network;
+use ringfence_policy::policy::{Network, Policy};
 use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -38,7 +39,9 @@ use crate::report::{Report, Verdict, enforced, weakened};
 
 pub(crate) use identity::has_roots_rights;
 
+pub use prepared::{Command, Parked, Pool, Prepared};
 pub use ringfence_linux::launch::Event;
+pub use ringfence_linux::seed::Seed;
 
 /// The engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -116,6 +119,8 @@ pub enum EngineError {
     Filter(#[from] ringfence_linux::seccomp::Error),
     #[error("cannot prepare standard descriptors: {0}")]
     Stdio(Errno),
+    #[error("arguments and environment are too long for a parked sandbox")]
+    TooLong,
     #[error("cannot prepare the guest: {0}")]
     Guest(Errno),
     #[error("the guest did not answer in {} s", GUEST_ANSWERS.as_secs())]
@@ -241,16 +246,36 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     }
 }
 
-/// Starts a box. A name of the host's that was to be hidden and went since the plan was made, such as a neighbour's socket,
-/// stops a builder that mounts by name: the box is then made without it.
-pub fn start(engine: Engine, plan: &Plan, facts: &Facts, mut stdio: StdioSpec) -> Result<Running, EngineError> {
+/// Begins with what every box of this policy needs, while its plan is still to be made. Costs little when it is not used.
+pub fn begin(choice: EngineChoice, policy: &Policy, facts: &Facts) -> Option<Seed> {
+    match choice {
+        EngineChoice::Auto | EngineChoice::Native => native::seed(policy.network, policy.ids(facts), facts),
+        _ => None,
+    }
+}
+
+/// Starts a box.
+pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
+    let seed = if engine == Engine::Native { native::seed(plan.network, (plan.uid, plan.gid), facts) } else { None };
+    start_from(seed, engine, plan, facts, stdio)
+}
+
+/// Starts a box from what [`begin`] began. A name of the host's that was to be hidden and went since the plan was made, such
+/// as a neighbour's socket, stops a builder that mounts by name: the box is then made without it.
+pub fn start_from(
+    seed: Option<Seed>,
+    engine: Engine,
+    plan: &Plan,
+    facts: &Facts,
+    mut stdio: StdioSpec,
+) -> Result<Running, EngineError> {
     let mut plan = Cow::Borrowed(plan);
     for _ in 0..MOST_TRIES {
         if engine != Engine::Bubblewrap || !plan.is_fleeting() {
             break;
         }
         let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
-        let running = start_once(engine, &plan, facts, stdio)?;
+        let running = Prepared::new(engine, &plan, facts)?.launch(None, stdio, None)?;
         if running.is_built() {
             return Ok(running);
         }
@@ -262,62 +287,13 @@ pub fn start(engine: Engine, plan: &Plan, facts: &Facts, mut stdio: StdioSpec) -
             }
         }
     }
-    start_once(engine, &plan, facts, stdio)
+    Prepared::new(engine, &plan, facts)?.launch(seed, stdio, None)
 }
 
 /// So often a box is made anew because names went.
 const MOST_TRIES: usize = 10;
 /// So long a builder may take until it is left to itself.
 const BUILDING: Duration = Duration::from_secs(10);
-
-fn start_once(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let limits = match plan.guest {
-        // The guest's own processes do not count against the caller; process 1 is allowed for already.
-        true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
-        false => plan.limits.clone(),
-    };
-    let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
-    let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
-    // Before the group is made, so that none is without a keeper.
-    let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
-    let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry())?;
-    let group = home.map(|home| Group::make(&home, &limits, &name)).transpose()?;
-    if let (Some(group), true) = (&group, plan.guest) {
-        group.kill_one_by_one()?;
-    }
-    let (mut spec, messages) = match engine {
-        Engine::Native => (native::spec(plan, facts, stdio)?, None),
-        Engine::Bubblewrap => bubblewrap::spec(plan, facts, stdio).map(|(spec, messages)| (spec, Some(messages)))?,
-        // Its commands go through a guest.
-        Engine::Docker => {
-            let what = "commands without a session";
-            return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
-        }
-    };
-    let mut held = None;
-    match &group {
-        Some(group) => spec.groups = group.doors()?,
-        None => {
-            let mut stand_ins = stand_ins(&limits, &spec.identity);
-            for (_, value) in stand_ins.iter_mut().filter(|limit| plan.guest && limit.0 == PROCESSES) {
-                held = Some(*value);
-                *value += MOST_REAPERS;
-            }
-            spec.rlimits.extend(stand_ins);
-            spec.lingers = plan.limits.pids.is_some();
-            spec.processors = plan
-                .limits
-                .cpus
-                .map(|cpus| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize });
-        }
-    }
-    spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
-    spec.rlimits.iter_mut().for_each(|(resource, value)| *value = (*value).min(most(*resource)));
-    let launched = launch::launch(&spec).map_err(EngineError::Fork)?;
-    let steps = std::mem::take(&mut spec.steps);
-    let (program, pids) = (plan.command.program.clone(), plan.limits.pids);
-    Ok(Running { launched, steps, program, messages, group, spare: None, pids, held, _keeper: keeper })
-}
 
 /// Reapers that wait for a command, and the like.
 pub(crate) const GUEST_PROCESSES: u64 = 4;
@@ -377,7 +353,7 @@ pub fn inhabit(
     if engine != Engine::Docker {
         return start_guest(engine, plan, facts).map(|(running, channel)| (Inhabited::Process(running), channel));
     }
-    let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry())?;
+    let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry(), facts.spare.as_deref())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
     rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
     // Whoever takes the socket over finds the guest's first word in it, or its end.
@@ -621,7 +597,7 @@ fn is_of_commands((resource, _): &(u32, u64)) -> bool {
 pub struct Running {
     launched: Launched,
     /// For the message when one of them failed.
-    steps: Vec<Step>,
+    spec: Option<Arc<Spec>>,
     program: PathBuf,
     /// What a program that builds the box has to say; not the command's.
     messages: Option<OwnedFd>,
@@ -633,7 +609,7 @@ pub struct Running {
     /// How many its guest holds its commands to, itself included, where no group does.
     held: Option<u64>,
     /// Held until everything in the box is gone.
-    _keeper: Option<Keeper>,
+    _keepers: [Option<Arc<Keeper>>; 2],
 }
 
 impl Running {
@@ -656,7 +632,10 @@ impl Running {
             }
             Event::Failed { stage, errno } => {
                 let what = match stage {
-                    Stage::Step(index) => self.steps.get(index).map_or_else(|| stage.to_string(), ToString::to_string),
+                    Stage::Step(index) => {
+                        let step = self.spec.as_ref().and_then(|spec| spec.steps.get(index));
+                        step.map_or_else(|| stage.to_string(), ToString::to_string)
+                    }
                     stage => stage.to_string(),
                 };
                 Err(EngineError::Setup { stage, what, errno })
@@ -740,17 +719,14 @@ fn pointers<'a>(strings: impl IntoIterator<Item = &'a OsStr>) -> Result<PointerL
 }
 
 /// `NAME=value` strings for `execve`.
-fn env_pointers(env: &[(OsString, OsString)]) -> Result<PointerList, EngineError> {
-    let joined: Vec<OsString> = env
-        .iter()
-        .map(|(name, value)| {
-            let mut entry = name.clone();
-            entry.push("=");
-            entry.push(value);
-            entry
-        })
-        .collect();
-    pointers(joined.iter().map(OsString::as_os_str))
+fn env_strings(env: &[(OsString, OsString)]) -> Result<Vec<CString>, EngineError> {
+    let join = |(name, value): &(OsString, OsString)| {
+        let mut entry = name.clone();
+        entry.push("=");
+        entry.push(value);
+        c_string(&entry)
+    };
+    env.iter().map(join).collect()
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use std::path::Path;
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
+use ringfence_linux::seed::{Seed, Soil};
 use ringfence_linux::setup::{Ids, Room, StandIn, Step, Tmpfs};
-use ringfence_linux::sys::Stack;
+use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -20,7 +21,7 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 
 use super::identity::{self, HostIds, by_root};
-use super::{Engine, EngineError, StdioSpec, c_path, env_pointers, limit, pointers, stdio_parts};
+use super::{Engine, EngineError, c_path, env_strings, limit, pointers};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// Whether this is a run inside a box that may not make namespaces.
@@ -156,50 +157,68 @@ fn inside(target: &Path) -> Result<CString, EngineError> {
 }
 
 /// Everything that process 1 needs.
-pub(super) fn spec(plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Spec, EngineError> {
+pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<Spec, EngineError> {
     if stacks(facts) && !plan.guest {
-        return stacked::spec(plan, stdio);
+        return stacked::spec(plan);
     }
     let ids = by_root(facts).then(HostIds::for_this_process);
-    let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if plan.network == Network::None {
-        namespaces |= libc::CLONE_NEWNET;
-    }
-    let identity = match ids {
+    let (namespaces, identity) = match ids {
         Some(ids) => {
             let prepare = |uids: &[_], gids: &[_]| userns::create(uids, gids).map_err(EngineError::UserNamespace);
             let userns = prepare(&[ids.range()], &[ids.range()])?;
             let idmaps = ids.idmaps(plan, facts)?;
-            Identity::Entered { userns, idmaps, uid: plan.uid, gid: plan.gid }
+            (namespaces(plan.network), Identity::Entered { userns, idmaps, uid: plan.uid, gid: plan.gid })
         }
         None => {
-            namespaces |= libc::CLONE_NEWUSER;
-            let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1")).unwrap_or_default();
-            Identity::Mapped { uid_map: map(plan.uid, facts.uid), gid_map: map(plan.gid, facts.gid) }
+            let (uid_map, gid_map) = maps((plan.uid, plan.gid), facts);
+            (namespaces(plan.network) | libc::CLONE_NEWUSER as u64, Identity::Mapped { uid_map, gid_map })
         }
     };
-    base_spec(plan, stdio, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan)?))
+    base_spec(plan, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan)?))
+}
+
+fn namespaces(network: Network) -> u64 {
+    let own_network = if network == Network::None { libc::CLONE_NEWNET } else { 0 };
+    (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | own_network) as u64
+}
+
+/// The one user and group of an ordinary user's box.
+fn maps((uid, gid): (u32, u32), facts: &Facts) -> (CString, CString) {
+    let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1")).unwrap_or_default();
+    (map(uid, facts.uid), map(gid, facts.gid))
+}
+
+/// What the namespaces of a box are made of; `None` where it has none of its own.
+pub(super) fn soil(network: Network, ids: (u32, u32), facts: &Facts) -> Option<Soil> {
+    match (stacked::inside(), by_root(facts)) {
+        (true, _) => None,
+        (_, true) => Some(Soil { namespaces: namespaces(network), maps: None }),
+        _ => Some(Soil { namespaces: namespaces(network) | libc::CLONE_NEWUSER as u64, maps: Some(maps(ids, facts)) }),
+    }
+}
+
+/// Namespaces to be made beside this process. `None` where they are made in another way, or cannot be made.
+pub(super) fn seed(network: Network, ids: (u32, u32), facts: &Facts) -> Option<Seed> {
+    Seed::sow(soil(network, ids, facts)?).ok()
 }
 
 /// What does not depend on how the box is made.
 fn base_spec(
     plan: &Plan,
-    stdio: StdioSpec,
-    namespaces: i32,
+    namespaces: u64,
     identity: Identity,
     steps: Vec<Step>,
     landlock: Option<landlock::Rules>,
     filter: Option<Cow<'static, [SockFilter]>>,
 ) -> Result<Spec, EngineError> {
-    let (terminal, stdio) = stdio_parts(stdio);
     let program = &plan.command.program;
     let becomes = plan.guest.then(crate::guest::open).transpose().map_err(EngineError::Guest)?;
     let script = [std::ffi::OsStr::new("/bin/sh"), program.as_os_str()];
     Ok(Spec {
-        namespaces: namespaces as u64,
+        namespaces,
         identity,
         steps,
-        loopback: namespaces & libc::CLONE_NEWNET != 0,
+        loopback: namespaces & libc::CLONE_NEWNET as u64 != 0,
         nesting: plan.nesting,
         lingers: false,
         rlimits: Vec::new(),
@@ -207,16 +226,13 @@ fn base_spec(
         landlock,
         filter,
         listens: plan.trace_denials,
-        groups: Vec::new(),
         workdir: c_path(&plan.workdir)?,
         program: c_path(program)?,
         argv: pointers(plan.command.args.iter().map(|a| a.as_os_str()))?,
         script_argv: pointers(script.into_iter().chain(plan.command.args.iter().skip(1).map(|a| a.as_os_str())))?,
-        env: if plan.guest { pointers([])? } else { env_pointers(&plan.env)? },
+        env: PointerList::new(if plan.guest { Vec::new() } else { env_strings(&plan.env)? }),
         becomes,
         stack: Stack::new(),
-        terminal,
-        stdio,
     })
 }
 

@@ -4,8 +4,10 @@
 //! of the project's owner do not take stand-ins from each other. A file system without such locks is as if nobody held any.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +17,9 @@ use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-const DIR_MODE: u32 = 0o755;
+use super::spare::{Spare, is_empty};
+
+pub(super) const DIR_MODE: u32 = 0o755;
 /// To lock, not to read; what stands there may be a pipe.
 pub(super) const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -60,12 +64,12 @@ static HELD: Mutex<BTreeMap<PathBuf, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new(
 
 /// Makes a name where it is not there, and holds it. `None` where something stands that is no stand-in: it is mounted over all
 /// the same.
-pub(super) fn hold(stub: &Stub) -> io::Result<Option<Held>> {
+pub(super) fn hold(stub: &Stub, spare: &mut Option<Spare>) -> io::Result<Option<Held>> {
     let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(held) = all.get(&stub.path).and_then(Weak::upgrade).filter(|held| is_at(&stub.path, held)) {
         return Ok(Some(held));
     }
-    let held = hold_anew(stub)?.map(Arc::new);
+    let held = hold_anew(stub, spare)?.map(Arc::new);
     all.retain(|_, held| held.strong_count() > 0);
     if let Some(held) = &held {
         all.insert(stub.path.clone(), Arc::downgrade(held));
@@ -74,20 +78,25 @@ pub(super) fn hold(stub: &Stub) -> io::Result<Option<Held>> {
 }
 
 /// No symlink is followed on the way: a box may have put one there since the plan was made.
-fn hold_anew(stub: &Stub) -> io::Result<Option<OwnedFd>> {
+fn hold_anew(stub: &Stub, spare: &mut Option<Spare>) -> io::Result<Option<OwnedFd>> {
     let mut there = false;
     for _ in 0..TRIES {
-        let made = make(stub)?;
-        there = !made;
-        let held = match open(&stub.path) {
-            Ok(held) => held,
-            Err(Errno::NOENT) => continue,
-            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
-            Err(_) => return Ok(None),
+        let made = make(stub, spare)?;
+        there = matches!(made, Made::No);
+        let held = match made {
+            Made::Moved(held) => held,
+            made => match open(&stub.path) {
+                Ok(held) => {
+                    if matches!(made, Made::New) && stub.kind == Kind::Dir {
+                        open_to_all(&held)?;
+                    }
+                    held
+                }
+                Err(Errno::NOENT) => continue,
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
+                Err(_) => return Ok(None),
+            },
         };
-        if made && stub.kind == Kind::Dir {
-            open_to_all(&held)?;
-        }
         match rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared) {
             // Somebody is removing it.
             Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
@@ -105,23 +114,32 @@ fn hold_anew(stub: &Stub) -> io::Result<Option<OwnedFd>> {
 fn open_to_all(dir: &OwnedFd) -> io::Result<()> {
     let (data, mode) = (rustix::fs::fstat(dir)?, Mode::from_raw_mode(DIR_MODE));
     let own = data.st_uid == rustix::process::geteuid().as_raw() && Mode::from_raw_mode(data.st_mode) != mode;
-    let is_empty = || {
-        let mut entries = rustix::fs::Dir::read_from(dir).into_iter().flatten().flatten();
-        entries.all(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))
-    };
-    if own && is_empty() {
+    if own && is_empty(dir).unwrap_or(false) {
         rustix::fs::fchmod(dir, mode)?;
     }
     Ok(())
 }
 
-/// Whether the name was made, and not there already.
-fn make(stub: &Stub) -> io::Result<bool> {
-    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(false) };
+/// How a name came to be there.
+enum Made {
+    New,
+    /// From those that are kept.
+    Moved(OwnedFd),
+    /// It was there already.
+    No,
+}
+
+fn make(stub: &Stub, spare: &mut Option<Spare>) -> io::Result<Made> {
+    let (Some(parent), Some(name)) = (stub.path.parent(), stub.path.file_name()) else { return Ok(Made::No) };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let made = match stub.kind {
-        Kind::Dir => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE)).map_err(io::Error::from),
+        Kind::Dir => match spare.as_mut().and_then(|spare| spare.take(&parent, &CString::new(name.as_bytes()).ok()?)) {
+            Some(moved) => moved.map(Made::Moved).map_err(io::Error::from),
+            None => rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(DIR_MODE))
+                .map(|()| Made::New)
+                .map_err(io::Error::from),
+        },
         Kind::File => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(STUB_FILE_MODE))
@@ -130,13 +148,13 @@ fn make(stub: &Stub) -> io::Result<bool> {
                     rustix::fs::fchmod(&file, Mode::from_raw_mode(STUB_FILE_MODE))?;
                     io::Write::write_all(&mut std::fs::File::from(file), stub.text.as_bytes())
                 })
+                .map(|()| Made::New)
         }
     };
     match made {
-        Ok(()) => Ok(true),
         // Made by a neighbour's box in the meantime, or there since planning: it is mounted over all the same.
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(e) => Err(e),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Made::No),
+        made => made,
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
+use super::spare::Spare;
 use super::{GROUP, hold};
 
 const WALK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -40,7 +41,7 @@ impl Patience {
 }
 
 /// Removes a name that is still exactly what we made. The path ends with a NUL. Whether it stays because some box holds it.
-pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience) -> bool {
+pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience, spare: &mut Option<Spare>) -> bool {
     let mut opened = Opened::default();
     let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return false };
     path[slash] = 0;
@@ -48,7 +49,7 @@ pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience) -> bool
     let Ok(name) = CStr::from_bytes_with_nul(name) else { return false };
     let mut done = Ok(());
     if let Some(parent) = open(parent, &mut opened) {
-        done = unlink(kind, &parent, name, patience);
+        done = unlink(kind, &parent, name, patience, spare);
         // A control group is nobody's to change.
         if done == Err(Errno::ACCESS)
             && kind != GROUP
@@ -56,7 +57,7 @@ pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience) -> bool
             && let Some((parent, _)) = opened.last()
         {
             // There is nobody to tell: the next start tries again.
-            done = unlink(kind, parent, name, patience);
+            done = unlink(kind, parent, name, patience, spare);
         }
     }
     opened.put_back();
@@ -64,8 +65,19 @@ pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience) -> bool
 }
 
 /// `WOULDBLOCK` when some box holds it.
-fn unlink(kind: u8, parent: &OwnedFd, name: &CStr, patience: &mut Patience) -> Result<(), Errno> {
-    let _locked = if kind == GROUP { None } else { lock(parent, name, patience)? };
+fn unlink(
+    kind: u8,
+    parent: &OwnedFd,
+    name: &CStr,
+    patience: &mut Patience,
+    spare: &mut Option<Spare>,
+) -> Result<(), Errno> {
+    let locked = if kind == GROUP { None } else { lock(parent, name, patience)? };
+    if let (b'd', Some(spare), Some(opened)) = (kind, spare, &locked)
+        && spare.put(parent, name, opened).is_ok()
+    {
+        return Ok(());
+    }
     if kind == b'd' || kind == GROUP {
         // Refused by the kernel unless it is an empty directory.
         return rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
@@ -177,7 +189,7 @@ mod tests {
     fn remove_at(kind: u8, path: &Path) {
         let mut bytes = path.as_os_str().as_bytes().to_vec();
         bytes.push(0);
-        remove(kind, &mut bytes, &mut Patience::default());
+        remove(kind, &mut bytes, &mut Patience::default(), &mut None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::tree::PRIVATE;
 use rustix::io::Errno;
 
-use super::super::{Engine, EngineError, StdioSpec};
+use super::super::{Engine, EngineError};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 const CURE: &str = "start the outer sandbox with --nesting, or ask for less";
@@ -124,12 +124,12 @@ fn no_network(abi: i32) -> Verdict {
 }
 
 /// Everything that process 1 of the stacked run needs.
-pub(super) fn spec(plan: &Plan, stdio: StdioSpec) -> Result<Spec, EngineError> {
+pub(super) fn spec(plan: &Plan) -> Result<Spec, EngineError> {
     let no_network = plan.network == Network::None;
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
     let sockets = if no_network { Sockets::UnixOnly } else { Sockets::All };
     let options = seccomp::Options { nesting: plan.nesting, allow: &allow, sockets, notify_opens: plan.trace_denials };
     let writable = super::writable_places(plan)?;
     let rules = landlock::Rules::new(landlock::Abi::of_this_kernel(), Some(writable), no_network);
-    super::base_spec(plan, stdio, 0, Identity::Kept, Vec::new(), rules, Some(seccomp::program(&options)?))
+    super::base_spec(plan, 0, Identity::Kept, Vec::new(), rules, Some(seccomp::program(&options)?))
 }

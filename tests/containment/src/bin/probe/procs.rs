@@ -53,7 +53,7 @@ pub const ACTS: &[(&str, Act)] = &[
 ];
 
 fn trace(pid: i64) -> Found {
-    sys::call(libc::SYS_ptrace, &[u64::from(libc::PTRACE_SEIZE), pid as u64, 0, 0])?;
+    sys::call(libc::SYS_ptrace, &[libc::PTRACE_SEIZE as u64, pid as u64, 0, 0])?;
     Ok(String::new())
 }
 
@@ -135,10 +135,13 @@ fn processes_with(text: &str) -> Found {
     Ok(if hits.is_empty() { "nothing".to_owned() } else { format!("found in {}", hits.join(" ")) })
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the number is signed on musl")]
+const TIOCSTI: u64 = libc::TIOCSTI as u64;
+
 /// Pushes a key into a terminal; `high` bits of the request are ignored by the kernel.
 fn type_into(fd: i32, high: u64) -> Found {
     let key = b"x";
-    sys::call(libc::SYS_ioctl, &[fd as u64, libc::TIOCSTI | high, key.as_ptr() as u64]).map(done)
+    sys::call(libc::SYS_ioctl, &[fd as u64, TIOCSTI | high, key.as_ptr() as u64]).map(done)
 }
 
 fn become_user(uid: u64) -> Found {

@@ -1,0 +1,147 @@
+//! Namespaces that are made beside this process while it still works out what goes into them. They take as long as all the
+//! rest of a box, and most of that is the kernel's work for the network.
+//!
+//! A process that shares this one's memory and descriptors makes them and waits. When the box is known, it forks process 1
+//! from the memory as it is then, for this process as the parent, and ends.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::futex;
+
+use crate::launch::{self, Spec, Start};
+use crate::sys::{self, Beside, Fork};
+
+/// What a box is made in; it must be what [`Spec`] says later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Soil {
+    /// `CLONE_NEW*` flags.
+    pub namespaces: u64,
+    /// Where a user namespace is among them: how its user and group ids are mapped.
+    pub maps: Option<(CString, CString)>,
+}
+
+/// Namespaces in the making. Dropped without [`Seed::grow`], they are gone.
+pub struct Seed {
+    soil: Arc<Soil>,
+    process: Option<Beside<Box<dyn FnMut() -> i32 + Send + Sync>>>,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seed").field("soil", &self.soil).finish_non_exhaustive()
+    }
+}
+
+/// What both processes look at.
+#[derive(Default)]
+struct Shared {
+    /// 1 when there is an order.
+    go: AtomicU32,
+    order: AtomicPtr<Order>,
+    /// Process 1 as the host sees it.
+    pid: AtomicI32,
+}
+
+struct Order {
+    spec: *const Spec,
+    start: *mut Start,
+    owner: *const OwnedFd,
+}
+
+/// How often it is looked for the order before going to sleep: waking up takes as long as a hundred looks.
+const LOOKS: usize = 400;
+
+impl Seed {
+    /// Starts to make namespaces that will be wanted soon. Whether that works out is told by [`Seed::grow`].
+    pub fn sow(soil: Soil) -> Result<Seed, Errno> {
+        Self::sow_and_look(soil, LOOKS)
+    }
+
+    /// The same, for a time that nobody knows.
+    pub fn sow_ahead(soil: Soil) -> Result<Seed, Errno> {
+        Self::sow_and_look(soil, 0)
+    }
+
+    fn sow_and_look(soil: Soil, looks: usize) -> Result<Seed, Errno> {
+        let (soil, shared) = (Arc::new(soil), Arc::new(Shared::default()));
+        let (own_soil, own_shared) = (soil.clone(), shared.clone());
+        let owner = rustix::process::getpid();
+        let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || match prepare(&own_soil, owner) {
+            Ok(()) => wait_and_fork(&own_shared, looks),
+            Err(_) => 1,
+        });
+        let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
+        Ok(Seed { soil, process: Some(Beside::start_forking(flags, work)?), shared })
+    }
+
+    /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's.
+    pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<Pid> {
+        if spec.soil() != Some((*self.soil).clone()) {
+            return None;
+        }
+        let mut order = Order { spec, start, owner };
+        self.shared.order.store(&mut order, Ordering::Relaxed);
+        self.shared.go.store(1, Ordering::Release);
+        let _ = futex::wake(&self.shared.go, futex::Flags::PRIVATE, 1);
+        // It uses the order until it has ended.
+        let _ = self.process.take()?.join();
+        Pid::from_raw(self.shared.pid.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+            let _ = process.join();
+        }
+    }
+}
+
+/// Everything that does not depend on what goes into the box. `errno` is the other process's too, so that calls which may
+/// well fail go past the C library.
+fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
+    // For good: process 1 takes them over.
+    sys::SignalsBlocked::forever()?;
+    // Sharing its descriptors, it would not see its owner's end in any other way.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if rustix::process::getppid() != Some(owner) {
+        return Err(Errno::SRCH);
+    }
+    if let Some((uid_map, gid_map)) = &soil.maps {
+        launch::map_ids(uid_map, gid_map)?;
+    }
+    sys::unshare(soil.namespaces & !(libc::CLONE_NEWUSER as u64))?;
+    if soil.namespaces & libc::CLONE_NEWNET as u64 != 0 {
+        launch::loopback_up()?;
+    }
+    Ok(())
+}
+
+fn wait_and_fork(shared: &Shared, looks: usize) -> i32 {
+    for _ in 0..looks {
+        if shared.go.load(Ordering::Acquire) != 0 {
+            break;
+        }
+        rustix::thread::sched_yield();
+    }
+    while shared.go.load(Ordering::Acquire) == 0 {
+        let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
+    }
+    let order = shared.order.load(Ordering::Relaxed);
+    match sys::fork_for_parent(&shared.pid) {
+        Ok(Fork::Parent(_)) => 0,
+        // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has ended; and
+        // this is a copy of that memory.
+        Ok(Fork::Child) => unsafe {
+            launch::process_one(&*(*order).spec, &mut *(*order).start, None, &*(*order).owner, true)
+        },
+        Err(_) => 1,
+    }
+}

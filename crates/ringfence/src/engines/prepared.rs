@@ -1,0 +1,320 @@
+//! Boxes of a kind: a plan is compiled once, and as many boxes are started from it as one likes, right away or ahead of
+//! time.
+//!
+//! A [`Prepared`] keeps what its plan needs on the host (stand-ins) from its making until its end. A [`Parked`] box is built
+//! and walled, and waits for its command; it is used once. A [`Pool`] keeps some. Nothing here starts a thread: what is done
+//! ahead of time is done when the owner says so.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
+use ringfence_linux::limits::{Group, Home};
+use ringfence_linux::order::{Letter, Order};
+use ringfence_linux::seed::{Seed, Soil};
+use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::Limits;
+use ringfence_policy::plan::Plan;
+use rustix::io::Errno;
+
+use super::{
+    Engine, EngineError, GUEST_PROCESSES, MOST_REAPERS, PROCESSES, Running, StdioSpec, bubblewrap, c_path, c_string,
+    env_strings, is_of_commands, most, native, needs_group, nonce, rlimits, stand_ins, stdio_parts,
+};
+use crate::keeper::{self, Keeper};
+
+/// A plan that is ready to be started.
+pub struct Prepared {
+    how: How,
+    limits: Limits,
+    guest: bool,
+    /// How many processes the policy allows.
+    pids: Option<u64>,
+    command: Command,
+    home: Option<Home>,
+    /// Names on the host, and the first box's control group.
+    keeper: Option<Arc<Keeper>>,
+    first: Mutex<Option<String>>,
+    /// Namespaces for the next box.
+    ahead: Mutex<Option<Seed>>,
+}
+
+/// What is compiled.
+enum How {
+    /// With what its guest holds its commands to where no group does, and what namespaces are made in ahead of time.
+    Native { spec: Arc<Spec>, held: Option<u64>, soil: Option<Soil> },
+    /// For each box anew: `bwrap` uses up what it is given.
+    Bubblewrap(Box<(Plan, Facts)>),
+}
+
+/// What runs in a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// As the box sees it.
+    pub program: PathBuf,
+    /// The first is the name of the program.
+    pub args: Vec<OsString>,
+    pub env: Vec<(OsString, OsString)>,
+    pub workdir: PathBuf,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// Compiles a plan, and makes the names on the host that it needs.
+    pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
+        let limits = match plan.guest {
+            // The guest's own processes do not count against the caller; process 1 is allowed for already.
+            true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
+            false => plan.limits.clone(),
+        };
+        let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
+        let first = group_name();
+        // Before the group is made, so that none is without a keeper.
+        let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
+        let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?.map(Arc::new);
+        let how = match engine {
+            Engine::Native => {
+                let mut spec = native::spec(plan, facts)?;
+                let held = limit(&mut spec, plan, &limits, home.is_some());
+                How::Native {
+                    spec: Arc::new(spec),
+                    held,
+                    soil: native::soil(plan.network, (plan.uid, plan.gid), facts),
+                }
+            }
+            Engine::Bubblewrap => How::Bubblewrap(Box::new((plan.clone(), facts.clone()))),
+            // Its commands go through a guest.
+            Engine::Docker => {
+                let what = "commands without a session";
+                return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
+            }
+        };
+        let command = Command {
+            program: plan.command.program.clone(),
+            args: plan.command.args.clone(),
+            env: plan.env.clone(),
+            workdir: plan.workdir.clone(),
+        };
+        Ok(Prepared {
+            how,
+            limits,
+            guest: plan.guest,
+            pids: plan.limits.pids,
+            command,
+            home,
+            keeper,
+            first: Mutex::new(Some(first)),
+            ahead: Mutex::default(),
+        })
+    }
+
+    /// The command of the plan.
+    pub fn command(&self) -> &Command {
+        &self.command
+    }
+
+    /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then.
+    pub fn start(&self, stdio: StdioSpec) -> Result<Running, EngineError> {
+        let seed = self.ahead().take();
+        let running = self.launch(seed, stdio, None)?;
+        self.sow();
+        Ok(running)
+    }
+
+    /// Builds a box that waits for its command. It is still being built when this returns; [`Parked::wait`] waits for it.
+    pub fn park(&self) -> Result<Parked, EngineError> {
+        if let How::Bubblewrap(_) = self.how {
+            let (engine, what) = (Engine::Bubblewrap, "sandboxes that wait for their command");
+            return Err(EngineError::Cannot { engine, what, cure: "use the native engine" });
+        }
+        let nothing = StdioSpec::Files([null()?, null()?, null()?]);
+        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?))?;
+        Ok(Parked { running, command: self.command.clone(), waits: false })
+    }
+
+    /// Starts a box: with this order once it has come, else with the command of the plan.
+    pub(super) fn launch(
+        &self,
+        seed: Option<Seed>,
+        stdio: StdioSpec,
+        order: Option<Letter>,
+    ) -> Result<Running, EngineError> {
+        let (group, keeper) = self.group()?;
+        let (spec, held, messages) = match &self.how {
+            How::Native { spec, held, .. } => (spec.clone(), *held, None),
+            How::Bubblewrap(given) => {
+                let (plan, facts) = &**given;
+                let (mut spec, messages) = bubblewrap::spec(plan, facts)?;
+                let held = limit(&mut spec, plan, &self.limits, group.is_some());
+                (Arc::new(spec), held, Some(messages))
+            }
+        };
+        let (terminal, stdio) = stdio_parts(stdio);
+        let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
+        let mut start = Start { groups, terminal, stdio, order };
+        let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
+        let (program, pids, keepers) = (self.command.program.clone(), self.pids, [self.keeper.clone(), keeper]);
+        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, _keepers: keepers })
+    }
+
+    /// A control group for the next box, where there are any, and its keeper where it is not the first.
+    fn group(&self) -> Result<(Option<Group>, Option<Arc<Keeper>>), EngineError> {
+        let Some(home) = &self.home else { return Ok((None, None)) };
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (name, keeper) = match first {
+            Some(name) => (name, None),
+            None => {
+                let name = group_name();
+                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?.map(Arc::new);
+                (name, keeper)
+            }
+        };
+        let group = Group::make(home, &self.limits, &name)?;
+        if self.guest {
+            group.kill_one_by_one()?;
+        }
+        Ok((Some(group), keeper))
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Option<Seed>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with the namespaces of the next box. When that cannot be, the next start tells.
+    fn sow(&self) {
+        if let How::Native { soil: Some(soil), .. } = &self.how {
+            let mut ahead = self.ahead();
+            if ahead.is_none() {
+                *ahead = Seed::sow_ahead(soil.clone()).ok();
+            }
+        }
+    }
+}
+
+fn group_name() -> String {
+    format!("ringfence-{}-{:x}", std::process::id(), nonce())
+}
+
+/// Adds the limits, by what there is for them; how many processes a guest holds its commands to, where no group does.
+fn limit(spec: &mut Spec, plan: &Plan, limits: &Limits, grouped: bool) -> Option<u64> {
+    let mut held = None;
+    if !grouped {
+        let mut stand_ins = stand_ins(limits, &spec.identity);
+        for (_, value) in stand_ins.iter_mut().filter(|limit| plan.guest && limit.0 == PROCESSES) {
+            held = Some(*value);
+            *value += MOST_REAPERS;
+        }
+        spec.rlimits.extend(stand_ins);
+        spec.lingers = limits.pids.is_some();
+        let processors =
+            |cpus: f64| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize };
+        spec.processors = limits.cpus.map(processors);
+    }
+    spec.rlimits.extend(rlimits(plan).into_iter().filter(|limit| !plan.guest || !is_of_commands(limit)));
+    spec.rlimits.iter_mut().for_each(|(resource, value)| *value = (*value).min(most(*resource)));
+    held
+}
+
+fn null() -> Result<OwnedFd, EngineError> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()).map_err(EngineError::Stdio)
+}
+
+/// A box that stands, behind all its walls, with nothing in it but process 1, which waits for a command. It ends when this
+/// is dropped, and with its owner.
+#[derive(Debug)]
+pub struct Parked {
+    running: Running,
+    command: Command,
+    waits: bool,
+}
+
+impl Parked {
+    /// Waits until the box is built; an error when that failed.
+    pub fn wait(&mut self) -> Result<(), EngineError> {
+        if !self.waits {
+            match self.running.next_event()? {
+                Event::Parked => self.waits = true,
+                other => return Err(EngineError::Lost(format!("{other:?} from a parked sandbox"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// The id of process 1 as the host sees it.
+    pub fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+
+    /// Lets the command of the plan, or another one, run in it. A box that is built ahead has no terminal of its own.
+    pub fn start(mut self, command: Option<&Command>, stdio: StdioSpec) -> Result<Running, EngineError> {
+        let StdioSpec::Files([stdin, stdout, stderr]) = stdio else { return Err(EngineError::Stdio(Errno::NOTTY)) };
+        let command = command.unwrap_or(&self.command);
+        let order = Order {
+            workdir: c_path(&command.workdir)?,
+            program: c_path(&command.program)?,
+            args: command.args.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?,
+            env: env_strings(&command.env)?,
+        };
+        let program = command.program.clone();
+        self.wait()?;
+        match self.running.launched.order(&order, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]) {
+            Ok(()) => {}
+            Err(Errno::TOOBIG) => return Err(EngineError::TooLong),
+            Err(errno) => return Err(EngineError::Lost(errno.to_string())),
+        }
+        Ok(Running { program, ..self.running })
+    }
+}
+
+/// Parked boxes of one kind, at most so many. Nothing is built but by [`Pool::fill`]: when to is the owner's decision.
+#[derive(Debug)]
+pub struct Pool {
+    prepared: Prepared,
+    size: usize,
+    parked: Mutex<VecDeque<Parked>>,
+}
+
+impl Pool {
+    /// An empty one.
+    pub fn new(prepared: Prepared, size: usize) -> Pool {
+        Pool { prepared, size, parked: Mutex::default() }
+    }
+
+    /// Parks boxes until there are as many as there may be; does not wait until they stand.
+    pub fn fill(&self) -> Result<(), EngineError> {
+        while self.parked().len() < self.size {
+            let parked = self.prepared.park()?;
+            self.parked().push_back(parked);
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.parked().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the oldest; builds one when there is none.
+    pub fn take(&self) -> Result<Parked, EngineError> {
+        let oldest = self.parked().pop_front();
+        oldest.map_or_else(|| self.prepared.park(), Ok)
+    }
+
+    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
