@@ -46,6 +46,8 @@ setup = "open('/tmp/ran', 'w'); import os; os.system('touch ran'); raise SystemE
 tarball("simple/source/source-1.0.tar.gz", {"source-1.0/setup.py": setup, "source-1.0/PKG-INFO": "Metadata-Version: 1.0\nName: source\nVersion: 1.0\n"})
 package = {"name": "greeting", "version": "1.0.0", "main": "main.js", "scripts": {"preinstall": "touch pwned", "postinstall": "touch pwned"}}
 tarball("greeting/-/greeting-1.0.0.tgz", {"package/package.json": json.dumps(package), "package/main.js": "exports.hello = () => 'hello node';"})
+outer = {"name": "outer", "version": "1.0.0", "main": "main.js", "dependencies": {"greeting": "^9.0.0"}}
+tarball("outer/-/outer-1.0.0.tgz", {"package/package.json": json.dumps(outer), "package/main.js": "exports.hello = () => require('greeting').hello() + ' from outer';"})
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args): print(self.path, flush=True)
@@ -275,6 +277,17 @@ fn npm_runs_no_scripts() {
     let done = run("look.js");
     assert_eq!(done.json()["value"], json!({ "hello": "hello node", "ran": false }), "{done:?}");
     assert_eq!(run("module.js").json()["value"], "hello node");
+    // As `overrides` leave it: another version than the one that is asked for.
+    let outer = format!("{}/outer/-/outer-1.0.0.tgz", index.node());
+    let overridden = json!({ "name": "mine", "lockfileVersion": 3, "requires": true, "packages": {
+        "": { "name": "mine", "dependencies": { "outer": "1.0.0" } },
+        "node_modules/outer": { "version": "1.0.0", "resolved": outer, "dependencies": { "greeting": "^9.0.0" } },
+        "node_modules/greeting": { "version": "1.0.0", "resolved": tarball, "hasInstallScript": true },
+    }});
+    place.write("project/package-lock.json", &overridden.to_string());
+    place.write("project/outer.js", "require('outer').hello()");
+    let done = run("outer.js");
+    assert_eq!(done.json()["value"], "hello node from outer", "{done:?}");
     place.write("project/package-lock.json", &lock("http://127.0.0.1:1/greeting.tgz"));
     let done = run("look.js");
     assert!(done.code == 125 && done.err.contains("elsewhere"), "{done:?}");

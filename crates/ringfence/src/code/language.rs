@@ -80,6 +80,8 @@ pub static LANGUAGES: [Language; 4] = [
 const PYTHON: &str = include_str!("runners/python.py");
 /// Goes with each request.
 pub(super) const PYTHON_MORE: &str = include_str!("runners/python_more.py");
+/// Makes an interpreter stay: goes with the first request.
+pub(super) const PYTHON_STAY: &str = include_str!("runners/python_stay.py");
 /// Makes an interpreter one that is forked.
 pub(super) const PYTHON_FORK: &str = include_str!("runners/python_fork.py");
 const NODE: &str = include_str!("runners/node.cjs");

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use ringfence_linux::forked::{self, Arg, Call, Calls};
 use serde_json::{Map, Number, Value, json};
 
-use super::language::{PYTHON_FORK, PYTHON_MORE, Wire};
+use super::language::{PYTHON_FORK, PYTHON_MORE, PYTHON_STAY, Wire};
 use super::{Code, CodeError, MAX_INPUTS, Warm};
 
 /// Lists in lists.
@@ -64,8 +64,10 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
             out.push(b'[');
             length(&mut out, warm.preload.len());
             warm.preload.iter().for_each(|module| marshal_text(&mut out, module));
-            marshal_text(&mut out, "more");
-            marshal_text(&mut out, PYTHON_MORE);
+            for (name, value) in [("more", PYTHON_MORE), ("stay", PYTHON_STAY)] {
+                marshal_text(&mut out, name);
+                marshal_text(&mut out, value);
+            }
             out.push(b'0');
             framed(out)
         }
@@ -222,6 +224,10 @@ fn marshal(code: &Code, mark: Option<&str>, more: &str) -> Result<Vec<u8>, CodeE
     for (name, value) in texts {
         text(&mut out, name);
         text(&mut out, value);
+    }
+    if mark.is_some() {
+        text(&mut out, "stay");
+        text(&mut out, PYTHON_STAY);
     }
     text(&mut out, "inputs");
     marshal_value(&mut out, &code.inputs, 0)?;

@@ -7,6 +7,8 @@
 mod build;
 mod store;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -174,6 +176,7 @@ impl Requirements {
             manifest.insert(kind.to_owned(), wanted.clone());
         }
         kept.insert(String::new(), Value::Object(manifest.clone()));
+        manifest.insert("overrides".to_owned(), overrides(&kept, &manifest));
         let (name, own) = (&manifest["name"], &manifest["version"]);
         let lock = json!({
             "name": name, "version": own, "lockfileVersion": version, "requires": true, "packages": kept,
@@ -239,6 +242,22 @@ const KEPT: [&str; 18] = [
     "cpu",
     "libc",
 ];
+
+/// What `overrides` of the project may have chosen is not in its lock but by its outcome. So each version of the lock is
+/// called an override where that can be said: of a package that is there once, by its own name, and is not asked for by the
+/// project itself. It changes nothing of what is installed, which is the lock's to say.
+fn overrides(packages: &Map<String, Value>, manifest: &Map<String, Value>) -> Value {
+    let mut chosen: BTreeMap<&str, Option<&Value>> = BTreeMap::new();
+    for (place, package) in packages.iter().filter(|(place, _)| !place.is_empty()) {
+        let name = place.rsplit_once("node_modules/").map_or("", |(_, name)| name);
+        let plain = package.get("name").is_none() && package.get("inBundle").is_none();
+        // Nothing for one that is there twice.
+        chosen.entry(name).and_modify(|version| *version = None).or_insert(plain.then_some(&package["version"]));
+    }
+    let direct = |name: &str| manifest.values().any(|wanted| wanted.get(name).is_some());
+    let pairs = chosen.into_iter().filter(|(name, _)| !direct(name));
+    Value::Object(pairs.filter_map(|(name, version)| Some((name.to_owned(), version?.clone()))).collect())
+}
 
 /// Versions that are asked for, by name: none is an address or a path.
 fn check_ranges(wanted: &Value) -> Result<(), RequirementsError> {
@@ -400,6 +419,23 @@ mod tests {
         asks["packages"][""]["dependencies"]["a"] = json!("http://127.0.0.1/a.tgz");
         assert!(node(&asks, None).is_err());
         assert!(node(&json!({ "dependencies": { "a": "1" } }), None).is_err());
+    }
+
+    #[test]
+    fn what_overrides_have_chosen() {
+        let version = |version: &str| json!({ "version": version, "integrity": "sha512-x" });
+        let lock = json!({ "lockfileVersion": 3, "packages": {
+            "": { "dependencies": { "a": "^1" }, "overrides": { "evil": "http://127.0.0.1/x.tgz" } },
+            "node_modules/a": version("1.0.0"),
+            "node_modules/b": version("2.0.0"),
+            "node_modules/@scope/c": version("3.0.0"),
+            "node_modules/d": version("4.0.0"),
+            "node_modules/b/node_modules/d": version("5.0.0"),
+            "node_modules/e": { "name": "other", "version": "6.0.0", "integrity": "sha512-x" },
+        }});
+        let (handed, manifest) = node(&lock, None).unwrap().lock().unwrap();
+        assert_eq!(manifest["overrides"], json!({ "@scope/c": "3.0.0", "b": "2.0.0" }));
+        assert!(handed["packages"][""].get("overrides").is_none());
     }
 
     #[test]

@@ -26,9 +26,10 @@ def plain(value):
         return "<%s whose repr failed: %s>" % (type(value).__name__, type(error).__name__)
 
 
-def describe(status, value, text, failure, name, code):
-    message = {"status": status}
+def describe(value, text, failure, name, code):
+    message = {"status": "ok"}
     if failure is not None:
+        message["status"] = "cancelled" if isinstance(failure, KeyboardInterrupt) else "error"
         message["exception"] = exception(failure, name, code)
     elif value is not None:
         if text is not None and len(text) < FRAME:
@@ -169,7 +170,8 @@ def unpack(files):
 
 
 def pack(patterns):
-    """Sends the files that were asked for. The host bounds them again."""
+    """Sends figures that are still open, and the files that were asked for. The host bounds them again."""
+    figures()
     if not patterns:
         return
     import glob, os, stat
@@ -192,7 +194,11 @@ def pack(patterns):
             send(b"f", b"%d\n" % len(path) + path + data)
 
 
-def finish():
+def finish(stays):
+    """What an interpreter does when its program has ended. Figures go first: matplotlib closes them then."""
+    figures()
+    if stays:
+        return
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     import atexit

@@ -1,0 +1,80 @@
+# For an interpreter that stays: one that waits for code in a pool, one that is forked, one of a context in a session.
+# Comes with the first request and goes on in python.py, whose names it has; `first` is that request.
+kept = []
+written = []
+if sys.argv[1:]:
+    # A context has an end of its own for results, and files in the place of its output.
+    sender = int(sys.argv[1])
+    written = [posix.open(path, posix.O_RDWR) for path in sys.argv[2:]]
+    for path in sys.argv[2:]:
+        posix.unlink(path)
+    posix.set_inheritable(sender, False)
+    try:
+        # Nobody else in the box reaches into it by /proc.
+        import ctypes
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    except Exception:
+        pass
+
+
+def mark(request):
+    posix.write(sender, b"\n%s\n" % request["mark"].encode())
+
+
+def interruptible(on):
+    import _signal
+    _signal.signal(2, _signal.default_int_handler if on else _signal.SIG_IGN)
+
+
+def output(request):
+    more(request)["output"](written)
+
+
+def warm(request):
+    global more
+    for module in request["warm"]:
+        __import__(module)
+    # What the first code would otherwise wait for: syntax trees and JSON are made ready by their first use.
+    encode([evaluate("0", "", {})])
+    program = compile(request["more"], "<ringfence>", "exec")
+
+    def more(request):
+        names = {"encode": encode, "send": send, "FRAME": FRAME}
+        exec(program, names)
+        return names
+
+
+def serve(request):
+    global hooks
+    names = begun = None
+    while True:
+        try:
+            request = request or receive()
+            if request is None:
+                return
+            now, request = request, None
+            if "warm" in now:
+                warm(now)
+                names = ready()
+                send(b"w", b"")
+                continue
+            if "fork" in now:
+                # Goes on in each fork, which has a channel of its own. Nothing of it is ever freed there: a page that is
+                # written to is a page that is copied.
+                kept.extend((compile(now["fork"], "<ringfence>", "exec"), {"channel": channel, "request": now}))
+                exec(*kept)
+                send(b"w", b"")
+                continue
+            if now["keep"]:
+                hooks = (mark, interruptible, output)
+            names = names or ready()
+            act, begun = execute if begun else begin, True
+            act(now, names)
+            if not now["keep"]:
+                return
+        except KeyboardInterrupt:
+            # It came between two executions.
+            pass
+
+
+serve(first)
