@@ -4,6 +4,7 @@
 #[cfg(feature = "box")]
 pub mod builder;
 #[cfg(feature = "box")]
+#[cfg(any(test, feature = "program"))]
 mod copying;
 #[cfg(feature = "box")]
 pub mod detach;
