@@ -592,6 +592,13 @@ fn run(spec: &Spec, start: &mut Start, prepared: Option<&Prepared>, owner: &Owne
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
+    if prepared.is_none() && spec.becomes.is_none() {
+        // An owner of a thousand boxes has thousands, and the command's process would get a copy of each. The first three
+        // stay until it has its own: nothing that is opened may take their places.
+        let [stdin, stdout, stderr] = start.stdio.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd));
+        let slave = slave.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), signals.as_raw_fd(), slave, stdin, stdout, stderr]);
+    }
     let command = match &mut start.order {
         Some(letter) => {
             report(owner, message(PARKED, 0, 0));
