@@ -35,7 +35,7 @@ pub use self::pool::{Pool, Warm};
 use self::requirements::{Installed, Requirements};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use crate::capture::Capture;
-use crate::engines::{self, Engine, EngineError, StdioSpec};
+use crate::engines::{self, Engine, EngineError, Seed, StdioSpec};
 use crate::report::Report;
 use crate::supervise::{Outcome, supervise};
 
@@ -215,6 +215,8 @@ pub struct Prepared<'a> {
     code: &'a Code,
     policy: Policy,
     request: Vec<u8>,
+    /// What could be begun beside the plan.
+    seed: Option<Seed>,
     pub plan: Plan,
     pub engine: Engine,
     pub report: Report,
@@ -237,6 +239,7 @@ pub fn prepare<'a>(
     choice: EngineChoice,
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
+    let seed = engines::begin(choice, policy, facts);
     let request = request::encode(code, None)?;
     let policy = with_packages(with_environment(policy), code)?;
     let plan = plan_for(code, &policy, facts)?;
@@ -244,14 +247,14 @@ pub fn prepare<'a>(
     if code.installed.is_some() && engine == Engine::Docker {
         return Err(CodeError::OtherPrograms);
     }
-    Ok(Prepared { code, policy, request, plan, engine, report })
+    Ok(Prepared { code, policy, request, seed, plan, engine, report })
 }
 
 impl Prepared<'_> {
     pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, request, plan, engine, .. } = self;
+        let Prepared { code, policy, request, seed, plan, engine, .. } = self;
         let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
-        let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
+        let running = engines::start_from(seed, engine, &plan, facts, StdioSpec::Files(stdio))?;
         let outcome = supervise(running, &policy, facts, &mut channel)?;
         let parts = channel.into_parts();
         let captures = [parts.stdout.clone(), parts.stderr.clone()];
