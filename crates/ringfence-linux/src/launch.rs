@@ -478,7 +478,9 @@ fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
         if !spec.nesting {
             write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
         }
-        sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
+        if !(sown && matches!(spec.identity, Identity::Mapped { .. })) {
+            sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
+        }
     }
     if let Identity::Entered { uid, gid, .. } = &spec.identity {
         sys::become_user(*uid, *gid).map_err(at(Stage::Become))?;

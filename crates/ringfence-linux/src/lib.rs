@@ -4,6 +4,9 @@
 #[cfg(feature = "box")]
 pub mod builder;
 #[cfg(feature = "box")]
+#[cfg(any(test, feature = "program"))]
+mod copying;
+#[cfg(feature = "box")]
 pub mod detach;
 #[cfg(feature = "box")]
 pub mod forked;

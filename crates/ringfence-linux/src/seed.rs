@@ -116,6 +116,8 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
     }
     if let Some((uid_map, gid_map)) = &soil.maps {
         launch::map_ids(uid_map, gid_map)?;
+        // Forty calls that nobody has to wait for. What it may do itself stays as it is.
+        sys::drop_bounding_set()?;
     }
     sys::unshare(soil.namespaces & !(libc::CLONE_NEWUSER as u64))?;
     if soil.namespaces & libc::CLONE_NEWNET as u64 != 0 {

@@ -384,9 +384,8 @@ impl<'a> Rules<'a> {
 
     /// Links in a directory of hooks: what they lead to is executed too.
     fn linked(&mut self, hooks: &Path) {
-        let entries = fs::read_dir(hooks).into_iter().flatten().flatten().take(MOST_HOOKS);
-        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink())) {
-            let target = real(&entry.path());
+        for (link, _) in crate::look::entries(hooks, MOST_HOOKS).iter().filter(|(_, kind)| kind.is_symlink()) {
+            let target = real(link);
             if target.starts_with(self.workdir) && target != self.workdir {
                 self.add(Access::Ro, &target, Missing::Ignore);
             }

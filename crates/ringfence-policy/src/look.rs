@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
@@ -260,6 +261,32 @@ impl Listing {
             .binary_search_by(|(known, _)| known.as_os_str().cmp(name))
             .map_or(Found::Missing, |index| self.names[index].1)
     }
+}
+
+/// The paths of what is in a directory, at most so many, and whether each is a directory or a symlink. What cannot be read is
+/// empty. The C library would take and give back memory of the kernel's for each.
+pub(crate) fn entries(dir: &Path, most: usize) -> Vec<(PathBuf, FileType)> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(dir, flags, Mode::empty()) else { return Vec::new() };
+    let mut space = [MaybeUninit::uninit(); 2048];
+    let (mut names, mut found) = (RawDir::new(file, &mut space), Vec::new());
+    while let Some(Ok(entry)) = names.next() {
+        let name = entry.file_name().to_bytes();
+        if found.len() == most {
+            break;
+        }
+        if !matches!(name, b"." | b"..") {
+            let path = dir.join(OsStr::from_bytes(name));
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    fs::symlink_metadata(&path).map_or(FileType::Unknown, |data| FileType::from_raw_mode(data.mode()))
+                }
+                kind => kind,
+            };
+            found.push((path, kind));
+        }
+    }
+    found
 }
 
 /// Whether this is a directory with nothing in it.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
-use crate::look::{End, Lookup};
+use crate::look::{self, End, Lookup};
 use crate::policy::{Policy, Root};
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
@@ -466,10 +466,9 @@ fn hard_linked(path: &Path) -> Option<(PathBuf, u64)> {
             return Some((path, data.nlink()));
         }
         if data.is_dir() {
-            let names = fs::read_dir(&path).into_iter().flatten().flatten().take(budget).map(|entry| entry.path());
-            let before = open.len();
-            open.extend(names);
-            budget -= open.len() - before;
+            let names = look::entries(&path, budget);
+            budget -= names.len();
+            open.extend(names.into_iter().map(|(path, _)| path));
         }
     }
     None

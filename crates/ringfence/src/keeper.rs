@@ -521,7 +521,7 @@ fn is_for_all(dir: &Path) -> bool {
 /// There anybody can take the name first. Then it is in the home of the account, where nobody else can.
 fn shared(place: PathBuf, uid: u32) -> PathBuf {
     let taken = fs::symlink_metadata(&place).is_ok_and(|m| m.uid() != uid || !m.is_dir());
-    match crate::facts::account_home(uid).filter(|_| taken) {
+    match taken.then(|| crate::facts::account_home(uid)).flatten() {
         Some(home) => home.join(".ringfence-boxes"),
         None => place,
     }

@@ -50,7 +50,7 @@ pub struct Idle {
 
 /// Something idle that goes when it is dropped.
 enum Sleeper {
-    Box(Running),
+    Box(Box<Running>),
     Bare(Child),
 }
 
@@ -104,7 +104,7 @@ pub fn measure(scene: &Scene, peers: &Peers, wanted: usize) -> (Vec<Idle>, Vec<S
     say(&format!("{count} idle sandboxes"));
     let ours = prepared(&SLEEP).and_then(|sleep| {
         let probe = prepared(&[TRUE])?;
-        crowd("ringfence", count, || sleep.start().map(Sleeper::Box), Some(&probe))
+        crowd("ringfence", count, || sleep.start().map(|running| Sleeper::Box(Box::new(running))), Some(&probe))
     });
     add("ringfence", ours);
     (idles, skips)

@@ -268,14 +268,19 @@ fn weigh(dir: &Path, most: u64) -> (u64, u64) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![dir.to_path_buf()];
     while let Some(dir) = open.pop() {
+        // What goes while it is counted does not count.
+        let is_gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
         let entries = match fs::read_dir(dir) {
-            // What goes while it is counted does not count.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(error) if is_gone(&error) => continue,
             Err(_) => return (u64::MAX, files),
             Ok(entries) => entries,
         };
-        for entry in entries.flatten() {
-            let Ok(data) = entry.metadata() else { continue };
+        for entry in entries {
+            let (entry, data) = match entry.and_then(|entry| entry.metadata().map(|data| (entry, data))) {
+                Err(error) if is_gone(&error) => continue,
+                Err(_) => return (u64::MAX, files),
+                Ok(both) => both,
+            };
             bytes += data.blocks() * 512;
             files += 1;
             if data.is_dir() {
