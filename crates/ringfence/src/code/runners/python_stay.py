@@ -18,7 +18,8 @@ if sys.argv[1:]:
 
 
 def mark(request):
-    posix.write(sender, b"\n%s\n" % request["mark"].encode())
+    if request["mark"]:
+        posix.write(sender, b"\n%s\n" % request["mark"].encode())
 
 
 def interruptible(on):
