@@ -77,6 +77,8 @@ impl Seed {
             Err(_) => 1,
         });
         let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
+        // From its first moment: a handler of the owner's would run in there, on memory that both have.
+        let _blocked = sys::SignalsBlocked::new()?;
         Ok(Seed { soil, process: Some(Beside::start_forking(flags, work)?), shared })
     }
 

@@ -286,6 +286,7 @@ impl Exec {
         }
         if self.own {
             cx.own = false;
+            cx.reapers.dismiss_left();
         }
         Ok(Flow::Ended)
     }

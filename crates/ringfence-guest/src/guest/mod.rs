@@ -541,7 +541,8 @@ impl Guest {
     fn reports(&mut self, reaper: i32) -> Result<(), Fault> {
         let (owner, reports) = self.cx.reapers.reports(reaper, &self.cx.epoll);
         let Some(key) = owner else {
-            if reports.iter().any(|report| matches!(report, Report::Empty)) {
+            // One that is being ended may say so as well, and takes no more orders.
+            if self.cx.reapers.is_left(reaper) && reports.iter().any(|report| matches!(report, Report::Empty)) {
                 self.cx.reapers.release(reaper);
             }
             return Ok(());

@@ -72,6 +72,8 @@ struct Reaper {
     note: OwnedFd,
     /// The stream whose command it looks after.
     owner: Option<u64>,
+    /// Its command ended, and it stays with what that left behind.
+    left: bool,
     /// What of its order did not fit into the socket.
     rest: Vec<u8>,
 }
@@ -120,7 +122,7 @@ impl Reapers {
                 rustix::io::ioctl_fionbio(&orders, true)?;
                 rustix::io::ioctl_fionbio(&reports, true)?;
                 epoll::add(epoll, &reports, EventData::new_u64(token(pid as u64, Part::Reaper)), EventFlags::IN)?;
-                self.all.insert(pid, Reaper { orders, reports, note, owner: None, rest: Vec::new() });
+                self.all.insert(pid, Reaper { orders, reports, note, owner: None, left: false, rest: Vec::new() });
                 Ok(pid)
             }
         }
@@ -208,7 +210,7 @@ impl Reapers {
         if self.idle.len() >= MOST_IDLE {
             self.dismiss(pid);
         } else if let Some(reaper) = self.all.get_mut(&pid) {
-            reaper.owner = None;
+            (reaper.owner, reaper.left) = (None, false);
             self.idle.push(pid);
         }
     }
@@ -216,14 +218,22 @@ impl Reapers {
     /// Nobody waits for it any more; it stays with what is left, until that is gone.
     pub fn leave(&mut self, pid: i32) {
         if let Some(reaper) = self.all.get_mut(&pid) {
-            reaper.owner = None;
+            (reaper.owner, reaper.left) = (None, true);
+        }
+    }
+
+    /// Ends those that stay with what was left behind: it comes to the guest.
+    pub fn dismiss_left(&mut self) {
+        let left = self.all.iter().filter(|(_, reaper)| reaper.left).map(|(pid, _)| *pid);
+        for pid in left.collect::<Vec<_>>() {
+            self.dismiss(pid);
         }
     }
 
     /// Ends a reaper; what it looks after comes to the guest.
     pub fn dismiss(&mut self, pid: i32) {
         if let Some(reaper) = self.all.get_mut(&pid) {
-            reaper.owner = None;
+            (reaper.owner, reaper.left) = (None, false);
             let _ = sys::kill(pid, libc::SIGKILL);
         }
     }
@@ -235,6 +245,11 @@ impl Reapers {
         let reaper = self.all.remove(&pid)?;
         self.idle.retain(|idle| *idle != pid);
         Some(reaper.owner.map(|owner| (owner, Note::read(&reaper.note))))
+    }
+
+    /// Whether it stays with what a command left behind, and nobody waits for it.
+    pub fn is_left(&self, pid: i32) -> bool {
+        self.all.get(&pid).is_some_and(|reaper| reaper.left)
     }
 
     pub fn is_reaper(&self, pid: i32) -> bool {

@@ -27,7 +27,8 @@ use super::{
 };
 use crate::keeper::{self, Keeper};
 
-/// A plan that is ready to be started.
+/// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
+/// nor protected in its boxes. Run by root, they have one user namespace together.
 pub struct Prepared {
     how: How,
     limits: Limits,
@@ -132,10 +133,16 @@ impl Prepared {
 
     /// Builds a box that waits for its command. It is still being built when this returns; [`Parked::wait`] waits for it.
     pub fn park(&self) -> Result<Parked, EngineError> {
-        if let How::Bubblewrap(_) = self.how {
-            let (engine, what) = (Engine::Bubblewrap, "sandboxes that wait for their command");
-            return Err(EngineError::Cannot { engine, what, cure: "use the native engine" });
-        }
+        let (engine, cure) = match &self.how {
+            How::Bubblewrap(_) => (Engine::Bubblewrap, "use the native engine"),
+            How::Native { .. } if self.guest => (Engine::Native, "use a session"),
+            How::Native { spec, .. } if spec.listens => (Engine::Native, "leave `trace_denials` out"),
+            How::Native { .. } => return self.park_native(),
+        };
+        Err(EngineError::Cannot { engine, what: "sandboxes that wait for their command", cure })
+    }
+
+    fn park_native(&self) -> Result<Parked, EngineError> {
         let nothing = StdioSpec::Files([null()?, null()?, null()?]);
         let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?))?;
         Ok(Parked { running, command: self.command.clone(), waits: false })

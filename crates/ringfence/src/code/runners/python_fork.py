@@ -66,7 +66,9 @@ def rseq():
 
 def renew():
     """What modules drew when they were loaded would be the same in every fork."""
-    # `random` and OpenSSL see the fork by themselves.
+    # `random` sees the fork by itself. OpenSSL tells one by its number, which is 2 in every box.
+    if "_ssl" in sys.modules:
+        sys.modules["_ssl"].RAND_add(posix.urandom(32), 32.0)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
