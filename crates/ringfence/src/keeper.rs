@@ -120,10 +120,10 @@ impl Keeper {
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
             sys::close_all_but(&[read.as_raw_fd(), own]);
-            let _ = rustix::io::read(&read, &mut [0u8; 1]);
+            let killed = rustix::io::read(&read, &mut [0u8; 1]) != Ok(1);
             // Without memory, the next start clears up.
             if let (Some(list), Ok(mut memory)) = (&list, Memory::new()) {
-                list.leave(&mut memory);
+                list.leave(&mut memory, if killed { LAST_TRIES } else { 1 });
             }
             groups.iter().for_each(|group| remove_group(group));
             0
@@ -136,7 +136,10 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.held.clear();
-        self.lifeline = None;
+        if let Some(lifeline) = self.lifeline.take() {
+            // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
+            let _ = rustix::io::write(&lifeline, &[1]);
+        }
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
             let _ = process.join();
@@ -171,6 +174,10 @@ fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>)
     }
     (make, entries)
 }
+
+/// How often a keeper whose owner was killed tries to clear up, 20 ms apart: what was in the box takes its time to go, and
+/// holds names until then.
+const LAST_TRIES: u32 = 100;
 
 /// In a list: a control group, for when the keeper is killed too.
 const GROUP: u8 = b'g';
@@ -293,6 +300,8 @@ struct Registry<'a> {
     memory: &'a mut Memory,
     /// Where what is removed may be kept.
     spare: Option<Spare>,
+    /// Something stays because somebody holds it.
+    busy: bool,
 }
 
 const LOCK: &CStr = c"lock";
@@ -307,7 +316,7 @@ impl<'a> Registry<'a> {
             match Self::lock(path) {
                 // The last box of before took it away in this moment.
                 Ok(None) | Err(rustix::io::Errno::NOENT) => {}
-                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory, spare: None }),
+                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory, spare: None, busy: false }),
                 Err(e) => return Err(KeeperError::List { path: name.to_path_buf(), source: e.into() }),
             }
         }
@@ -389,7 +398,8 @@ impl<'a> Registry<'a> {
             let living = if *kind == GROUP { boxes.bytes() } else { names.bytes() };
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
-                in_use |= remove(*kind, path, patience, &mut self.spare);
+                let held = remove(*kind, path, patience, &mut self.spare);
+                (in_use, self.busy) = (in_use | held, self.busy | held);
             }
         }
         // What a living box needs, or has names in, is removed when that one has ended.
@@ -443,12 +453,21 @@ impl List {
     }
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
-    fn leave(&self, memory: &mut Memory) {
-        if let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) {
+    fn leave(&self, memory: &mut Memory, tries: u32) {
+        for left in (0..tries).rev() {
+            let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) else { return };
             let spare = self.spare.as_deref().and_then(Spare::open);
-            let mut registry = Registry { path: &self.registry_path, dir, lock, memory, spare };
+            let mut registry =
+                Registry { path: &self.registry_path, dir, lock, memory: &mut *memory, spare, busy: false };
             registry.sweep(Some(&self.name));
+            let busy = registry.busy;
             registry.close();
+            if !busy || left == 0 {
+                return;
+            }
+            // Others start and end meanwhile.
+            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+            let _ = rustix::thread::nanosleep(&pause);
         }
     }
 }
