@@ -85,7 +85,7 @@ impl Keeper {
         }
         let (path, mut memory) = (c_path(registry)?, Memory::new().map_err(KeeperError::Memory)?);
         let mut registry = Registry::open(&path, &mut memory)?;
-        registry.sweep(None);
+        registry.sweep(None, true);
         if registry.memory.full {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()));
             return Err(KeeperError::List { path, source: io::ErrorKind::StorageFull.into() });
@@ -175,9 +175,11 @@ fn needed<'a>(stubs: &'a [Stub], living: &[u8]) -> (Vec<Cow<'a, Stub>>, Vec<u8>)
     (make, entries)
 }
 
-/// How often a keeper whose owner was killed tries to clear up, 20 ms apart: what was in the box takes its time to go, and
-/// holds names until then.
+/// How often a keeper whose owner was killed clears up, 20 ms apart: what was in the box takes its time to go and holds names
+/// until then, and a `bwrap` that is not dead yet makes the names anew that it finds missing.
 const LAST_TRIES: u32 = 100;
+/// So often in any case.
+const SETTLING: u32 = 10;
 
 /// In a list: a control group, for when the keeper is killed too.
 const GROUP: u8 = b'g';
@@ -215,7 +217,7 @@ pub fn sweep(registry: &Path) {
         && let Ok(path) = c_path(registry)
         && let Ok(mut registry) = Registry::open(&path, &mut memory)
     {
-        registry.sweep(None);
+        registry.sweep(None, true);
         registry.close();
     }
 }
@@ -332,8 +334,9 @@ impl<'a> Registry<'a> {
         Ok((rustix::fs::fstat(&lock)?.st_nlink > 0).then_some((dir, lock)))
     }
 
-    /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them. Allocates nothing.
-    fn sweep(&mut self, own: Option<&CStr>) {
+    /// Removes the names of boxes that are gone, and of `own`, unless a living box needs them; and their lists, when this is
+    /// the `last` time. Allocates nothing.
+    fn sweep(&mut self, own: Option<&CStr>, last: bool) {
         self.memory.clear();
         let mut patience = Patience::default();
         // What lives must be known before anything is removed; and a directory of one box may have another's names in it.
@@ -345,7 +348,10 @@ impl<'a> Registry<'a> {
             // The usual end: the lists of a thousand others are not opened for it, and in its own a directory comes before
             // what is in it, so that once is enough.
             Some(name) if gone <= 1 => {
-                self.look_at(name, own, Round::Forget, &mut patience);
+                self.look_at(name, own, if last { Round::Forget } else { Round::Remove }, &mut patience);
+            }
+            Some(name) if !last => {
+                self.look_at(name, own, Round::Remove, &mut patience);
             }
             None if gone == 0 => {}
             _ => {
@@ -454,17 +460,19 @@ impl List {
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
     fn leave(&self, memory: &mut Memory, tries: u32) {
-        for left in (0..tries).rev() {
+        let mut busy = true;
+        for n in 1..=tries {
+            let last = n == tries || n > SETTLING && !busy;
             let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) else { return };
             let spare = self.spare.as_deref().and_then(Spare::open);
             let mut registry =
                 Registry { path: &self.registry_path, dir, lock, memory: &mut *memory, spare, busy: false };
-            registry.sweep(Some(&self.name));
-            let busy = registry.busy;
-            registry.close();
-            if !busy || left == 0 {
-                return;
+            registry.sweep(Some(&self.name), last);
+            busy = registry.busy;
+            if last {
+                return registry.close();
             }
+            drop(registry);
             // Others start and end meanwhile.
             let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
             let _ = rustix::thread::nanosleep(&pause);
