@@ -48,6 +48,8 @@ pub struct FromRoot {
 pub(crate) struct Prepared {
     /// What the starter says.
     pub started: OwnedFd,
+    /// The builder's number, which is that of its process group: where it is read, and where the builder writes it.
+    pub number: (OwnedFd, OwnedFd),
     /// Descriptors from 0 on; the slave of the box's own terminal where `None`. All numbers are above the last target, so
     /// that placing one cannot overwrite another.
     placed: Vec<Option<OwnedFd>>,
@@ -58,6 +60,7 @@ impl Prepared {
         let end = FIRST_FILE + builder.files.len() as i32;
         let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, end);
         let (started, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let number = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let mut placed = Vec::with_capacity(end as usize);
         for fd in [&null, &null, &builder.messages, &report] {
@@ -70,7 +73,7 @@ impl Prepared {
         for fd in &builder.files {
             placed.push(Some(above(fd)?));
         }
-        Ok(Prepared { started, placed })
+        Ok(Prepared { started, number, placed })
     }
 
     /// The first number that is not handed over.
@@ -146,8 +149,11 @@ pub(crate) fn prepare(builder: &Builder, steps: &[Step]) -> Result<(), Failure> 
         .map_err(at(Stage::NoNewPrivileges))
 }
 
-/// The builder ends when process 1 does. It keeps this through its execution, and does the same for what it starts.
-pub(crate) fn die_with(process_one: rustix::process::Pid) -> Result<(), Errno> {
+/// The builder ends when process 1 does. It keeps this through its execution, and does the same for what it starts, but late:
+/// so it says first which group it is (see [`abandoned`]).
+pub(crate) fn die_with(process_one: rustix::process::Pid, prepared: &Prepared) -> Result<(), Errno> {
+    let number = rustix::process::getpid().as_raw_nonzero().get().to_ne_bytes();
+    rustix::io::write(&prepared.number.1, &number)?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Gone before that was set: nobody would look after the builder.
     if rustix::process::getppid() == Some(process_one) { Ok(()) } else { Err(Errno::SRCH) }
@@ -169,4 +175,15 @@ pub(crate) fn end(builder: Option<i32>) {
         let _ = sys::kill(-group, libc::SIGKILL);
     }
     while let Ok(Some(_)) = sys::wait(-1, true, false) {}
+}
+
+/// For an owner whose process 1 was killed: kills the group of the builder, which has written its number there.
+///
+/// `bwrap` dies with process 1. What it has started does not as long as it waits for its user ids to be mapped, and would then
+/// wait for ever. The number may have been given to another group only if nothing of this one was left.
+pub(crate) fn abandoned(number: &OwnedFd) {
+    let mut bytes = [0u8; 4];
+    if rustix::io::read(number, &mut bytes) == Ok(bytes.len()) {
+        let _ = sys::kill(-i32::from_ne_bytes(bytes), libc::SIGKILL);
+    }
 }

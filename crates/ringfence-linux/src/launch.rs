@@ -257,12 +257,18 @@ pub struct Launched {
     pid: Option<rustix::process::Pid>,
     events: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
-    outside: bool,
-    /// Where the starter says that a builder's box stands. Process 1 reads it; here it is only looked at.
-    started: Option<OwnedFd>,
+    outside: Option<Outside>,
     /// Process 1 is a child of somebody else, who reaps it.
     adopted: Option<OwnedFd>,
     reaped: bool,
+}
+
+#[derive(Debug)]
+struct Outside {
+    /// Where the starter says that a builder's box stands. Process 1 reads it; here it is only looked at.
+    started: OwnedFd,
+    /// Where the builder has written its number.
+    number: OwnedFd,
 }
 
 /// Forks process 1, in the seed's namespaces where there is one for it. The box runs when this returns; failures of its
@@ -274,16 +280,19 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
         Identity::Outside(builder) => Some(Prepared::new(builder, spec, start)?),
         _ => None,
     };
-    let started = prepared.as_ref().map(|p| rustix::io::fcntl_dupfd_cloexec(&p.started, 3)).transpose()?;
-    let launched =
-        |pid, outside| Launched { pid: Some(pid), events: ours, outside, started, adopted: None, reaped: false };
+    let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+    let outside = match &prepared {
+        Some(p) => Some(Outside { started: again(&p.started)?, number: again(&p.number.0)? }),
+        None => None,
+    };
+    let launched = |pid| Launched { pid: Some(pid), events: ours, outside, adopted: None, reaped: false };
     if let Some(pid) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
-        return Ok(launched(pid, false));
+        return Ok(launched(pid));
     }
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     match sys::fork(spec.namespaces)? {
-        Fork::Parent(pid) => Ok(launched(pid, prepared.is_some())),
+        Fork::Parent(pid) => Ok(launched(pid)),
         Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, false),
     }
 }
@@ -291,7 +300,7 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
 impl Launched {
     /// A box whose process 1 somebody else forked: its descriptor, and the socket where it says what happens.
     pub fn adopt(process: OwnedFd, events: OwnedFd) -> Launched {
-        Launched { pid: None, events, outside: false, started: None, adopted: Some(process), reaped: false }
+        Launched { pid: None, events, outside: None, adopted: Some(process), reaped: false }
     }
 
     /// The number of process 1, as the host sees it; 0 when it has ended and somebody else has reaped it.
@@ -307,7 +316,7 @@ impl Launched {
 
     /// Waits until a builder's box stands, or does not: then `messages`, which it writes to, may say why.
     pub fn is_built(&self, messages: &OwnedFd, limit: Duration) -> bool {
-        let Some(started) = &self.started else { return true };
+        let Some(Outside { started, .. }) = &self.outside else { return true };
         let mut ready = [
             rustix::event::PollFd::new(started, rustix::event::PollFlags::IN),
             rustix::event::PollFd::new(messages, rustix::event::PollFlags::IN),
@@ -360,7 +369,7 @@ impl Launched {
 
     /// Sends a signal to process 1, which forwards it to the command's process group; KILL ends the box at once.
     pub fn signal(&self, signal: i32) -> Result<(), Errno> {
-        if self.outside && signal == libc::SIGKILL {
+        if self.outside.is_some() && signal == libc::SIGKILL {
             // Process 1 sees its owner go, ends the builder and all it started, and waits for them.
             return rustix::net::shutdown(&self.events, rustix::net::Shutdown::Both);
         }
@@ -379,7 +388,15 @@ impl Launched {
     }
 
     fn wait(&self) -> Result<Option<sys::Waited>, Errno> {
-        let Some(process) = &self.adopted else { return sys::wait(self.pid(), true, false) };
+        let Some(process) = &self.adopted else {
+            let waited = sys::wait(self.pid(), true, false);
+            if let (Some(outside), Ok(Some(process_one))) = (&self.outside, &waited)
+                && libc::WIFSIGNALED(process_one.status)
+            {
+                builder::abandoned(&outside.number);
+            }
+            return waited;
+        };
         // Readable when it has ended, and it ends after all others of its PID namespace.
         while let Err(Errno::INTR) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {}
         Ok(None)
@@ -711,7 +728,7 @@ fn try_become_builder(
     slave: Option<&OwnedFd>,
     process_one: rustix::process::Pid,
 ) -> Result<Failure, Failure> {
-    builder::die_with(process_one).map_err(at(Stage::Session))?;
+    builder::die_with(process_one, prepared).map_err(at(Stage::Session))?;
     enter_session(slave)?;
     let slave = slave.map(|fd| prepared.keep(fd)).transpose().map_err(at(Stage::Stdio))?;
     prepared.place(slave.as_ref()).map_err(at(Stage::Stdio))?;

@@ -63,13 +63,15 @@ std::arch::global_asm!(
     "js 9f",
     "add r12, 24",
     "jmp 3b",
-    // write(3, &0u64, 4): the box stands
+    // write(3, &0u64, 4): the box stands. Nobody reads: the owner is gone
     "4: push 0",
     "mov edi, 3",
     "mov rsi, rsp",
     "mov edx, 4",
     "mov eax, 1",
     "syscall",
+    "test rax, rax",
+    "js 9f",
     // rt_sigprocmask(SIG_SETMASK, &0u64, NULL, 8)
     "mov edi, 2",
     "mov rsi, rsp",
@@ -156,6 +158,7 @@ std::arch::global_asm!(
     "mov x2, #4",
     "mov x8, #64", // write
     "svc #0",
+    "tbnz x0, #63, 9f",
     "mov x0, #2",
     "mov x1, sp",
     "mov x2, #0",
