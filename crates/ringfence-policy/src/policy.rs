@@ -25,7 +25,7 @@ pub struct Policy {
     pub root: Root,
     /// File rules of all layers, presets expanded, in layer order.
     pub rules: Vec<FileRule>,
-    /// Directories of the host that stand at places of their own inside, read-only. Only where the root is of programs.
+    /// Directories of the host that stand at places of their own inside, read-only. Not where the root is the host's.
     pub shown: Vec<Shown>,
     pub network: Network,
     /// Package caches that boxes share, by name (see [`caches`](crate::caches)).

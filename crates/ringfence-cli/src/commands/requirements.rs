@@ -4,12 +4,15 @@ use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 
+use ringfence::Engine;
 use ringfence::code::Language;
 use ringfence::code::requirements::{Built, Found, Installed, Kept, Requirements, Store};
 
 use crate::args::{self, Required};
 use crate::commands::code::{read_source, seen};
+use crate::commands::context::cancelled_by;
 use crate::commands::history;
+use crate::commands::session::{fetch_image, within};
 use crate::failure::{Failure, Kind};
 use crate::files::Places;
 use crate::output::{self, one_line};
@@ -41,10 +44,13 @@ pub fn requirements(command: &args::Requirements) -> Result<ExitCode, Failure> {
 }
 
 fn rows(kept: &[Kept]) -> String {
-    let head = ["ID", "LANGUAGE", "INSTALLED", "SIZE", "REQUIREMENTS"].map(str::to_owned);
+    let head = ["ID", "LANGUAGE", "IMAGE", "INSTALLED", "SIZE", "REQUIREMENTS"].map(str::to_owned);
     let row = |kept: &Kept| {
         let (time, size) = (history::time(kept.installed), format!("{} KiB", kept.bytes >> 10));
-        [kept.id.clone(), kept.language.clone(), time, size, one_line(&kept.requirements)]
+        // As `docker image ls` shows it.
+        let image = kept.image.as_deref().map(|id| id.trim_start_matches("sha256:").chars().take(12).collect());
+        let image = image.unwrap_or_else(|| "-".to_owned());
+        [kept.id.clone(), kept.language.clone(), image, time, size, one_line(&kept.requirements)]
     };
     let rows: Vec<_> = std::iter::once(head).chain(kept.iter().map(row)).collect();
     output::table(&rows)
@@ -70,6 +76,7 @@ pub fn install(
 ) -> Result<Installed, Failure> {
     let (policy, engine) = (&situation.resolved.policy, situation.resolved.engine);
     let store = Store::new(Places::new(&situation.facts).requirements());
+    fetch_image(situation)?;
     let build = match store.find(language, wanted, policy, &situation.facts, engine, Some(cancel))? {
         Found::Installed(installed) => return Ok(installed),
         Found::Missing(build) => build,
@@ -78,11 +85,18 @@ pub fn install(
     let command: Vec<OsString> = build.command().to_vec();
     let mut report = build.report.clone();
     let entry = Entry::begin(situation, &command, None, build.engine, &build.plan, &mut report)?;
-    match build.run(&situation.facts, Some(cancel)) {
+    let built = match build.engine {
+        Engine::Docker => within(async |sessions| {
+            let cancelled = cancelled_by(cancel)?;
+            Ok(build.run_in(&sessions, &situation.facts, cancelled).await?)
+        }),
+        _ => build.run(&situation.facts, Some(cancel)).map_err(Failure::from),
+    };
+    match built {
         Ok(Built { installed, outcome, captures }) => {
             entry.end(&outcome, seen(&captures, policy.records.output), &mut report);
             Ok(installed?)
         }
-        Err(error) => Err(entry.failed(error.into())),
+        Err(failure) => Err(entry.failed(failure)),
     }
 }

@@ -100,7 +100,7 @@ pub enum CodeError {
     NoInterpreter { language: &'static str, tried: Vec<&'static str> },
     #[error("the packages that the code requires are not installed")]
     NotInstalled,
-    #[error("the code requires packages, which are installed for programs of this host, and not for those of an image")]
+    #[error("the packages that the code requires are installed for other programs than those of this sandbox")]
     OtherPrograms,
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -213,7 +213,8 @@ pub fn run(
 #[derive(Debug)]
 pub struct Prepared<'a> {
     code: &'a Code,
-    policy: Policy,
+    /// That of the code, with what it needs.
+    pub policy: Policy,
     request: Vec<u8>,
     /// What could be begun beside the plan.
     seed: Option<Seed>,
@@ -244,9 +245,6 @@ pub fn prepare<'a>(
     let policy = with_packages(with_environment(policy), code)?;
     let plan = plan_for(code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
-    if code.installed.is_some() && engine == Engine::Docker {
-        return Err(CodeError::OtherPrograms);
-    }
     Ok(Prepared { code, policy, request, seed, plan, engine, report })
 }
 
@@ -276,8 +274,13 @@ fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
     match (&code.requirements, &code.installed) {
         (None, _) => {}
         (Some(_), None) => return Err(CodeError::NotInstalled),
-        (Some(_), Some(_)) if policy.root != Root::Programs => return Err(CodeError::OtherPrograms),
         (Some(_), Some(installed)) => {
+            match (&mut policy.root, &installed.image) {
+                (Root::Programs, None) => {}
+                // What it is called may change meanwhile.
+                (Root::Image(name), Some(id)) => name.clone_from(id),
+                _ => return Err(CodeError::OtherPrograms),
+            }
             let target = PathBuf::from(code.language.packages_at());
             policy.shown.push(Shown { source: installed.source.clone(), target });
         }

@@ -47,6 +47,8 @@ pub struct Installed {
     pub id: String,
     /// On the host: canonical, and full of files of strangers.
     pub(in crate::code) source: PathBuf,
+    /// The id of the image whose interpreter they are for; this host's when `None`.
+    pub(in crate::code) image: Option<String>,
     /// A set that is in use is not removed.
     _lock: Arc<Lock>,
 }
@@ -76,6 +78,9 @@ pub struct Kept {
     pub index: Option<String>,
     /// The first lines of what was asked for.
     pub requirements: String,
+    /// The id of the image that it is for.
+    #[serde(default)]
+    pub image: Option<String>,
 }
 
 /// Holds a name in the store as long as it lives.
@@ -128,7 +133,8 @@ impl Store {
                 }
                 if there {
                     let source = store.dir.join(&id).join(FILES);
-                    return Ok(Found::Installed(Installed { id, source, _lock: lock.into() }));
+                    let image = installer.target.image().map(str::to_owned);
+                    return Ok(Found::Installed(Installed { id, source, image, _lock: lock.into() }));
                 }
                 let build = Build::new(installer, requirements, store, id, lock, policy, facts, choice)?;
                 return Ok(Found::Missing(Box::new(build)));
@@ -226,7 +232,8 @@ impl Store {
         let place = self.dir.join(&kept.id);
         fs::rename(beside, &place).map_err(failed("rename", beside))?;
         rustix::fs::flock(&lock.0, FlockOperation::LockShared).map_err(|errno| failed("lock", &place)(errno.into()))?;
-        Ok(Installed { id: kept.id.clone(), source: place.join(FILES), _lock: lock.into() })
+        let (id, image) = (kept.id.clone(), kept.image.clone());
+        Ok(Installed { id, source: place.join(FILES), image, _lock: lock.into() })
     }
 }
 
