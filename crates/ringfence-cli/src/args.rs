@@ -42,7 +42,10 @@ impl Cli {
         if let Some(exec) = SessionExec::read_plain(std::env::args_os().skip(1)) {
             return Ok(Cli { command: Command::Session(Session::Exec(exec)) });
         }
-        let cli = Cli::try_parse()?;
+        let cli = match Code::read_alone(std::env::args_os()) {
+            Some(code) => Cli { command: Command::Code(Box::new(code)) },
+            None => Cli::try_parse()?,
+        };
         if let Some((flag, value)) = separated(std::env::args_os().skip(1)) {
             let message = format!(
                 "`{flag} {value}` would switch it on and run `{value}`: write `{flag}={value}`, or `--` before the command"
@@ -130,7 +133,7 @@ Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 1
 127 it was not found, 128+n it died by signal n.";
 
 /// What code is given, and what is brought back.
-#[derive(Debug, Args)]
+#[derive(Debug, PartialEq, Args)]
 pub struct Given {
     /// The inputs, as JSON: `inputs` in the code, and a variable for each member
     #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
@@ -158,7 +161,7 @@ pub struct Given {
 }
 
 /// Packages that code needs.
-#[derive(Debug, Args)]
+#[derive(Debug, PartialEq, Args)]
 pub struct Required {
     /// Install the packages that this file names, once, and let the code import them: a requirements.txt, or a
     /// package-lock.json
@@ -170,7 +173,7 @@ pub struct Required {
     pub index: Option<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, PartialEq, Args)]
 pub struct Code {
     #[command(flatten)]
     pub policy: PolicyFlags,
@@ -199,6 +202,19 @@ pub struct Code {
     /// The file with the code; `-` is stdin
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub source: PathBuf,
+}
+
+impl Code {
+    /// Reads `ringfence code …` with the definitions of that command alone: all of them together take a good part of the time
+    /// in which an interpreter starts. `None` for every doubt: then clap reads with all, and says what is wrong.
+    fn read_alone(args: impl Iterator<Item = OsString>) -> Option<Code> {
+        let mut args = args.peekable();
+        let program = args.next()?;
+        args.next_if(|name| name == "code")?;
+        let definitions = Code::augment_args(clap::Command::new("code"));
+        let matches = definitions.try_get_matches_from(std::iter::once(program).chain(args)).ok()?;
+        <Code as clap::FromArgMatches>::from_arg_matches(&matches).ok()
+    }
 }
 
 /// For `--help`: what the names mean that `--preset` takes.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
-use rustix::thread::futex;
+use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::launch::{self, Spec, Start};
 use crate::sys::{self, Beside, Fork};
@@ -60,20 +60,29 @@ const LOOKS: usize = 400;
 impl Seed {
     /// Starts to make namespaces that will be wanted soon. Whether that works out is told by [`Seed::grow`].
     pub fn sow(soil: Soil) -> Result<Seed, Errno> {
-        Self::sow_and_look(soil, LOOKS)
+        let processors = Processors::now();
+        let allowed = processors.as_ref().map(|processors| processors.allowed);
+        let seed = Self::sow_and_look(soil, LOOKS, allowed)?;
+        // It is to work at the same time. Some kernels put a new process behind the one that made it, though others idle.
+        if let (Some(Processors { others, .. }), Some(process)) = (processors, &seed.process) {
+            // Where it may not, it waits for its turn.
+            let _ = sched_setaffinity(Pid::from_raw(process.pid()), &others);
+        }
+        Ok(seed)
     }
 
     /// The same, for a time that nobody knows.
     pub fn sow_ahead(soil: Soil) -> Result<Seed, Errno> {
-        Self::sow_and_look(soil, 0)
+        Self::sow_and_look(soil, 0, None)
     }
 
-    fn sow_and_look(soil: Soil, looks: usize) -> Result<Seed, Errno> {
+    /// `allowed`: the processors that process 1 may use, where the seed may not use them all.
+    fn sow_and_look(soil: Soil, looks: usize, allowed: Option<CpuSet>) -> Result<Seed, Errno> {
         let (soil, shared) = (Arc::new(soil), Arc::new(Shared::default()));
         let (own_soil, own_shared) = (soil.clone(), shared.clone());
         let owner = rustix::process::getpid();
         let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || match prepare(&own_soil, owner) {
-            Ok(()) => wait_and_fork(&own_shared, looks),
+            Ok(()) => wait_and_fork(&own_shared, looks, allowed.as_ref()),
             Err(_) => 1,
         });
         let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
@@ -94,6 +103,25 @@ impl Seed {
         // It uses the order until it has ended.
         let _ = self.process.take()?.join();
         Pid::from_raw(self.shared.pid.load(Ordering::Acquire))
+    }
+}
+
+/// The processors that this process may use; `None` where it has but one.
+struct Processors {
+    allowed: CpuSet,
+    /// Without the one that it is on.
+    others: CpuSet,
+}
+
+impl Processors {
+    fn now() -> Option<Processors> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let (mut others, here) = (allowed, sched_getcpu());
+        if here >= CpuSet::MAX_CPU {
+            return None;
+        }
+        others.unset(here);
+        (others.count() > 0).then_some(Processors { allowed, others })
     }
 }
 
@@ -128,7 +156,7 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
     Ok(())
 }
 
-fn wait_and_fork(shared: &Shared, looks: usize) -> i32 {
+fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32 {
     for _ in 0..looks {
         if shared.go.load(Ordering::Acquire) != 0 {
             break;
@@ -137,6 +165,12 @@ fn wait_and_fork(shared: &Shared, looks: usize) -> i32 {
     }
     while shared.go.load(Ordering::Acquire) == 0 {
         let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
+    }
+    // Not before: by now the owner has said where this process runs.
+    if let Some(allowed) = allowed
+        && sched_setaffinity(None, allowed).is_err()
+    {
+        return 1;
     }
     let order = shared.order.load(Ordering::Relaxed);
     match sys::fork_for_parent(&shared.pid) {

@@ -247,6 +247,60 @@ fn a_fork_sees_what_a_started_one_sees() {
 }
 
 /// Two forks at the same time have nothing in common but what they were forked from, and a third nothing of theirs.
+/// A started interpreter runs most code without a syntax tree, a warm one with: the result is the same.
+#[test]
+fn code_means_the_same_in_a_started_one() {
+    let host = Host::forking();
+    let pool = host.pool("python", &[]);
+    for source in [
+        "1 + 1",
+        "a = 1\na, 2",
+        "1, 2,",
+        "x = 1\nx; 2",
+        "for i in range(3):\n    pass\ni",
+        "print('hi')",
+        "result = 4\nprint(result)",
+        "def f():\n    return f.__code__.co_filename\nf()",
+        "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n'#'  # comment",
+        "'''\nfoo\n'''",
+        "x = '''\nfoo\n'''",
+        "(1,\n2\n)",
+        "*range(3), 4",
+        "[x for x in range(3)]",
+        "x = 1\n# comment",
+        "from __future__ import annotations\nf'{1}'",
+        "if 1:\n  2",
+        "if 1:\n  2\n3",
+        "a = 1\r\na",
+        "print(0)\nx for x in range(3)",
+        "print(0)\ny := 5",
+        "print(0)\n1)+(2",
+        "print(0)\n1]+[2",
+        "print(0)\nyield 3",
+        "print(0)\nf(",
+        "print(0)\n1 \\",
+        "print(0)\n x",
+        "print(0)\n@x\nf",
+        "print(0)\nawait 1",
+        "print(0)\n'\0'",
+        "print(0)\n\n1 / 0",
+        "def f():\n    raise ValueError('mine')\n\nf()",
+        "raise SyntaxError('mine')",
+        "exec('bad bad')\n1",
+        "import sys\nsys.settrace(lambda *a: None)\nsys.gettrace() is None",
+        "import sys\n[sys.gettrace(), sys._getframe().f_code.co_name, __name__]",
+        "import sys\nsys.exit(3)",
+    ] {
+        let cold = Code::new(Language::named("python").unwrap(), source);
+        let cold = ringfence::code::run(&cold, &host.policy, &host.facts, Engine::Native.into(), None).unwrap();
+        let warm = run(&pool, "python", source);
+        let said = |result: CodeResult| {
+            (result.status, result.value, result.text, result.exception, result.stdout, result.stderr)
+        };
+        assert_eq!(said(cold), said(warm), "{source}");
+    }
+}
+
 #[test]
 fn forks_are_apart() {
     let host = Host::forking();

@@ -82,6 +82,30 @@ fn plain_session_lines_are_read_as_clap_reads_them() {
 }
 
 #[test]
+fn code_lines_are_read_alone_as_with_all_definitions() {
+    let words =
+        ["python", "-", "--json", "--input", "{}", "--timeout=1s", "--session", "--context=c", "--help", "", "--bogus"];
+    let mut read = 0;
+    for a in words {
+        for b in words {
+            for c in words {
+                for d in words {
+                    let line = ["ringfence", "code", a, b, c, d];
+                    let alone = Code::read_alone(line.iter().map(OsString::from));
+                    let all = match Cli::try_parse_from(line).ok().map(|cli| cli.command) {
+                        Some(Command::Code(code)) => Some(*code),
+                        _ => None,
+                    };
+                    assert_eq!(alone, all, "{line:?}");
+                    read += usize::from(alone.is_some());
+                }
+            }
+        }
+    }
+    assert!(read > 50, "{read}");
+}
+
+#[test]
 fn definitions_are_sound() {
     <Cli as clap::CommandFactory>::command().debug_assert();
 }

@@ -145,7 +145,11 @@ impl Exec {
         let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
         let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
         let ask = self.ask(outputs.is_some());
-        Ok(Asked { stream: link.open(&ask, pipes)?, outputs })
+        let stream = link.open(&ask, pipes)?;
+        if outputs.is_some() {
+            Outputs::prepare_next();
+        }
+        Ok(Asked { stream, outputs })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -87,10 +88,21 @@ impl Pipe {
     }
 }
 
+/// Two pipes, our ends first.
+type Pair = [(OwnedFd, OwnedFd); 2];
+
+fn pair() -> Result<Pair, Errno> {
+    Ok([pipes::pipe(true)?, pipes::pipe(true)?])
+}
+
+/// Pipes of the next command, made while this process waits for one. Not more: they are descriptors.
+static SPARE: Mutex<Option<Pair>> = Mutex::new(None);
+
 impl Outputs {
     /// And the ends for the command.
     pub fn new() -> Result<(Outputs, Vec<OwnedFd>), Errno> {
-        let ((out, out_theirs), (err, err_theirs)) = (pipes::pipe(true)?, pipes::pipe(true)?);
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let [(out, out_theirs), (err, err_theirs)] = spare.map_or_else(pair, Ok)?;
         let streams = [out, err].map(|fd| Output {
             pipe: Pipe::Idle(fd),
             left: None,
@@ -101,6 +113,15 @@ impl Outputs {
             skipped: 0,
         });
         Ok((Outputs { streams, buffer: BytesMut::new() }, vec![out_theirs, err_theirs]))
+    }
+
+    /// There is time: makes the pipes of the next command.
+    pub fn prepare_next() {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_none() {
+            // Whoever needs them says why there are none.
+            *spare = pair().ok();
+        }
     }
 
     /// Nothing more is to be waited for.

@@ -57,8 +57,44 @@ def more(request):
     return names
 
 
+def plainly(code, name, names):
+    """Runs code that ends in an expression on a line of its own: its value in a list. None otherwise, and nothing was run.
+
+    Python makes syntax trees ready when `compile` is used first, which takes a sixth of its start. This goes without, and gives
+    the code its name when it is entered."""
+    import _imp
+    code = code.rstrip()
+    lines = code.count("\n")
+    at, fix = code.rfind("\n") + 1, getattr(_imp, "_fix_co_filename", None)
+    last, before, entered = code[at:], sys.gettrace(), []
+    odd = ";" in last or ":=" in last or last.startswith(("*", "#", "yield", " ", "\t")) or last.endswith("\\")
+    if odd or not last or not fix or "\r" in code or "\f" in code or "__future__" in code:
+        return None
+
+    def enter(frame, event, argument):
+        entered.append(sys.settrace(before))
+        fix(frame.f_code, name)
+
+    try:
+        # An expression, and nothing that only brackets around it make one.
+        eval("lambda:(%s\n,)" % last), eval("lambda:[%s\n,]" % last)
+        sys.settrace(enter)
+        exec(code[:at], names)
+        before = sys.gettrace()
+        sys.settrace(enter)
+        return [eval("\n" * lines + last, names)]
+    except BaseException as error:
+        if sys.gettrace() is enter:
+            sys.settrace(before)
+        if entered or not isinstance(error, SyntaxError):
+            raise
+
+
 def evaluate(code, name, names):
     """Runs code; the value of its last expression, or of `result`."""
+    value = plainly and plainly(code, name, names)
+    if value:
+        return names.get("result") if value[0] is None else value[0]
     tree = compile(code, name, "exec", 0x400, True)
     last = None
     if tree.body and type(tree.body[-1]).__name__ == "Expr":

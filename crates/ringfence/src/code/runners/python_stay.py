@@ -2,6 +2,8 @@
 # Comes with the first request and goes on in python.py, whose names it has; `first` is that request.
 kept = []
 written = []
+# Syntax trees are ready in one that stays.
+plainly = None
 if sys.argv[1:]:
     # A context has an end of its own for results, and files in the place of its output.
     sender = int(sys.argv[1])
