@@ -300,7 +300,9 @@ impl From<RequirementsError> for Failure {
             RequirementsError::Session(error) => error.into(),
             RequirementsError::NotInImage { .. } => Failure::new(Kind::NotFound, message)
                 .hint("use an image with pip or npm in it, or one that has the packages already"),
-            RequirementsError::NoPlace => Failure::new(Kind::Policy, message).hint("use a profile such as `skill`"),
+            RequirementsError::NoPlace => {
+                Failure::new(Kind::Policy, message).hint("use a profile such as `skill` or `shell`")
+            }
             RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
                 .hint("use an engine of this host, or an image that has the packages already"),
             RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {

@@ -131,7 +131,7 @@ fn what_cannot_be_installed_leaves_nothing() {
     for (text, more, says) in [
         ("-r other.txt", &[][..], "line 1"),
         ("x @ http://127.0.0.1/x.whl", &[], "line 1"),
-        ("greeting", &["--session", "s"], "cannot be used with"),
+        ("greeting", &["--session", "s"], "ringfence session create --requirements"),
         ("greeting", &["--profile", "agent"], "no place for them"),
     ] {
         let done = run(text, more);
@@ -206,6 +206,15 @@ fn npm_runs_no_scripts() {
     place.write("project/package-lock.json", &lock("http://127.0.0.1:1/greeting.tgz"));
     let done = run("look.js");
     assert!(done.code == 125 && done.err.contains("elsewhere"), "{done:?}");
+    // In a session, for every piece of code.
+    place.write("project/package-lock.json", &lock(&tarball));
+    let made = ["session", "create", "s", "--requirements", "package-lock.json", "--index", &registry];
+    assert_eq!(place.ringfence(&made).code, 0);
+    for (file, more) in [("module.js", &[][..]), ("module.js", &["--context", "c"])] {
+        let done = place.ringfence(&[&["code", "node", file, "--session", "s", "--json"], more].concat());
+        assert_eq!(done.json()["value"], "hello node", "{done:?}");
+    }
+    assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
 }
 
 #[test]
@@ -230,6 +239,55 @@ fn a_skill_runs_with_what_it_requires() {
         assert_eq!((ran.code, ran.out.as_str()), (0, hello), "{}", ran.err);
     }
     assert!(place.ringfence(&["skill", "show", "greet"]).out.contains("requires  greeting==2.0"));
+}
+
+/// A session has them from its beginning to its end, for every piece of code and every command in it.
+#[test]
+fn a_session_has_packages_from_its_beginning() {
+    for engine in support::engines() {
+        let (place, mut index) = (Place::new(), Index::new());
+        place.write("project/requirements.txt", "greeting==1.0");
+        place.write("project/first.py", "import greeting\nx = greeting.hello()");
+        let refused = "import sys\ntry:\n    open('/site-packages/x', 'w')\nexcept OSError as e:\n    w = e.errno\n";
+        let second = format!("{refused}\n[x, w, sys.path.count('/site-packages'), greeting.__file__]");
+        place.write("project/second.py", &second);
+        let create = |name: &str, more: &[&str]| {
+            place.ringfence(&[&["session", "create", name, "--engine", engine], more].concat())
+        };
+        let done = create("with", &["--requirements", "requirements.txt", "--index", &index.python()]);
+        assert_eq!(done.code, 0, "{engine}: {done:?}");
+        assert_eq!(create("without", &[]).code, 0);
+        // No index is asked any more.
+        index.close();
+        let code = |file: &str, session: &str, more: &[&str]| {
+            place.ringfence(&[&["code", "python", file, "--session", session, "--json"], more].concat())
+        };
+        for file in ["first.py", "second.py"] {
+            let done = code(file, "with", &["--context", "main"]);
+            assert_eq!(done.code, 0, "{engine} {file}: {done:?}");
+            let wanted = json!(["hello 1", libc::EROFS, 1, "/site-packages/greeting.py"]);
+            assert!(file == "first.py" || done.json()["value"] == wanted, "{engine}: {done:?}");
+        }
+        assert_eq!(code("first.py", "with", &[]).code, 0);
+        let failed = code("first.py", "without", &[]).json();
+        assert_eq!(failed["exception"]["type"], "ModuleNotFoundError", "{failed}");
+        // Commands have them as well.
+        let command = ["session", "exec", "with", "--", "python3", "-c", "import greeting; print(greeting.hello())"];
+        let done = place.ringfence(&command);
+        assert_eq!((done.code, done.out.as_str()), (0, "hello 1\n"), "{engine}: {done:?}");
+        let shown = place.ringfence(&["session", "show", "with", "--json"]).json();
+        assert_eq!(shown["packages"], json!(["/site-packages"]));
+        // Not removed while it lives.
+        let id = kept(&place).remove(0);
+        assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
+        assert_eq!(code("first.py", "with", &[]).code, 0);
+        assert_eq!(place.ringfence(&["session", "rm", "with", "without"]).code, 0);
+        let done = place.ringfence(&["requirements", "rm", &id]);
+        assert_eq!((done.code, kept(&place)), (0, Vec::new()), "{engine}: {done:?}");
+        // Where there is no place for them.
+        let done = create("agent", &["--profile", "agent", "--requirements", "requirements.txt"]);
+        assert!(done.code == 125 && done.err.contains("no place for them"), "{done:?}");
+    }
 }
 
 #[test]

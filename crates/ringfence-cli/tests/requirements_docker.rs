@@ -221,6 +221,32 @@ fn skills_have_what_they_require() {
     assert_eq!((ran.code, ran.out.as_str()), (0, "\"hello 2\"\n"), "{}", ran.err);
 }
 
+/// A session of an image has them from its beginning to its end.
+#[test]
+fn a_session_has_packages_from_its_beginning() {
+    if absent("requirements of sessions on Docker") {
+        return;
+    }
+    let (place, index) = (Place::new(), Index::next_door());
+    let image = Image::pip(&index.address);
+    place.write("project/requirements.txt", "greeting==1.0");
+    place.write("project/x.py", "import greeting\ngreeting.hello()");
+    // Docker maps no ids: the directory is shared with whoever the box runs as.
+    std::os::unix::fs::chown(&place.project, Some(1000), Some(1000)).unwrap();
+    let given = ["--requirements", "requirements.txt", "--index", &index.python()];
+    let done = place.ringfence(&[&["session", "create", "s", "--image", &image.0], &given[..]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    for more in [&[][..], &["--context", "c"], &["--context", "c"]] {
+        let done = place.ringfence(&[&["code", "python", "x.py", "--session", "s", "--json"], more].concat());
+        assert_eq!((&done.json()["value"], &done.json()["engine"]), (&json!("hello 1"), &json!("docker")), "{done:?}");
+    }
+    let id = kept(&place).remove(0);
+    assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
+    assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
+    assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 0);
+    assert_eq!(containers(None, &place.home), Vec::<String>::new());
+}
+
 /// Somebody who may use Docker and is not root: what is installed is theirs, to use and to remove.
 #[test]
 fn for_an_ordinary_user() {

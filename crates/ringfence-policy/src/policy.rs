@@ -99,10 +99,12 @@ impl std::fmt::Display for Verdict {
 }
 
 /// A directory of the host, and where it stands inside. Nothing of the user's: what Ringfence itself put there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// Absolute and canonical.
+    #[serde(with = "crate::wire::path")]
     pub source: PathBuf,
+    #[serde(with = "crate::wire::path")]
     pub target: PathBuf,
 }
 

@@ -47,6 +47,10 @@ pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
 
 /// Runs code in a session, and records it.
 pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, Failure> {
+    if args.required.requirements.is_some() {
+        let message = "a session has the packages that it was made with: --requirements cannot be said with --session";
+        return Err(Failure::new(Kind::Usage, message).hint("ringfence session create --requirements FILE"));
+    }
     let timeout = args.policy.timeout.as_deref().map(parse_duration).transpose();
     let timeout = timeout.map_err(|error| Failure::new(Kind::Usage, format!("--timeout: {error}")))?;
     if (PolicyFlags { timeout: None, ..args.policy.clone() }) != PolicyFlags::default() {

@@ -1,7 +1,7 @@
 //! `--requirements`: packages are installed once and kept; `ringfence requirements` lists and removes them.
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
 use ringfence::Engine;
@@ -9,7 +9,7 @@ use ringfence::code::Language;
 use ringfence::code::requirements::{Built, Found, Installed, Kept, Requirements, Store};
 
 use crate::args::{self, Required};
-use crate::commands::code::{read_source, seen};
+use crate::commands::code::{language, read_source, seen, signals};
 use crate::commands::context::cancelled_by;
 use crate::commands::history;
 use crate::commands::session::{fetch_image, within};
@@ -65,6 +65,17 @@ pub fn clear() -> Result<usize, Failure> {
 pub fn read(language: &Language, required: &Required) -> Result<Option<Requirements>, Failure> {
     let read = |path: &std::path::PathBuf| Ok(Requirements::new(language, read_source(path)?, required.index.clone())?);
     required.requirements.as_ref().map(read).transpose()
+}
+
+/// Installs what a command line asks for, and has all sandboxes of its policy show it. The file says which language it is for.
+pub fn install_for_all(required: &Required, situation: &mut Situation) -> Result<Option<Installed>, Failure> {
+    let Some(path) = &required.requirements else { return Ok(None) };
+    let lock = path.extension().is_some_and(|extension| extension == "json");
+    let language = language(if lock { "javascript" } else { "python" })?;
+    let Some(wanted) = read(language, required)? else { return Ok(None) };
+    let installed = install(language, &wanted, situation, signals()?.as_fd())?;
+    installed.show(language, &mut situation.resolved.policy)?;
+    Ok(Some(installed))
 }
 
 /// Packages that are there already, or are installed now, which is recorded as every execution is.

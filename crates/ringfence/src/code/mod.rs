@@ -17,12 +17,11 @@ mod result;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
-use ringfence_policy::policy::{Policy, Root, Shown};
+use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -241,7 +240,7 @@ pub fn prepare<'a>(
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
     let seed = engines::begin(choice, policy, facts);
-    let request = request::encode(code, None)?;
+    let request = request::encode(code, None, code.installed.is_some())?;
     let policy = with_packages(with_environment(policy), code)?;
     let plan = plan_for(code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
@@ -274,16 +273,7 @@ fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
     match (&code.requirements, &code.installed) {
         (None, _) => {}
         (Some(_), None) => return Err(CodeError::NotInstalled),
-        (Some(_), Some(installed)) => {
-            match (&mut policy.root, &installed.image) {
-                (Root::Programs, None) => {}
-                // What it is called may change meanwhile.
-                (Root::Image(name), Some(id)) => name.clone_from(id),
-                _ => return Err(CodeError::OtherPrograms),
-            }
-            let target = PathBuf::from(code.language.packages_at());
-            policy.shown.push(Shown { source: installed.source.clone(), target });
-        }
+        (Some(_), Some(installed)) => installed.show(code.language, &mut policy)?,
     }
     Ok(policy)
 }

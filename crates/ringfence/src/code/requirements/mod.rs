@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::build::{Build, Built};
 pub use self::store::{Found, Installed, Kept, Store};
+pub(crate) use self::store::{Lock, hold};
 use super::Language;
 use super::language::Wire;
 use crate::engines::EngineError;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_policy::facts::Facts;
-use ringfence_policy::policy::Policy;
+use ringfence_policy::policy::{Policy, Root, Shown};
 use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -22,7 +22,8 @@ use sha2::{Digest, Sha256};
 
 use super::build::{Build, Installer};
 use super::{Bounds, Requirements, RequirementsError};
-use crate::code::Language;
+use crate::code::language::Wire;
+use crate::code::{CodeError, Language};
 
 /// Changes when the same requirements are to be installed anew.
 const FORM: &str = "1";
@@ -85,7 +86,35 @@ pub struct Kept {
 
 /// Holds a name in the store as long as it lives.
 #[derive(Debug)]
-pub(super) struct Lock(File);
+pub(crate) struct Lock(File);
+
+impl Installed {
+    /// Makes sandboxes of a policy show them to code in this language, and to other programs that look there.
+    pub fn show(&self, language: &Language, policy: &mut Policy) -> Result<(), CodeError> {
+        match (&mut policy.root, &self.image) {
+            (Root::Programs, None) => {}
+            // What it is called may change meanwhile.
+            (Root::Image(name), Some(id)) => name.clone_from(id),
+            _ => return Err(CodeError::OtherPrograms),
+        }
+        let at = language.packages_at();
+        if language.wire == Wire::Marshal {
+            policy.env.set.entry("PYTHONPATH".to_owned()).or_insert_with(|| at.into());
+        }
+        policy.shown.push(Shown { source: self.source.clone(), target: at.into() });
+        Ok(())
+    }
+}
+
+/// Keeps a set from being removed, for a process that was told where its files are.
+pub(crate) fn hold(source: &Path) -> Result<Lock, RequirementsError> {
+    let gone = || failed("use", source)(io::ErrorKind::NotFound.into());
+    let place = source.parent().ok_or_else(gone)?;
+    let (dir, id) = (place.parent().ok_or_else(gone)?, place.file_name().and_then(|id| id.to_str()).ok_or_else(gone)?);
+    // Whoever has it for themselves installs or removes it.
+    let lock = Store::new(dir.to_path_buf()).lock(id, FlockOperation::NonBlockingLockShared)?.ok_or_else(gone)?;
+    if place.join(ABOUT).exists() { Ok(lock) } else { Err(gone()) }
+}
 
 impl Store {
     /// The store in a directory, which is made when something is put into it.
