@@ -182,7 +182,7 @@ pub struct Code {
     pub given: Given,
 
     /// Run it in this session, under its policy
-    #[arg(long, value_name = "SESSION", conflicts_with = "requirements", help_heading = "Code")]
+    #[arg(long, value_name = "SESSION", help_heading = "Code")]
     pub session: Option<String>,
 
     /// Keep its variables under this name for the next call

@@ -297,8 +297,14 @@ impl From<RequirementsError> for Failure {
             RequirementsError::Engine(error) => error.into(),
             RequirementsError::NoInstaller(_) => Failure::new(Kind::NotFound, message)
                 .hint("it must be where the sandbox sees it, such as /usr: apt install python3-pip, or npm"),
-            RequirementsError::OtherPrograms(_) => Failure::new(Kind::Policy, message)
-                .hint("use a profile such as `skill` on an engine of this host, or an image that has the packages"),
+            RequirementsError::Session(error) => error.into(),
+            RequirementsError::NotInImage { .. } => Failure::new(Kind::NotFound, message)
+                .hint("use an image with pip or npm in it, or one that has the packages already"),
+            RequirementsError::NoPlace => {
+                Failure::new(Kind::Policy, message).hint("use a profile such as `skill` or `shell`")
+            }
+            RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
+                .hint("use an engine of this host, or an image that has the packages already"),
             RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {
                 Failure::new(Kind::Engine, message)
             }

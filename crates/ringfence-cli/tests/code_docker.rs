@@ -3,51 +3,16 @@
 
 #[path = "../../ringfence/tests/docker/dockerd.rs"]
 mod dockerd;
+#[path = "support/image.rs"]
+mod image;
 mod support;
 
 use std::process::Command;
 
 use dockerd::{containers, docker_at as docker};
+use image::Image;
 use serde_json::{Value, json};
 use support::Place;
-
-/// An image of this host's programs, which goes with the test. Nothing is pulled.
-struct Image(String);
-
-impl Image {
-    /// This host's Python and shell.
-    fn python() -> Image {
-        let script = r#"set -eu
-            python=$(readlink -f /usr/bin/python3)
-            library=$("$python" -I -S -c 'import sys; print(sys.path[1])')
-            files=$( (ldd "$python"; ldd /bin/sh) | grep -o '/[^ ]*' | sort -u)
-            tar -c -h --exclude=dist-packages --exclude=test --exclude=__pycache__ "$python" /usr/bin/python3 /bin/sh "$library" $files |
-                docker import - "$1" >&2"#;
-        Image::made("python", script, "")
-    }
-
-    /// These programs of this host, and a shell.
-    fn of(name: &str, programs: &str) -> Image {
-        let script = r#"set -eu
-            programs=$(for name in sh $2; do command -v "$name"; done)
-            files=$(for program in $programs; do ldd "$program" || :; done | grep -o '/[^ ]*' | sort -u)
-            tar -c -h --transform 's,.*/node$,usr/bin/node,' $programs $files /usr/lib/locale/C.utf8 | docker import - "$1" >&2"#;
-        Image::made(name, script, programs)
-    }
-
-    fn made(name: &str, script: &str, argument: &str) -> Image {
-        let name = format!("ringfence-test-{name}:{}", std::process::id());
-        let made = Command::new("sh").args(["-c", script, "sh", &name, argument]).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        Image(name)
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        docker(None, &["image", "rm", "--force", &self.0]);
-    }
-}
 
 #[test]
 fn in_a_container_of_its_own() {

@@ -2,101 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/index.rs"]
+mod index;
 mod support;
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use index::Index;
 use serde_json::{Value, json};
 use support::Place;
-
-/// Makes packages, then serves them: a directory listing is an index that pip reads. Prints the port, then every path that
-/// was asked for.
-const SERVER: &str = r##"
-import http.server, io, json, os, sys, tarfile, zipfile
-os.chdir(sys.argv[1])
-
-def wheel(name, version, files):
-    os.makedirs(f"simple/{name}", exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n", f"{info}/RECORD": ""}
-    with zipfile.ZipFile(f"simple/{name}/{name}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in files.items():
-            entry = zipfile.ZipInfo(path)
-            entry.external_attr = (0o104755 if path.endswith(".set") else 0o100644) << 16
-            archive.writestr(entry, text)
-
-def tarball(path, files):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-
-wheel("greeting", "1.0", {"greeting.py": "def hello(): return 'hello 1'", "evil.pth": "import os; os.environ['PWNED'] = '1'", "x.set": "#!/bin/sh"})
-wheel("greeting", "2.0", {"greeting.py": "def hello(): return 'hello 2'"})
-wheel("large", "1.0", {"large.bin": "x" * (24 << 20)})
-wheel("many", "1.0", {f"many/{n}.py": "" for n in range(500)})
-wheel("escape", "1.0", {"../../../escaped.py": "x = 1"})
-setup = "open('/tmp/ran', 'w'); import os; os.system('touch ran'); raise SystemExit('setup.py ran')"
-tarball("simple/source/source-1.0.tar.gz", {"source-1.0/setup.py": setup, "source-1.0/PKG-INFO": "Metadata-Version: 1.0\nName: source\nVersion: 1.0\n"})
-package = {"name": "greeting", "version": "1.0.0", "main": "main.js", "scripts": {"preinstall": "touch pwned", "postinstall": "touch pwned"}}
-tarball("greeting/-/greeting-1.0.0.tgz", {"package/package.json": json.dumps(package), "package/main.js": "exports.hello = () => 'hello node';"})
-outer = {"name": "outer", "version": "1.0.0", "main": "main.js", "dependencies": {"greeting": "^9.0.0"}}
-tarball("outer/-/outer-1.0.0.tgz", {"package/package.json": json.dumps(outer), "package/main.js": "exports.hello = () => require('greeting').hello() + ' from outer';"})
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args): print(self.path, flush=True)
-
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_address[1], flush=True)
-server.serve_forever()
-"##;
-
-struct Index {
-    process: Child,
-    port: u16,
-    log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
-    _dir: tempfile::TempDir,
-}
-
-impl Index {
-    fn new() -> Index {
-        let dir = tempfile::tempdir().unwrap();
-        let mut server = Command::new("/usr/bin/python3");
-        server.args(["-c", SERVER]).arg(dir.path()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = server.spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let port = lines.next().unwrap().unwrap().parse().unwrap();
-        let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let written = log.clone();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line)));
-        Index { process, port, log, _dir: dir }
-    }
-
-    fn python(&self) -> String {
-        format!("http://127.0.0.1:{}/simple", self.port)
-    }
-
-    fn node(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn fetched(&self, end: &str) -> usize {
-        self.log.lock().unwrap().iter().filter(|path| path.ends_with(end)).count()
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn store(place: &Place) -> PathBuf {
     place.home.join(".local/state/ringfence/requirements")
@@ -170,7 +86,7 @@ fn packages_are_installed_once_and_seen_read_only() {
             assert!(options.contains("nosuid") && options.contains("nodev") && options.starts_with("ro"), "{options}");
         }
         // No index is asked any more.
-        index.process.kill().unwrap();
+        index.close();
         assert_eq!(place.ringfence(&args).code, 0);
         let listed = place.ringfence(&["requirements", "list", "--json"]).json();
         assert_eq!(listed["requirements"].as_array().unwrap().len(), 1, "{listed}");
@@ -215,8 +131,7 @@ fn what_cannot_be_installed_leaves_nothing() {
     for (text, more, says) in [
         ("-r other.txt", &[][..], "line 1"),
         ("x @ http://127.0.0.1/x.whl", &[], "line 1"),
-        ("greeting", &["--session", "s"], "cannot be used with"),
-        ("greeting", &["--engine", "docker", "--image", "x"], "an image"),
+        ("greeting", &["--session", "s"], "ringfence session create --requirements"),
         ("greeting", &["--profile", "agent"], "no place for them"),
     ] {
         let done = run(text, more);
@@ -291,6 +206,15 @@ fn npm_runs_no_scripts() {
     place.write("project/package-lock.json", &lock("http://127.0.0.1:1/greeting.tgz"));
     let done = run("look.js");
     assert!(done.code == 125 && done.err.contains("elsewhere"), "{done:?}");
+    // In a session, for every piece of code.
+    place.write("project/package-lock.json", &lock(&tarball));
+    let made = ["session", "create", "s", "--requirements", "package-lock.json", "--index", &registry];
+    assert_eq!(place.ringfence(&made).code, 0);
+    for (file, more) in [("module.js", &[][..]), ("module.js", &["--context", "c"])] {
+        let done = place.ringfence(&[&["code", "node", file, "--session", "s", "--json"], more].concat());
+        assert_eq!(done.json()["value"], "hello node", "{done:?}");
+    }
+    assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
 }
 
 #[test]
@@ -315,6 +239,55 @@ fn a_skill_runs_with_what_it_requires() {
         assert_eq!((ran.code, ran.out.as_str()), (0, hello), "{}", ran.err);
     }
     assert!(place.ringfence(&["skill", "show", "greet"]).out.contains("requires  greeting==2.0"));
+}
+
+/// A session has them from its beginning to its end, for every piece of code and every command in it.
+#[test]
+fn a_session_has_packages_from_its_beginning() {
+    for engine in support::engines() {
+        let (place, mut index) = (Place::new(), Index::new());
+        place.write("project/requirements.txt", "greeting==1.0");
+        place.write("project/first.py", "import greeting\nx = greeting.hello()");
+        let refused = "import sys\ntry:\n    open('/site-packages/x', 'w')\nexcept OSError as e:\n    w = e.errno\n";
+        let second = format!("{refused}\n[x, w, sys.path.count('/site-packages'), greeting.__file__]");
+        place.write("project/second.py", &second);
+        let create = |name: &str, more: &[&str]| {
+            place.ringfence(&[&["session", "create", name, "--engine", engine], more].concat())
+        };
+        let done = create("with", &["--requirements", "requirements.txt", "--index", &index.python()]);
+        assert_eq!(done.code, 0, "{engine}: {done:?}");
+        assert_eq!(create("without", &[]).code, 0);
+        // No index is asked any more.
+        index.close();
+        let code = |file: &str, session: &str, more: &[&str]| {
+            place.ringfence(&[&["code", "python", file, "--session", session, "--json"], more].concat())
+        };
+        for file in ["first.py", "second.py"] {
+            let done = code(file, "with", &["--context", "main"]);
+            assert_eq!(done.code, 0, "{engine} {file}: {done:?}");
+            let wanted = json!(["hello 1", libc::EROFS, 1, "/site-packages/greeting.py"]);
+            assert!(file == "first.py" || done.json()["value"] == wanted, "{engine}: {done:?}");
+        }
+        assert_eq!(code("first.py", "with", &[]).code, 0);
+        let failed = code("first.py", "without", &[]).json();
+        assert_eq!(failed["exception"]["type"], "ModuleNotFoundError", "{failed}");
+        // Commands have them as well.
+        let command = ["session", "exec", "with", "--", "python3", "-c", "import greeting; print(greeting.hello())"];
+        let done = place.ringfence(&command);
+        assert_eq!((done.code, done.out.as_str()), (0, "hello 1\n"), "{engine}: {done:?}");
+        let shown = place.ringfence(&["session", "show", "with", "--json"]).json();
+        assert_eq!(shown["packages"], json!(["/site-packages"]));
+        // Not removed while it lives.
+        let id = kept(&place).remove(0);
+        assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
+        assert_eq!(code("first.py", "with", &[]).code, 0);
+        assert_eq!(place.ringfence(&["session", "rm", "with", "without"]).code, 0);
+        let done = place.ringfence(&["requirements", "rm", &id]);
+        assert_eq!((done.code, kept(&place)), (0, Vec::new()), "{engine}: {done:?}");
+        // Where there is no place for them.
+        let done = create("agent", &["--profile", "agent", "--requirements", "requirements.txt"]);
+        assert!(done.code == 125 && done.err.contains("no place for them"), "{done:?}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct Policy {
     pub root: Root,
     /// File rules of all layers, presets expanded, in layer order.
     pub rules: Vec<FileRule>,
-    /// Directories of the host that stand at places of their own inside, read-only. Only where the root is of programs.
+    /// Directories of the host that stand at places of their own inside, read-only. Not where the root is the host's.
     pub shown: Vec<Shown>,
     pub network: Network,
     /// Package caches that boxes share, by name (see [`caches`](crate::caches)).
@@ -99,10 +99,12 @@ impl std::fmt::Display for Verdict {
 }
 
 /// A directory of the host, and where it stands inside. Nothing of the user's: what Ringfence itself put there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// Absolute and canonical.
+    #[serde(with = "crate::wire::path")]
     pub source: PathBuf,
+    #[serde(with = "crate::wire::path")]
     pub target: PathBuf,
 }
 

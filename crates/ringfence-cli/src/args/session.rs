@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand, ValueHint};
 use ringfence::policy::limits::{parse_duration, parse_size};
 
-use super::{PolicyFlags, RUN_HELP};
+use super::{PolicyFlags, RUN_HELP, Required};
 
 #[derive(Debug, Subcommand)]
 pub enum Session {
@@ -105,6 +105,9 @@ pub struct SessionCreate {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    pub required: Required,
 
     #[command(flatten)]
     pub policy: PolicyFlags,

@@ -118,7 +118,7 @@ pub fn recorded<C: AsFd>(
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
     let ran = cancel.ask().and_then(|cancel| match prepared.engine {
-        Engine::Docker => context::once(code, situation, cancel.as_fd()).map(seen_from_outside),
+        Engine::Docker => context::once(code, prepared.policy, situation, cancel.as_fd()).map(seen_from_outside),
         _ => Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?),
     });
     match ran {

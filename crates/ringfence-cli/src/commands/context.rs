@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ringfence::code::{Code, CodeResult, Context, Contexts};
 use ringfence::policy::limits::parse_duration;
+use ringfence::policy::policy::Policy;
 use ringfence::records::{End, Status, Ticket};
 use ringfence::session::{Create, Info};
 use tokio::net::unix::pipe::Receiver;
@@ -46,6 +47,10 @@ pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
 
 /// Runs code in a session, and records it.
 pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, Failure> {
+    if args.required.requirements.is_some() {
+        let message = "a session has the packages that it was made with: --requirements cannot be said with --session";
+        return Err(Failure::new(Kind::Usage, message).hint("ringfence session create --requirements FILE"));
+    }
     let timeout = args.policy.timeout.as_deref().map(parse_duration).transpose();
     let timeout = timeout.map_err(|error| Failure::new(Kind::Usage, format!("--timeout: {error}")))?;
     if (PolicyFlags { timeout: None, ..args.policy.clone() }) != PolicyFlags::default() {
@@ -84,28 +89,33 @@ pub const UNOWNED: Duration = Duration::from_secs(60);
 
 /// Runs code in a container of its own: a session with one context, which ends with it. Cancelled when `cancel` becomes
 /// readable.
-pub fn once(code: &Code, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
+pub fn once(code: &Code, policy: Policy, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
     fetch_image(situation)?;
-    let policy = situation.resolved.policy.clone();
     let timeout = policy.limits.timeout;
     let create = Create::new(policy, situation.facts.clone()).choice(situation.resolved.engine);
     // The caller records it. Until it is owned it ends by itself.
     let create = create.idle(Some(UNOWNED)).life(Some(UNOWNED));
     within(async |sessions| {
-        let failed = |error| Failure::new(Kind::Engine, format!("cannot wait for the end: {error}"));
-        // Waited for as a pipe is.
-        let cancel = cancel.try_clone_to_owned().and_then(Receiver::from_owned_fd_unchecked).map_err(failed)?;
+        let cancelled = cancelled_by(cancel)?;
         let session = sessions.create(create).await?;
         // However this process ends, the container does too.
         session.own().await?;
         let id = session.id().to_owned();
-        // That it cannot be waited for any more is the end as well.
-        let ran = Contexts::of(session).once("once", code, timeout, async { drop(cancel.readable().await) }).await;
+        let ran = Contexts::of(session).once("once", code, timeout, cancelled).await;
         let removed = sessions.remove(&id).await;
         let result = ran?;
         removed?;
         Ok(result)
     })
+}
+
+/// Ready when a descriptor becomes readable.
+pub fn cancelled_by(cancel: BorrowedFd<'_>) -> Result<impl Future<Output = ()>, Failure> {
+    let failed = |error| Failure::new(Kind::Engine, format!("cannot wait for the end: {error}"));
+    // Waited for as a pipe is.
+    let cancel = cancel.try_clone_to_owned().and_then(Receiver::from_owned_fd_unchecked).map_err(failed)?;
+    // That it cannot be waited for any more is the end as well.
+    Ok(async move { drop(cancel.readable().await) })
 }
 
 /// The record of code that runs in a session.

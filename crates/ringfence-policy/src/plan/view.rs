@@ -227,7 +227,7 @@ impl<'a> View<'a> {
 
     /// What stands at a place of its own, where a place can be made for it.
     pub(super) fn shown(&mut self) {
-        if self.policy.root == Root::Programs {
+        if self.policy.root != Root::Host {
             for Shown { source, target } in &self.policy.shown {
                 self.bind(source, target, false, Kind::Dir);
             }

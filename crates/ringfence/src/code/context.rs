@@ -143,6 +143,10 @@ impl Contexts {
     ) -> Result<CodeResult, ContextError> {
         check(name)?;
         code.check()?;
+        // A session has what it was made with.
+        if code.requirements.is_some() && code.installed.is_none() {
+            return Err(CodeError::NotInstalled.into());
+        }
         let (mut cancel, turn) = (std::pin::pin!(cancel), format!("context-{name}"));
         // What is cancelled before its turn never starts, and whoever has the turn is not interrupted for it.
         let _turn = tokio::select! {
@@ -160,7 +164,8 @@ impl Contexts {
             return Err(SessionError::TimeoutAboveCeiling { asked, ceiling }.into());
         }
         let mark = mark()?;
-        let request = request::encode(code, Some(&mark))?;
+        let shown = info.packages.iter().any(|at| at == code.language.packages_at());
+        let request = request::encode(code, Some(&mark), shown)?;
         let execution = match self.find(name).await? {
             Some(context) if context.language != code.language.name => {
                 return Err(ContextError::OtherLanguage { name: name.to_owned(), language: context.language });

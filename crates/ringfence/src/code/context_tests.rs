@@ -32,7 +32,7 @@ impl Context {
 
     /// Sends code; when it has started, `then`; waits for the result.
     fn run(&mut self, source: &str, then: impl FnOnce(&Child)) -> Result {
-        self.socket.write_all(&request::encode(&Code::new(self.language, source), Some("")).unwrap()).unwrap();
+        self.socket.write_all(&request::encode(&Code::new(self.language, source), Some(""), false).unwrap()).unwrap();
         let mut bytes = Vec::new();
         let mut then = Some(then);
         loop {

@@ -17,12 +17,11 @@ mod result;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
-use ringfence_policy::policy::{Policy, Root, Shown};
+use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -100,7 +99,7 @@ pub enum CodeError {
     NoInterpreter { language: &'static str, tried: Vec<&'static str> },
     #[error("the packages that the code requires are not installed")]
     NotInstalled,
-    #[error("the code requires packages, which are installed for programs of this host, and not for those of an image")]
+    #[error("the packages that the code requires are installed for other programs than those of this sandbox")]
     OtherPrograms,
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -213,7 +212,8 @@ pub fn run(
 #[derive(Debug)]
 pub struct Prepared<'a> {
     code: &'a Code,
-    policy: Policy,
+    /// That of the code, with what it needs.
+    pub policy: Policy,
     request: Vec<u8>,
     /// What could be begun beside the plan.
     seed: Option<Seed>,
@@ -240,13 +240,10 @@ pub fn prepare<'a>(
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
     let seed = engines::begin(choice, policy, facts);
-    let request = request::encode(code, None)?;
+    let request = request::encode(code, None, code.installed.is_some())?;
     let policy = with_packages(with_environment(policy), code)?;
     let plan = plan_for(code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
-    if code.installed.is_some() && engine == Engine::Docker {
-        return Err(CodeError::OtherPrograms);
-    }
     Ok(Prepared { code, policy, request, seed, plan, engine, report })
 }
 
@@ -276,11 +273,7 @@ fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
     match (&code.requirements, &code.installed) {
         (None, _) => {}
         (Some(_), None) => return Err(CodeError::NotInstalled),
-        (Some(_), Some(_)) if policy.root != Root::Programs => return Err(CodeError::OtherPrograms),
-        (Some(_), Some(installed)) => {
-            let target = PathBuf::from(code.language.packages_at());
-            policy.shown.push(Shown { source: installed.source.clone(), target });
-        }
+        (Some(_), Some(installed)) => installed.show(code.language, &mut policy)?,
     }
     Ok(policy)
 }

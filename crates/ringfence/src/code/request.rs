@@ -33,9 +33,9 @@ pub(super) fn encode_warm(code: &Code) -> Result<Vec<u8>, CodeError> {
     match code.language.wire {
         Wire::Marshal => {
             check_inputs(code)?;
-            marshal(code, None, "").map(framed)
+            marshal(code, None, "", false).map(framed)
         }
-        _ => encode(code, None),
+        _ => encode(code, None, false),
     }
 }
 
@@ -45,11 +45,11 @@ fn check_inputs(code: &Code) -> Result<Vec<u8>, CodeError> {
 }
 
 /// The whole request as bytes. With a mark, the runner puts it before what it sends, keeps its variables, and waits for the
-/// next one.
-pub(super) fn encode(code: &Code, mark: Option<&str>) -> Result<Vec<u8>, CodeError> {
+/// next one. `required`: there are packages for it.
+pub(super) fn encode(code: &Code, mark: Option<&str>, required: bool) -> Result<Vec<u8>, CodeError> {
     let inputs = check_inputs(code)?;
     match code.language.wire {
-        Wire::Marshal => marshal(code, mark, PYTHON_MORE).map(framed),
+        Wire::Marshal => marshal(code, mark, PYTHON_MORE, required).map(framed),
         Wire::Json => Ok(framed(json_request(code, mark))),
         Wire::Lines => Ok(lines(code, &inputs, mark)),
     }
@@ -212,12 +212,12 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code, mark: Option<&str>, more: &str) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, mark: Option<&str>, more: &str, required: bool) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = marshal_text;
     out.push(b'{');
     let mark_text = mark.unwrap_or_default();
-    let required = if code.installed.is_some() { code.language.packages_at() } else { "" };
+    let required = if required { code.language.packages_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);
     let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", more), ("mark", mark_text)];

@@ -42,6 +42,9 @@ pub struct Info {
     /// What became of the package caches that its policy asks for.
     #[serde(default)]
     pub caches: Vec<Cache>,
+    /// Where required packages stand in it.
+    #[serde(default)]
+    pub packages: Vec<String>,
     /// Why something of its box is still there although it has ended.
     #[serde(default)]
     pub left: Option<String>,

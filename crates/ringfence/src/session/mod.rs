@@ -509,6 +509,7 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
         idle,
         life,
         records,
+        packages: policy.shown,
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();

@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::runtime::Runtime;
 
 use crate::args::{PolicyFlags, Session, SessionCreate, Span};
+use crate::commands::requirements;
 use crate::companions::let_go;
 use crate::failure::{Failure, Kind};
 use crate::files::Places;
@@ -119,7 +120,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
 pub use once::{fetch_image, once};
 
 pub fn gc() -> Result<ExitCode, Failure> {
-    let left = super::requirements::clear();
+    let left = requirements::clear();
     if let Ok(left @ 1..) = left {
         output::say(&format!("ringfence: cleared {left} installations that were not finished"));
     }
@@ -151,8 +152,10 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let mut flags: PolicyFlags = args.policy.clone();
     flags.profile.get_or_insert_with(|| PROFILE.to_owned());
     prepare()?;
-    let situation = Situation::gather(&flags)?;
+    let mut situation = Situation::gather(&flags)?;
     situation.warn(false);
+    // Held until the session holds it itself.
+    let _installed = requirements::install_for_all(&args.required, &mut situation)?;
     let choice = situation.resolved.engine;
     fetch_image(&situation)?;
     let with_caches = !situation.resolved.policy.caches.names.is_empty();
@@ -165,7 +168,8 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
             Some(name) => sessions.create(create.name(name)).await?,
             None => sessions.create(create).await?,
         };
-        if args.reuse && args.policy != PolicyFlags::default() && session.info().await?.created < begun {
+        let asked = args.policy != PolicyFlags::default() || args.required.requirements.is_some();
+        if args.reuse && asked && session.info().await?.created < begun {
             output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
         }
         if with_caches {

@@ -39,6 +39,7 @@ pub fn described(info: &Info) -> Value {
         "executions": info.executions,
         "running": info.running,
         "caches": info.caches,
+        "packages": info.packages,
         "left": info.left,
     })
 }
@@ -125,6 +126,9 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         }
         for line in caches(&info) {
             text += &format!("{line}\n");
+        }
+        for at in &info.packages {
+            text += &format!("packages at {at}\n");
         }
         if let Some(left) = &info.left {
             text += &format!("left behind: {}\n", output::one_line(left));

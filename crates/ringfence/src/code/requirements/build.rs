@@ -1,12 +1,13 @@
 //! The build: an installer in a box of its own, which sees nothing of the user's and has the network.
 //!
 //! Packages are unpacked and nothing of theirs runs: wheels only, and no install scripts of npm. What the installer writes
-//! lands in one directory beside the place of the set, whose size is watched from outside.
+//! lands in one directory beside the place of the set, whose size is watched from outside. For an image the installer is the
+//! image's own, in a container (`container`).
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,17 +22,19 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use super::store::{self, Installed, Kept, Lock, Store, failed};
-use super::{Requirements, RequirementsError};
+use super::{Requirements, RequirementsError, container};
 use crate::capture::Capture;
 use crate::code::Language;
 use crate::code::channel::Channel;
 use crate::code::language::Wire;
-use crate::engines::{self, Engine, EngineError, StdioSpec};
+use crate::engines::{self, Engine, EngineError, StdioSpec, docker};
 use crate::report::Report;
 use crate::supervise::{Ended, Outcome, supervise};
 
 /// Where the box has its working directory.
 const INSIDE: &str = "/workspace";
+/// Whom the installer runs as, where that need not be the caller.
+const NOBODYS: (u32, u32) = (1000, 1000);
 /// What the installer says at its end goes into the error.
 const LAST_WORDS: usize = 2000;
 /// How often the size is looked at.
@@ -40,23 +43,39 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// What installs packages, and for which interpreter.
 #[derive(Debug)]
 pub(super) struct Installer {
-    language: &'static Language,
-    kind: Kind,
-    command: Vec<OsString>,
-    /// The interpreter on this host.
-    program: PathBuf,
-    /// Another one has another size or another time.
-    version: (u64, i64, i64),
+    pub(super) language: &'static Language,
+    pub(super) kind: Kind,
+    pub(super) command: Vec<OsString>,
+    pub(super) target: Target,
+}
+
+/// Whose interpreter packages are for.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// One on this host. Another one has another size or another time.
+    Host { program: PathBuf, version: (u64, i64, i64) },
+    /// That of an image, whose id says all of it.
+    Image { name: String, id: String },
+}
+
+impl Target {
+    /// The id of the image.
+    pub fn image(&self) -> Option<&str> {
+        match self {
+            Target::Host { .. } => None,
+            Target::Image { id, .. } => Some(id),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Pip,
     Npm,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Pip => "pip",
             Kind::Npm => "npm",
@@ -72,7 +91,6 @@ impl Kind {
     }
 }
 
-const IMAGE: &str = "an image, which has programs of its own";
 const PIP: &[&str] = &[
     "-I",
     "-m",
@@ -115,15 +133,25 @@ impl Installer {
         policy: &Policy,
         facts: &Facts,
     ) -> Result<Installer, RequirementsError> {
-        if policy.root != Root::Programs {
-            let other = if policy.root == Root::Host { "the host's root, which has no place for them" } else { IMAGE };
-            return Err(RequirementsError::OtherPrograms(other));
-        }
         let kind = match language.wire {
             Wire::Marshal => Kind::Pip,
             Wire::Json => Kind::Npm,
             Wire::Lines => return Err(RequirementsError::Language(language.name)),
         };
+        match &policy.root {
+            Root::Programs => Installer::of_host(language, kind, requirements, policy, facts),
+            Root::Image(name) => Installer::of_image(language, kind, requirements, name, facts),
+            Root::Host => Err(RequirementsError::NoPlace),
+        }
+    }
+
+    fn of_host(
+        language: &'static Language,
+        kind: Kind,
+        requirements: &Requirements,
+        policy: &Policy,
+        facts: &Facts,
+    ) -> Result<Installer, RequirementsError> {
         let bare = Policy { rules: Vec::new(), ..policy.clone() };
         let there = |name: &str| match plan::plan(&bare, facts, &[name.into()]) {
             Ok(plan) => Ok(Some(plan.command.program)),
@@ -135,40 +163,65 @@ impl Installer {
             program = program.or(there(interpreter)?);
         }
         let program = program.ok_or(RequirementsError::NoInstaller(kind.name()))?;
-        let (mut command, fixed, index) = match kind {
-            Kind::Pip => (vec![program.clone().into()], PIP, "--index-url"),
-            Kind::Npm => {
-                let npm = there("npm")?.ok_or(RequirementsError::NoInstaller("npm"))?;
-                (vec![npm.into()], NPM, "--registry")
-            }
+        let installer = match kind {
+            Kind::Pip => program.clone(),
+            Kind::Npm => there("npm")?.ok_or(RequirementsError::NoInstaller("npm"))?,
         };
-        command.extend(fixed.iter().map(OsString::from));
-        if let Some(address) = &requirements.index {
-            command.extend([index.into(), address.into()]);
-        }
+        let mut command = vec![installer.into()];
+        command.extend(arguments(kind, requirements));
         let data = fs::metadata(&program).map_err(failed("find", &program))?;
         let version = (data.len(), data.mtime(), data.mtime_nsec());
-        Ok(Installer { language, kind, command, program, version })
+        Ok(Installer { language, kind, command, target: Target::Host { program, version } })
+    }
+
+    /// What an image has is looked up in it: by the same names, in the same order as for the code itself.
+    fn of_image(
+        language: &'static Language,
+        kind: Kind,
+        requirements: &Requirements,
+        name: &str,
+        facts: &Facts,
+    ) -> Result<Installer, RequirementsError> {
+        let id = docker::find_image(facts, name, &|_| {})?.id;
+        let interpreters = language.interpreters.join(" ");
+        let words = ["sh", "-c", container::INSTALL, "sh", &interpreters, kind.name()];
+        let mut command: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        command.extend(arguments(kind, requirements));
+        Ok(Installer { language, kind, command, target: Target::Image { name: name.to_owned(), id } })
     }
 
     /// Everything but the requirements that decides what is installed.
     pub fn decides(&self) -> Vec<String> {
-        let (size, seconds, nanoseconds) = self.version;
         let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
-        let program = format!("{} {size} {seconds}.{nanoseconds}", self.program.display());
-        words.chain([program, std::env::consts::ARCH.to_owned()]).collect()
+        let target = match &self.target {
+            Target::Host { program, version: (size, seconds, nanoseconds) } => {
+                format!("{} {size} {seconds}.{nanoseconds}", program.display())
+            }
+            Target::Image { id, .. } => id.clone(),
+        };
+        words.chain([target, std::env::consts::ARCH.to_owned()]).collect()
     }
+}
+
+/// What the installer is told.
+fn arguments(kind: Kind, requirements: &Requirements) -> impl Iterator<Item = OsString> {
+    let (fixed, index) = match kind {
+        Kind::Pip => (PIP, "--index-url"),
+        Kind::Npm => (NPM, "--registry"),
+    };
+    let address = requirements.index.iter().flat_map(move |address| [index.into(), address.into()]);
+    fixed.iter().map(OsString::from).chain(address.collect::<Vec<_>>())
 }
 
 /// Packages that are to be installed. Nothing has started, and nobody else installs the same meanwhile.
 #[derive(Debug)]
 pub struct Build {
-    installer: Installer,
+    pub(super) installer: Installer,
     requirements: Requirements,
-    store: Store,
+    pub(super) store: Store,
     id: String,
     lock: Lock,
-    policy: Policy,
+    pub(super) policy: Policy,
     pub plan: Plan,
     pub engine: Engine,
     pub report: Report,
@@ -182,6 +235,9 @@ pub struct Built {
     /// stdout and stderr.
     pub captures: [Capture; 2],
 }
+
+/// How the installer ended, what it wrote, and why it was ended.
+pub(super) type Ran = (Outcome, [Capture; 2], Option<RequirementsError>);
 
 impl Build {
     #[allow(clippy::too_many_arguments, reason = "the store hands over what it has found")]
@@ -198,28 +254,20 @@ impl Build {
         let beside = store.beside(&id);
         // Of one that was killed.
         store::remove_tree(&beside)?;
-        let work = beside.join("work");
-        for dir in [&beside, &work, &work.join("tmp"), &work.join(installer.kind.makes())] {
-            fs::DirBuilder::new().mode(0o700).create(dir).map_err(failed("make", dir))?;
-        }
-        let write = |name: &str, text: String| {
-            let path = work.join(name);
-            fs::write(&path, text).map_err(failed("write", &path))
-        };
-        match installer.kind {
-            Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n"))?,
-            Kind::Npm => {
-                let (lock, manifest) = requirements.lock()?;
-                write("package-lock.json", lock.to_string())?;
-                write("package.json", manifest.to_string())?;
+        let made = furnish(&beside, &installer, requirements, facts).and_then(|work| {
+            let policy = policy_for(policy, &work, &installer.target, facts);
+            let plan = plan::plan(&policy, facts, &installer.command)?;
+            let (engine, report) = engines::select(choice, &plan, facts)?;
+            // What such a daemon's containers write belongs to nobody whom the caller could be.
+            if engine == Engine::Docker && docker::look(facts).map_err(EngineError::from)?.userns {
+                return Err(RequirementsError::MappedIds);
             }
-        }
-        let policy = policy_for(policy, &work);
-        let plan = plan::plan(&policy, facts, &installer.command)?;
-        let (engine, report) = engines::select(choice, &plan, facts)?;
-        if engine == Engine::Docker {
-            return Err(RequirementsError::OtherPrograms(IMAGE));
-        }
+            Ok((policy, plan, engine, report))
+        });
+        let (policy, plan, engine, report) = made.inspect_err(|_| {
+            // The next one clears it too.
+            let _ = store::remove_tree(&beside);
+        })?;
         let requirements = requirements.clone();
         Ok(Build { installer, requirements, store, id, lock, policy, plan, engine, report })
     }
@@ -229,15 +277,26 @@ impl Build {
         &self.installer.command
     }
 
-    /// Installs the packages. Nothing is left of those that could not be.
+    /// Installs the packages, on an engine of this host's processes. Nothing is left of those that could not be.
     pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Built, RequirementsError> {
-        let (beside, kind) = (self.store.beside(&self.id), self.installer.kind);
-        let ran = self.carry_out(&beside.join("work"), facts, cancel);
+        let ran = self.carry_out(&self.work(), facts, cancel);
+        self.settle(ran)
+    }
+
+    /// Where the installer works.
+    pub(super) fn work(&self) -> PathBuf {
+        self.store.beside(&self.id).join("work")
+    }
+
+    /// Keeps what was installed, or removes all of it.
+    pub(super) fn settle(self, ran: Result<Ran, RequirementsError>) -> Result<Built, RequirementsError> {
+        let beside = self.store.beside(&self.id);
         let (outcome, captures, end) = ran.inspect_err(|_| {
             // The next one clears it too.
             let _ = store::remove_tree(&beside);
         })?;
-        let installed = end.map_or_else(|| done(kind, &outcome, &captures), Err).and_then(|()| self.keep(&beside));
+        let done = end.map_or_else(|| done(&self.installer, &outcome, &captures), Err);
+        let installed = done.and_then(|()| self.keep(&beside));
         if installed.is_err() {
             let _ = store::remove_tree(&beside);
         }
@@ -247,8 +306,15 @@ impl Build {
     fn keep(self, beside: &Path) -> Result<Installed, RequirementsError> {
         let made = beside.join("work").join(self.installer.kind.makes());
         let (bytes, files) = self.store.check(&made)?;
+        if self.installer.target.image().is_some() {
+            container::open_to_all(&made)?;
+        }
         let kept = Kept {
             id: self.id,
+            image: match self.installer.target {
+                Target::Host { .. } => None,
+                Target::Image { id, .. } => Some(id),
+            },
             language: self.installer.language.name.to_owned(),
             installed: store::now(),
             bytes,
@@ -260,12 +326,7 @@ impl Build {
     }
 
     /// Runs the installer while a thread watches what it writes.
-    fn carry_out(
-        &self,
-        work: &Path,
-        facts: &Facts,
-        cancel: Option<BorrowedFd<'_>>,
-    ) -> Result<(Outcome, [Capture; 2], Option<RequirementsError>), RequirementsError> {
+    fn carry_out(&self, work: &Path, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, RequirementsError> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(EngineError::Stdio);
         let ((stop, stops), (over, ends)) = (pipe()?, pipe()?);
         let (mut channel, stdio) =
@@ -281,6 +342,42 @@ impl Build {
             Ok((ran?, [parts.stdout, parts.stderr], end))
         })
     }
+}
+
+/// Makes the directory that the installer works in, with what it reads.
+fn furnish(
+    beside: &Path,
+    installer: &Installer,
+    requirements: &Requirements,
+    facts: &Facts,
+) -> Result<PathBuf, RequirementsError> {
+    let work = beside.join("work");
+    // Where no ids are mapped, what root's installer is to use must be its user's.
+    let give = |path: &Path| match installer.target {
+        Target::Image { .. } if facts.uid == 0 => {
+            chown(path, Some(NOBODYS.0), Some(NOBODYS.1)).map_err(failed("give away", path))
+        }
+        _ => Ok(()),
+    };
+    fs::DirBuilder::new().mode(0o700).create(beside).map_err(failed("make", beside))?;
+    for dir in [&work, &work.join("tmp"), &work.join(installer.kind.makes())] {
+        fs::DirBuilder::new().mode(0o700).create(dir).map_err(failed("make", dir))?;
+        give(dir)?;
+    }
+    let write = |name: &str, text: String| {
+        let path = work.join(name);
+        fs::write(&path, text).map_err(failed("write", &path))?;
+        give(&path)
+    };
+    match installer.kind {
+        Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n"))?,
+        Kind::Npm => {
+            let (lock, manifest) = requirements.lock()?;
+            write("package-lock.json", lock.to_string())?;
+            write("package.json", manifest.to_string())?;
+        }
+    }
+    Ok(work)
 }
 
 /// Watches until `over` closes. Closing `stops` ends the box: it is cancelled, or has written too much.
@@ -312,9 +409,12 @@ fn watch(
 }
 
 /// Whether the installer did what it was asked for; what it said where it did not.
-fn done(kind: Kind, outcome: &Outcome, captures: &[Capture; 2]) -> Result<(), RequirementsError> {
+fn done(installer: &Installer, outcome: &Outcome, captures: &[Capture; 2]) -> Result<(), RequirementsError> {
     if outcome.reason.is_none() && outcome.ended == Ended::Exited(0) {
         return Ok(());
+    }
+    if let Some(missing) = container::missing(installer, outcome) {
+        return Err(missing);
     }
     let mut said = match (outcome.reason, outcome.ended) {
         (Some(reason), _) => format!("ended by a limit ({reason:?})").to_lowercase(),
@@ -328,7 +428,7 @@ fn done(kind: Kind, outcome: &Outcome, captures: &[Capture; 2]) -> Result<(), Re
             said = format!("{said}\n{text}");
         }
     }
-    Err(RequirementsError::Failed { installer: kind.name(), said })
+    Err(RequirementsError::Failed { installer: installer.kind.name(), said })
 }
 
 /// What a list shows of requirements: a few names.
@@ -352,7 +452,15 @@ fn names(kind: Kind, requirements: &Requirements) -> String {
 }
 
 /// The box of the installer: the same wherever code is to run, but for what its policy does without.
-fn policy_for(policy: &Policy, work: &Path) -> Policy {
+fn policy_for(policy: &Policy, work: &Path, target: &Target, facts: &Facts) -> Policy {
+    let (root, network, (uid, gid)) = match target {
+        Target::Host { .. } => (Root::Programs, Network::Open, NOBODYS),
+        // What it writes must be the caller's to remove: nothing maps ids there.
+        Target::Image { id, .. } => {
+            let ids = if facts.uid == 0 { NOBODYS } else { (facts.uid, facts.gid) };
+            (Root::Image(id.clone()), Network::Bridge, ids)
+        }
+    };
     let origin = Origin { layer: LayerKind::Profile, place: "requirements".into() };
     let pattern = Pattern::Exact(work.to_path_buf());
     let tmp = || OsString::from(format!("{INSIDE}/tmp"));
@@ -361,17 +469,17 @@ fn policy_for(policy: &Policy, work: &Path) -> Policy {
         profile: "requirements".to_owned(),
         workdir: work.to_path_buf(),
         workdir_at: Some(PathBuf::from(INSIDE)),
-        root: Root::Programs,
+        root,
         rules: vec![FileRule { access: Access::Rw, pattern, missing: Missing::Fail, origin }],
         shown: Vec::new(),
-        network: Network::Open,
+        network,
         caches: Caches::default(),
         keep_home: false,
         tmp_exec: false,
         docker: false,
         nesting: false,
         env: EnvPolicy { set, ..EnvPolicy::default() },
-        user: User::Ids { uid: 1000, gid: 1000 },
+        user: User::Ids { uid, gid },
         limits: Limits {
             memory: Some(GIB),
             cpus: Some(2.0),

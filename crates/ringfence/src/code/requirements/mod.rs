@@ -5,6 +5,7 @@
 //! installing reaches nothing else and runs nothing of theirs. Nothing here starts a process.
 
 mod build;
+mod container;
 mod store;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,11 @@ use serde_json::{Map, Value, json};
 
 pub use self::build::{Build, Built};
 pub use self::store::{Found, Installed, Kept, Store};
+pub(crate) use self::store::{Lock, hold};
 use super::Language;
 use super::language::Wire;
 use crate::engines::EngineError;
+use crate::session::SessionError;
 use ringfence_policy::plan::PlanError;
 
 /// Bytes of a file of requirements.
@@ -54,12 +57,20 @@ pub enum RequirementsError {
     Store { step: &'static str, path: std::path::PathBuf, source: std::io::Error },
     #[error("no {0} was found to install packages with")]
     NoInstaller(&'static str),
-    #[error("requirements cannot be had with {0}")]
-    OtherPrograms(&'static str),
+    #[error("image `{image}` has no {wanted}, and requirements are installed by its own")]
+    NotInImage { image: String, wanted: &'static str },
+    #[error("requirements cannot be had with the host's root, which has no place for them")]
+    NoPlace,
+    #[error(
+        "requirements cannot be installed by a Docker daemon that maps ids: what it writes would belong to nobody here"
+    )]
+    MappedIds,
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("{installer} could not install the requirements: {said}")]
     Failed { installer: &'static str, said: String },
     #[error("the packages have more than {} MiB or {} files", .0.bytes >> 20, .0.files)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_policy::facts::Facts;
-use ringfence_policy::policy::Policy;
+use ringfence_policy::policy::{Policy, Root, Shown};
 use ringfence_policy::profiles::EngineChoice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -22,7 +22,8 @@ use sha2::{Digest, Sha256};
 
 use super::build::{Build, Installer};
 use super::{Bounds, Requirements, RequirementsError};
-use crate::code::Language;
+use crate::code::language::Wire;
+use crate::code::{CodeError, Language};
 
 /// Changes when the same requirements are to be installed anew.
 const FORM: &str = "1";
@@ -47,6 +48,8 @@ pub struct Installed {
     pub id: String,
     /// On the host: canonical, and full of files of strangers.
     pub(in crate::code) source: PathBuf,
+    /// The id of the image whose interpreter they are for; this host's when `None`.
+    pub(in crate::code) image: Option<String>,
     /// A set that is in use is not removed.
     _lock: Arc<Lock>,
 }
@@ -76,11 +79,42 @@ pub struct Kept {
     pub index: Option<String>,
     /// The first lines of what was asked for.
     pub requirements: String,
+    /// The id of the image that it is for.
+    #[serde(default)]
+    pub image: Option<String>,
 }
 
 /// Holds a name in the store as long as it lives.
 #[derive(Debug)]
-pub(super) struct Lock(File);
+pub(crate) struct Lock(File);
+
+impl Installed {
+    /// Makes sandboxes of a policy show them to code in this language, and to other programs that look there.
+    pub fn show(&self, language: &Language, policy: &mut Policy) -> Result<(), CodeError> {
+        match (&mut policy.root, &self.image) {
+            (Root::Programs, None) => {}
+            // What it is called may change meanwhile.
+            (Root::Image(name), Some(id)) => name.clone_from(id),
+            _ => return Err(CodeError::OtherPrograms),
+        }
+        let at = language.packages_at();
+        if language.wire == Wire::Marshal {
+            policy.env.set.entry("PYTHONPATH".to_owned()).or_insert_with(|| at.into());
+        }
+        policy.shown.push(Shown { source: self.source.clone(), target: at.into() });
+        Ok(())
+    }
+}
+
+/// Keeps a set from being removed, for a process that was told where its files are.
+pub(crate) fn hold(source: &Path) -> Result<Lock, RequirementsError> {
+    let gone = || failed("use", source)(io::ErrorKind::NotFound.into());
+    let place = source.parent().ok_or_else(gone)?;
+    let (dir, id) = (place.parent().ok_or_else(gone)?, place.file_name().and_then(|id| id.to_str()).ok_or_else(gone)?);
+    // Whoever has it for themselves installs or removes it.
+    let lock = Store::new(dir.to_path_buf()).lock(id, FlockOperation::NonBlockingLockShared)?.ok_or_else(gone)?;
+    if place.join(ABOUT).exists() { Ok(lock) } else { Err(gone()) }
+}
 
 impl Store {
     /// The store in a directory, which is made when something is put into it.
@@ -128,7 +162,8 @@ impl Store {
                 }
                 if there {
                     let source = store.dir.join(&id).join(FILES);
-                    return Ok(Found::Installed(Installed { id, source, _lock: lock.into() }));
+                    let image = installer.target.image().map(str::to_owned);
+                    return Ok(Found::Installed(Installed { id, source, image, _lock: lock.into() }));
                 }
                 let build = Build::new(installer, requirements, store, id, lock, policy, facts, choice)?;
                 return Ok(Found::Missing(Box::new(build)));
@@ -226,7 +261,8 @@ impl Store {
         let place = self.dir.join(&kept.id);
         fs::rename(beside, &place).map_err(failed("rename", beside))?;
         rustix::fs::flock(&lock.0, FlockOperation::LockShared).map_err(|errno| failed("lock", &place)(errno.into()))?;
-        Ok(Installed { id: kept.id.clone(), source: place.join(FILES), _lock: lock.into() })
+        let (id, image) = (kept.id.clone(), kept.image.clone());
+        Ok(Installed { id, source: place.join(FILES), image, _lock: lock.into() })
     }
 }
 

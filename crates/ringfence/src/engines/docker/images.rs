@@ -37,7 +37,8 @@ pub async fn find(daemon: &Daemon, name: &str, progress: OnProgress<'_>) -> Resu
         return Ok(image);
     }
     let absent = |source| DockerError::NoImage { name: name.to_owned(), source: Box::new(source) };
-    if name.split(['@', ':']).next() == Some(STANDARD_IMAGE) {
+    // An id is nothing that a registry has.
+    if name.starts_with("sha256:") || name.split(['@', ':']).next() == Some(STANDARD_IMAGE) {
         return Err(absent(missing));
     }
     match pull(daemon, name, progress).await {

@@ -22,6 +22,7 @@ use ringfence_guest::message::Step;
 use ringfence_linux::limits::{self, Refusals};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
+use ringfence_policy::policy::Shown;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
 use super::place::{Kept, Place};
+use crate::code::requirements::{self, RequirementsError};
 use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
 use crate::report::Report;
@@ -56,6 +58,8 @@ pub struct Start {
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
     pub records: Option<record::Wanted>,
+    /// Required packages, which are kept as long as it lives.
+    pub packages: Vec<Shown>,
 }
 
 /// What the creator hears.
@@ -80,6 +84,8 @@ pub enum SuperviseError {
     Malformed,
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("the packages that it requires are not there: {0}")]
+    Packages(#[from] RequirementsError),
     #[error("the guest did not say hello: {0}")]
     Hello(&'static str),
     #[error("cannot listen at `{}`: {source}", path.display())]
@@ -152,6 +158,8 @@ pub(super) struct Supervisor {
     listener: OwnedFd,
     /// `None` when the box has ended.
     running: Option<Inhabited>,
+    /// Held as long as it lives.
+    _packages: Vec<requirements::Lock>,
     guest: Wire,
     /// Open streams of the guest.
     streams: HashMap<u32, Stream>,
@@ -197,10 +205,12 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
+        let packages =
+            start.packages.iter().map(|shown| requirements::hold(&shown.source)).collect::<Result<_, _>>()?;
         let about =
             About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
         let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
-        Supervisor::own(start, Some(running), channel)
+        Ok(Supervisor { _packages: packages, ..Supervisor::own(start, Some(running), channel)? })
     }
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
@@ -235,6 +245,7 @@ impl Supervisor {
             executions: 0,
             running: 0,
             caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
+            packages: start.packages.iter().map(|shown| shown.target.to_string_lossy().into_owned()).collect(),
             left: None,
         };
         let now = Instant::now();
@@ -247,6 +258,7 @@ impl Supervisor {
             epoll,
             listener,
             running,
+            _packages: Vec::new(),
             refusals,
             guest,
             streams: HashMap::new(),
