@@ -246,7 +246,6 @@ fn a_fork_sees_what_a_started_one_sees() {
     assert!(pool.forks());
 }
 
-/// Two forks at the same time have nothing in common but what they were forked from, and a third nothing of theirs.
 /// A started interpreter runs most code without a syntax tree, a warm one with: the result is the same.
 #[test]
 fn code_means_the_same_in_a_started_one() {
@@ -277,6 +276,15 @@ fn code_means_the_same_in_a_started_one() {
         "print(0)\n1)+(2",
         "print(0)\n1]+[2",
         "print(0)\nyield 3",
+        "print(0)\n(yield 3)",
+        "print(0)\n[(yield)]",
+        "print(0)\n1, *[2]",
+        "print(0)\nx = 1\nx is 1",
+        "import warnings\nx = 1\nx is 1",
+        "import warnings\nwarnings.simplefilter('error')\n'\\d'",
+        "import warnings\nwarnings.warn('hey')\nlen(warnings.filters)",
+        "assert (1, 'x')\n3",
+        "import sys\nseen = []\nsys.settrace(lambda frame, event, argument: seen.append(event))\nseen[0]",
         "print(0)\nf(",
         "print(0)\n1 \\",
         "print(0)\n x",
@@ -303,6 +311,7 @@ fn code_means_the_same_in_a_started_one() {
     }
 }
 
+/// Two forks at the same time have nothing in common but what they were forked from, and a third nothing of theirs.
 #[test]
 fn forks_are_apart() {
     let host = Host::forking();

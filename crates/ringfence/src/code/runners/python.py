@@ -62,28 +62,41 @@ def plainly(code, name, names):
 
     Python makes syntax trees ready when `compile` is used first, which takes a sixth of its start. This goes without, and gives
     the code its name when it is entered."""
-    import _imp
+    import _imp, _warnings
     code = code.rstrip(" \t\n")
-    lines = code.count("\n")
-    at, fix = code.rfind("\n") + 1, getattr(_imp, "_fix_co_filename", None)
-    last, before, entered = code[at:], sys.gettrace(), []
-    odd = ";" in last or ":=" in last or last.startswith(("*", "#", "yield", " ", "\t")) or last.endswith("\\")
-    if odd or not last or not fix or "\r" in code or "\f" in code or "__future__" in code:
+    at, before, entered = code.rfind("\n") + 1, sys.gettrace(), []
+    last, filters = code[at:], _warnings.filters
+    fix, changed = getattr(_imp, "_fix_co_filename", None), getattr(_warnings, "_filters_mutated", None)
+    # What brackets around it, or a function, would make an expression.
+    odd = ";" in last or ":=" in last or "yield" in last or last.endswith("\\") or ",*" in "".join(last.split())
+    if odd or last[:1] in " \t#*" or not fix or not changed or "\r" in code or "\f" in code or "__future__" in code:
         return None
+    # Whatever is warned of has to name the code and its line: that takes a tree.
+    strict = ("error", None, Warning, None, 0)
+    filters.insert(0, strict)
+    changed()
+
+    def relent():
+        if strict in filters:
+            filters.remove(strict)
+            changed()
 
     def enter(frame, event, argument):
-        entered.append(sys.settrace(before))
-        fix(frame.f_code, name)
+        if frame.f_globals is names and frame.f_code.co_filename == "<string>":
+            relent()
+            entered.append(sys.settrace(before))
+            fix(frame.f_code, name)
+            return before and before(frame, event, argument)
 
     try:
-        # An expression, and nothing that only brackets around it make one.
         eval("lambda:(%s\n,)" % last), eval("lambda:[%s\n,]" % last)
         sys.settrace(enter)
         exec(code[:at], names)
         before = sys.gettrace()
         sys.settrace(enter)
-        return [eval("\n" * lines + last, names)]
+        return [eval("\n" * code.count("\n") + last, names)]
     except BaseException as error:
+        relent()
         if sys.gettrace() is enter:
             sys.settrace(before)
         if entered or not isinstance(error, SyntaxError):
