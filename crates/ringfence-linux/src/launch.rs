@@ -67,11 +67,28 @@ pub struct Spec {
 pub struct Start {
     /// Control groups to join: `0` is written to each.
     pub groups: Vec<OwnedFd>,
+    /// Where the kernel can, process 1 is born in this one instead.
+    pub born_in: Option<OwnedFd>,
     pub terminal: Terminal,
     /// Descriptors 0, 1 and 2 of the command; the slave of the box's own terminal where `None`.
     pub stdio: [Option<OwnedFd>; 3],
     /// Where there is room for an order, the box waits for one, and runs that instead of the command of [`Spec`].
     pub order: Option<Letter>,
+}
+
+impl Start {
+    /// Forks process 1 in its group, or where that cannot be, outside.
+    pub(crate) fn fork(
+        &mut self,
+        inside: impl FnOnce(BorrowedFd<'_>) -> Option<Fork>,
+        outside: impl FnOnce() -> Result<Fork, Errno>,
+    ) -> Result<Fork, Errno> {
+        if let Some(forked) = self.born_in.as_ref().and_then(|group| inside(group.as_fd())) {
+            return Ok(forked);
+        }
+        self.born_in = None;
+        outside()
+    }
 }
 
 impl Spec {
@@ -291,7 +308,8 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
     }
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
-    match sys::fork(spec.namespaces)? {
+    let forked = start.fork(|group| sys::fork_into(group, spec.namespaces, None), || sys::fork(spec.namespaces));
+    match forked? {
         Fork::Parent(pid) => Ok(launched(pid)),
         Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, false),
     }
@@ -454,7 +472,7 @@ fn report(owner: &OwnedFd, message: Message) {
 /// Builds the box around this process and takes every privilege away from it.
 fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
-    for group in &start.groups {
+    for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
     }
     if let Identity::Outside(builder) = &spec.identity {

@@ -5,7 +5,7 @@
 //! from the memory as it is then, for this process as the parent, and ends.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -173,13 +173,13 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
         return 1;
     }
     let order = shared.order.load(Ordering::Relaxed);
-    match sys::fork_for_parent(&shared.pid) {
+    // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has ended, and does
+    // not use them meanwhile; process 1 has a copy of that memory.
+    let (spec, start, owner) = unsafe { (&*(*order).spec, &mut *(*order).start, &*(*order).owner) };
+    let inside = |group: BorrowedFd<'_>| sys::fork_into(group, libc::CLONE_PARENT as u64, Some(&shared.pid));
+    match start.fork(inside, || sys::fork_for_parent(&shared.pid)) {
         Ok(Fork::Parent(_)) => 0,
-        // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has ended; and
-        // this is a copy of that memory.
-        Ok(Fork::Child) => unsafe {
-            launch::process_one(&*(*order).spec, &mut *(*order).start, None, &*(*order).owner, true)
-        },
+        Ok(Fork::Child) => launch::process_one(spec, start, None, owner, true),
         Err(_) => 1,
     }
 }

@@ -37,18 +37,41 @@ pub(crate) fn fork_for_parent(born: &std::sync::atomic::AtomicI32) -> Result<For
 }
 
 fn fork_telling(flags: u64, born: Option<&std::sync::atomic::AtomicI32>) -> Result<Fork, Errno> {
-    let (told, born) = match born {
-        Some(born) => (libc::CLONE_PARENT_SETTID as u64, born.as_ptr()),
-        None => (0, std::ptr::null_mut()),
-    };
+    let (told, born) = told(born);
     let flags = flags | told | libc::SIGCHLD as u64;
     // SAFETY: without CLONE_VM and with a null stack the child runs on its own copy of this stack, as after fork(2); the
     // one pointer is to an atomic number that outlives the call.
-    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, born, 0usize, 0usize) })?;
-    match rustix::process::Pid::from_raw(pid as i32) {
-        Some(pid) => Ok(Fork::Parent(pid)),
-        None => Ok(Fork::Child),
-    }
+    forked(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, born, 0usize, 0usize) })
+}
+
+/// Both of them, for a child that is born in a control group of version 2. Linux 5.7; `None`: it cannot be, or may not.
+#[cfg(feature = "box")]
+pub(crate) fn fork_into(
+    group: std::os::fd::BorrowedFd<'_>,
+    flags: u64,
+    born: Option<&std::sync::atomic::AtomicI32>,
+) -> Option<Fork> {
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    let (told, born) = told(born);
+    // A child of the parent's ends with the signal of this one.
+    let signal = if flags & libc::CLONE_PARENT as u64 == 0 { libc::SIGCHLD as u64 } else { 0 };
+    let group = std::os::fd::AsRawFd::as_raw_fd(&group) as u64;
+    // `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, its size, tls, set_tid, its size, cgroup.
+    let args = [flags | told | INTO_CGROUP, 0, 0, born.addr() as u64, signal, 0, 0, 0, 0, 0, group];
+    // SAFETY: as above; the structure lives until the call is over, and has its size beside it.
+    forked(unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) }).ok()
+}
+
+/// Where the number of a child is written down.
+fn told(born: Option<&std::sync::atomic::AtomicI32>) -> (u64, *mut i32) {
+    born.map_or((0, std::ptr::null_mut()), |born| (libc::CLONE_PARENT_SETTID as u64, born.as_ptr()))
+}
+
+fn forked(result: libc::c_long) -> Result<Fork, Errno> {
+    Ok(match rustix::process::Pid::from_raw(check(result)? as i32) {
+        Some(pid) => Fork::Parent(pid),
+        None => Fork::Child,
+    })
 }
 
 const STACK_SIZE: usize = 64 * 1024;

@@ -283,6 +283,8 @@ fn code_means_the_same_in_a_started_one() {
         "print(0)\n@x\nf",
         "print(0)\nawait 1",
         "print(0)\n'\0'",
+        "print(0)\n1\u{a0}\n",
+        "\u{feff}print(0)\n1",
         "print(0)\n\n1 / 0",
         "def f():\n    raise ValueError('mine')\n\nf()",
         "raise SyntaxError('mine')",

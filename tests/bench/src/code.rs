@@ -14,7 +14,7 @@ use ringfence::policy::policy::Policy;
 use serde::Serialize;
 
 use crate::line::{Line, which};
-use crate::measure::{Failure, Skip, median};
+use crate::measure::{self, Contender, Extent, Failure, Skip, Times};
 use crate::pass::{Scene, say};
 
 /// Interpreters that are held ready: while some are used, the next are made.
@@ -26,7 +26,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// In milliseconds; bare Python is the first.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figures {
-    pub rows: Vec<Row>,
+    pub rows: Vec<Times>,
     /// Executions in a second, through the pool, one after the other for each interpreter.
     pub rate: Option<f64>,
     pub executions: u64,
@@ -36,13 +36,6 @@ pub struct Figures {
     pub busy_ms: Option<f64>,
     /// What there is before them and after.
     pub left: Option<(Left, Left)>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    pub name: &'static str,
-    pub median_ms: f64,
-    pub samples: usize,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -75,17 +68,15 @@ pub fn measure(scene: &Scene, quick: bool, executions: u64) -> (Figures, Vec<Ski
     say("code: a snippet of Python, bare, cold and from a pool");
     let mut figures = Figures::default();
     let mut skips = Vec::new();
-    if let Err(reason) = fill(&mut figures, scene, quick, executions) {
-        skips.push(Skip { name: "code".to_owned(), reason });
-    }
-    if let Err(reason) = peer(&mut figures, scene, quick) {
-        skips.push(Skip { name: "docker run python".to_owned(), reason });
+    match fill(&mut figures, scene, quick, executions) {
+        Ok(more) => skips.extend(more),
+        Err(reason) => skips.push(Skip { name: "code".to_owned(), reason }),
     }
     (figures, skips)
 }
 
 /// `docker run` of an image that is made here, of this host's Python: nothing is pulled.
-fn peer(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure> {
+fn peer(scene: &Scene) -> Result<Line, Failure> {
     let docker = which("docker").ok_or("not installed")?;
     Line::new(&docker, ["version"]).trial().map_err(|e| format!("no daemon: {e}"))?;
     let place = scene.place.join("python");
@@ -103,27 +94,36 @@ fn peer(figures: &mut Figures, scene: &Scene, quick: bool) -> Result<(), Failure
     import.run().map_err(|e| format!("cannot make an image: {e}"))?;
     let run =
         ["run", "--rm", "--network", "none", "--pull", "never", &image, "/usr/bin/python3", "-I", "-S", "-c", "pass"];
-    let run = Line::new(&docker, run);
-    figures.add("docker run python", if quick { 5 } else { 20 }, || run.run())
+    Ok(Line::new(&docker, run))
 }
 
-fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> Result<(), Failure> {
-    let rounds = if quick { 30 } else { 200 };
-    let mut bare = Command::new(PYTHON);
-    bare.args(["-I", "-S", "-c", "pass"]);
-    figures.add("python3 -I -S -c pass", rounds, || finish(&mut bare))?;
+fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> Result<Vec<Skip>, Failure> {
     let snippet = scene.project.join("snippet.py");
     std::fs::write(&snippet, "1 + 1\n").map_err(text)?;
-    let mut cold = Command::new(&scene.ringfence);
-    cold.args(["code", "python"]).arg(&snippet).current_dir(&scene.project);
-    figures.add("ringfence code, cold", rounds, || finish(&mut cold))?;
-
+    let bare = || finish(Command::new(PYTHON).args(["-I", "-S", "-c", "pass"]));
+    let cold = || {
+        let mut command = Command::new(&scene.ringfence);
+        finish(command.args(["code", "python"]).arg(&snippet).current_dir(&scene.project))
+    };
     let (facts, policy) = situation(&scene.project, &scene.ringfence)?;
     let language = Language::named("python").ok_or("Python is not known")?;
     let code = Code::new(language, "1 + 1");
     let native = Engine::Native.into();
-    figures
-        .add("library, cold", rounds, || right(code::run(&code, &policy, &facts, native, None).map_err(text)?.value))?;
+    let library = || right(code::run(&code, &policy, &facts, native, None).map_err(text)?.value);
+    let mut contenders = vec![
+        Contender::new("python3 -I -S -c pass", bare),
+        Contender::new("ringfence code, cold", cold),
+        Contender::new("library, cold", library),
+    ];
+    let (rounds, budget) = if quick { (30, 6) } else { (200, 30) };
+    let mut skips = Vec::new();
+    match peer(scene) {
+        Ok(docker) => contenders.push(Contender::new("docker run python", move || docker.run())),
+        Err(reason) => skips.push(Skip { name: "docker run python".to_owned(), reason }),
+    }
+    let (times, more) = measure::interleave(&contenders, Extent { rounds, budget: Duration::from_secs(budget) });
+    figures.rows = times;
+    skips.extend(more);
     let before = left()?;
     let warm = Warm { language, packages: false, preload: Vec::new() };
     let pool = Pool::new(warm, &policy, &facts, native).map_err(text)?;
@@ -135,9 +135,9 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> R
         }
         let begun = Instant::now();
         right(pool.run(&code, None).map_err(text)?.result.value)?;
-        times.push(begun.elapsed().as_secs_f64() * 1000.0);
+        times.push(begun.elapsed());
     }
-    figures.rows.push(Row { name: "library, from a pool", median_ms: median(&times), samples: rounds });
+    figures.rows.push(Times::of("library, from a pool", &times));
 
     figures.forks = pool.forks();
     let each = executions.div_ceil(WARM);
@@ -155,7 +155,7 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> R
     // Network namespaces and control groups are cleared by the kernel when it has time.
     std::thread::sleep(Duration::from_secs(2));
     figures.left = Some((before, left()?));
-    Ok(())
+    Ok(skips)
 }
 
 /// What all processors have done since the start of the machine, in milliseconds.
@@ -166,24 +166,6 @@ fn busy() -> Result<f64, Failure> {
     // All but idle and waiting; in hundredths of a second.
     let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else { return Err("no /proc/stat".to_owned()) };
     Ok((user + nice + system + irq + softirq) * 10.0)
-}
-
-impl Figures {
-    fn add(
-        &mut self,
-        name: &'static str,
-        rounds: usize,
-        mut act: impl FnMut() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let times: Result<Vec<f64>, Failure> = (0..rounds)
-            .map(|_| {
-                let begun = Instant::now();
-                act().map(|()| begun.elapsed().as_secs_f64() * 1000.0)
-            })
-            .collect();
-        self.rows.push(Row { name, median_ms: median(&times?), samples: rounds });
-        Ok(())
-    }
 }
 
 fn situation(project: &Path, ringfence: &Path) -> Result<(Facts, Policy), Failure> {

@@ -225,10 +225,12 @@ fn mcp(out: &mut String, results: &Results) {
 fn code(out: &mut String, results: &Results) {
     let code = &results.code;
     let Some(bare) = code.rows.first() else { return };
-    let mut table = Table::new(["", "median ms", "× bare", "samples"]);
+    let mut table = Table::new(["", "median ms", "min ms", "× bare, median", "× bare, min", "samples"]);
     for row in &code.rows {
-        let ratio = format!("{:.2}", row.median_ms / bare.median_ms);
-        table.row([row.name.to_owned(), format!("{:.2}", row.median_ms), ratio, row.samples.to_string()]);
+        let ratios = [row.median_ms / bare.median_ms, row.min_ms / bare.min_ms];
+        let [median, min, by_median, by_min] =
+            [row.median_ms, row.min_ms, ratios[0], ratios[1]].map(|n| format!("{n:.2}"));
+        table.row([row.name.clone(), median, min, by_median, by_min, row.samples.to_string()]);
     }
     let _ = write!(out, "\nCode: a snippet of Python\n{table}");
     if let (Some(rate), Some((before, after))) = (code.rate, code.left) {

@@ -167,7 +167,8 @@ impl Prepared {
         };
         let (terminal, stdio) = stdio_parts(stdio);
         let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
-        let mut start = Start { groups, terminal, stdio, order };
+        let born_in = group.as_ref().and_then(Group::cradle);
+        let mut start = Start { groups, born_in, terminal, stdio, order };
         let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
         let (program, pids, keepers) = (self.command.program.clone(), self.pids, [self.keeper.clone(), keeper]);
         Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, _keepers: keepers })

@@ -63,7 +63,7 @@ def plainly(code, name, names):
     Python makes syntax trees ready when `compile` is used first, which takes a sixth of its start. This goes without, and gives
     the code its name when it is entered."""
     import _imp
-    code = code.rstrip()
+    code = code.rstrip(" \t\n")
     lines = code.count("\n")
     at, fix = code.rfind("\n") + 1, getattr(_imp, "_fix_co_filename", None)
     last, before, entered = code[at:], sys.gettrace(), []
