@@ -298,6 +298,28 @@ fn files_in_and_out() {
     });
 }
 
+/// One that cannot be written stops the code and is named, and what comes after it in the request is not taken for its rest.
+#[test]
+fn files_that_cannot_be_written() {
+    on_all(|host, engine| {
+        let file = |path: &str, bytes: usize| File { path: path.to_owned(), data: vec![b'x'; bytes] };
+        for (files, named) in [
+            // More than there is room for, and one below a file.
+            (vec![file("first", 10), file("large", 12 << 20), file("last", 10)], "large"),
+            (vec![file("first", 10), file("first/below", 1 << 20), file("last", 10)], "first/below"),
+        ] {
+            let mut code = Code::new(language("bash"), "echo ran");
+            (code.files, code.out) = (files, vec!["first".to_owned(), "last".to_owned()]);
+            let result = host.run(engine, &code).unwrap_or_else(|error| panic!("{engine} {named}: {error}"));
+            assert_eq!((result.status, result.stdout.as_str()), (Status::Error, ""), "{engine} {named}: {result:?}");
+            assert_eq!(result.stderr, format!("{named}: the file could not be written\n"));
+            // The others are there, and whole.
+            let there: Vec<(&str, usize)> = result.files.iter().map(|f| (f.path.as_str(), f.data.len())).collect();
+            assert_eq!(there, [("first", 10), ("last", 10)], "{engine} {named}");
+        }
+    });
+}
+
 #[test]
 fn rich_results() {
     on_all(|host, engine| {

@@ -451,9 +451,34 @@ fn modules_that_start_threads() {
 /// Somebody kills the nursery, and everything goes on.
 #[test]
 fn a_killed_nursery() {
+    if !is_alone("a_killed_nursery") {
+        return;
+    }
     let host = Host::forking();
     let pool = host.pool("python", &[]);
     is_ready(&pool);
+    kill_nursery(&pool);
+    for n in 0..8 {
+        assert_eq!(run(&pool, "python", &format!("{n}")).value, Some(json!(n)));
+    }
+    assert!(pool.forks());
+}
+
+/// Whether this process was started for this test alone; if not, one is, and has passed. Other tests have processes below this
+/// one that look like a nursery.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(HOLD).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    assert!(command.args(["--exact", test, "--nocapture"]).env(HOLD, "1").status().unwrap().success());
+    false
+}
+
+fn kill_nursery(pool: &Pool) {
+    while pool.ready() == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let children = |pid: &str| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
@@ -469,10 +494,57 @@ fn a_killed_nursery() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    for n in 0..8 {
-        assert_eq!(run(&pool, "python", &format!("{n}")).value, Some(json!(n)));
+    // All that is in its box has ended when it has: none of its forks begins with code any more.
+    let ended = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    while !std::fs::read_to_string(format!("/proc/{outer}/stat")).map_or(true, ended) {
+        std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(pool.forks());
+}
+
+/// A fork that fails leaves its place to nobody: the next nursery forks as the first one did.
+#[test]
+fn a_place_is_not_lost_with_a_fork() {
+    if !is_alone("a_place_is_not_lost_with_a_fork") {
+        return;
+    }
+    let mut host = Host::forking();
+    host.policy.warm = 1;
+    let pool = host.pool("python", &[]);
+    let seed = || run(&pool, "python", "hash('x')").value.unwrap().to_string();
+    let mut seeds = vec![seed()];
+    for _ in 0..4 {
+        kill_nursery(&pool);
+        // The next is asked of a nursery that is gone.
+        seeds.extend([seed(), seed(), seed(), seed()]);
+        // Of one nursery again.
+        assert_eq!(seeds[seeds.len() - 1], seeds[seeds.len() - 2], "{seeds:?}");
+        assert!(pool.forks());
+    }
+}
+
+/// Less memory than its walls or its interpreter take: that is said of the sandbox, every time, and nothing hangs.
+#[test]
+fn less_memory_than_it_takes() {
+    for mib in [1, 2, 3, 4, 5, 6, 8, 12, 16, 24] {
+        let mut host = Host::forking();
+        host.policy.limits.memory = Some(mib << 20);
+        let pool = host.pool("python", &[]);
+        for n in 0..6 {
+            match pool.run(&Code::new(Language::named("python").unwrap(), format!("{n}")), None) {
+                Ok(ran) => {
+                    assert!(mib > 2, "{mib} MiB are enough?");
+                    assert_eq!(ran.result.value, Some(json!(n)), "{mib} MiB: {:?}", ran.result);
+                }
+                Err(CodeError::NotStarted { reason, .. }) => {
+                    assert!(mib < 16, "{mib} MiB: {reason}");
+                    // Where there is a control group it is known why.
+                    let known = rustix::process::geteuid().is_root();
+                    assert!(!known || reason == format!("{mib}MiB of memory is too little for it"), "{reason}");
+                }
+                Err(error) => assert!(mib < 16 && !rustix::process::geteuid().is_root(), "{mib} MiB: {error}"),
+            }
+        }
+    }
 }
 
 /// For the test below, which starts this program once more with only this test in it.

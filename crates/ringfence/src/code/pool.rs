@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_linux::forked::Calls;
 use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::format_size;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
@@ -27,7 +28,7 @@ use super::{Code, CodeError, Language, Prepared, Ran, plan_for, request, result,
 use crate::engines::forked::{self, Place};
 use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
 use crate::report::Report;
-use crate::supervise::{Companion, supervise};
+use crate::supervise::{Companion, Reason, supervise};
 
 /// How long an interpreter may take until it waits for code.
 const WARM_UP: Duration = Duration::from_secs(30);
@@ -235,6 +236,13 @@ impl Shared {
     }
 
     fn fork(&self, place: &mut Option<Place>, nursery: &Arc<Nursery>) -> Result<Ready, CodeError> {
+        self.fork_at(place, nursery).inspect_err(|_| {
+            // A control group may be left there, which the next one could not make: it gets a place of its own.
+            *place = None;
+        })
+    }
+
+    fn fork_at(&self, place: &mut Option<Place>, nursery: &Arc<Nursery>) -> Result<Ready, CodeError> {
         let place = match place {
             Some(place) => place,
             none => none.insert(Place::new(&self.plan)?),
@@ -286,8 +294,11 @@ impl Shared {
         let outcome = supervise(running, &self.policy, &self.facts, &mut channel)?;
         let code = Code { packages: self.warm.packages, ..Code::new(self.warm.language, "") };
         result::result(&code, self.engine, &outcome, channel.into_parts())?;
-        let (language, reason) = (self.warm.language.name, "it did not get ready".to_owned());
-        Err(CodeError::NotStarted { language, reason })
+        let reason = match (outcome.reason, self.plan.limits.memory) {
+            (Some(Reason::Memory), Some(memory)) => format!("{} of memory is too little for it", format_size(memory)),
+            _ => "it did not get ready".to_owned(),
+        };
+        Err(CodeError::NotStarted { language: self.warm.language.name, reason })
     }
 
     fn serve(&self, mut job: Job, ready: Ready) {

@@ -4,7 +4,7 @@ exec {__channel}<&0 0</dev/null
 __sender=$__channel __written=()
 # In a session: an end of its own for results, and files in the place of its output.
 if (($#)); then
-    for __need in head rm tail wc; do
+    for __need in head mkdir rm tail wc; do
         command -v "$__need" >/dev/null || { echo "bash needs \`$__need\` beside it" >&"$0"; exit 127; }
     done
     __sender=$0
@@ -89,7 +89,7 @@ __finish() { # STATUS: once
 
 # At the top level, not in a function: what the code declares is then global, as in any script.
 set --
-__taken=
+__taken= __unwritten=
 if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patterns __mark <&"$__channel"; then
     __take __code "$__code_length"
     __take inputs "$__inputs_length"
@@ -101,12 +101,20 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
     for ((__i = 0; __i < __file_count; __i++)); do
         IFS=' ' read -r __length __size <&"$__channel"
         __take __key "$__length"
-        [[ $__key == */* ]] && mkdir -p -- "${__key%/*}"
+        # That it cannot be is told by the file.
+        [[ $__key == */* ]] && mkdir -p -- "${__key%/*}" 2>/dev/null
         # In a session it lies in the project: nothing there is replaced.
         if [[ -e $__key || -L $__key ]]; then
             __taken=$__key __key=/dev/null
         fi
-        head -c "$__size" <&"$__channel" >"$__key"
+        # All of it is read, whatever becomes of it: the next file begins where this one ends.
+        head -c "$__size" <&"$__channel" | {
+            head -c "$__size" >"$__key" && exit
+            # Half of it is not left.
+            [[ -f $__key ]] && rm -f -- "$__key"
+            head -c "$__size" >/dev/null
+            exit 1
+        } 2>/dev/null || __unwritten=${__unwritten:-$__key}
     done
     __out=()
     for ((__i = 0; __i < __patterns; __i++)); do
@@ -122,6 +130,11 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
     __send s ''
     if [[ -n $__taken ]]; then
         echo "$__taken: a file of that name is there already, and nothing is replaced" >&2
+        __finish 1
+        exit 1
+    fi
+    if [[ -n $__unwritten ]]; then
+        echo "$__unwritten: the file could not be written" >&2
         __finish 1
         exit 1
     fi
