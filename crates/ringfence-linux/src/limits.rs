@@ -269,7 +269,7 @@ impl Group {
             return again.doors.iter().map(clone).collect();
         }
         // Process 1 has one thread. Where threads can be moved one by one, one that moves itself does not wait until every
-        // processor has been somewhere else, which takes longer than all the rest of a box: 15 ms were seen.
+        // processor has been somewhere else, which takes longer than all the rest of a box (docs/design/speed.md).
         let list = match self.home {
             Home::V1 { .. } => "tasks",
             Home::V2(_) | Home::None(_) => "cgroup.procs",

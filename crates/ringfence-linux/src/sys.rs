@@ -44,7 +44,7 @@ fn fork_telling(flags: u64, born: Option<&std::sync::atomic::AtomicI32>) -> Resu
     forked(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, born, 0usize, 0usize) })
 }
 
-/// Both of them, for a child that is born in a control group of version 2. Linux 5.7; `None`: it cannot be, or may not.
+/// As [`fork`] and [`fork_for_parent`], for a child that is born in a control group of version 2. Linux 5.7; `None`: it cannot be, or may not.
 #[cfg(feature = "box")]
 pub(crate) fn fork_into(
     group: std::os::fd::BorrowedFd<'_>,
@@ -58,7 +58,8 @@ pub(crate) fn fork_into(
     let group = std::os::fd::AsRawFd::as_raw_fd(&group) as u64;
     // `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, its size, tls, set_tid, its size, cgroup.
     let args = [flags | told | INTO_CGROUP, 0, 0, born.addr() as u64, signal, 0, 0, 0, 0, 0, group];
-    // SAFETY: as above; the structure lives until the call is over, and has its size beside it.
+    // SAFETY: without CLONE_VM and with a null stack the child runs on its own copy of this stack; the structure lives until
+    // the call is over and has its size beside it, `born` outlives it, and `group` is open.
     forked(unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) }).ok()
 }
 

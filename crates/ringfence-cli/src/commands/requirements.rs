@@ -74,7 +74,7 @@ pub fn install_for_all(required: &Required, situation: &mut Situation) -> Result
     let language = language(if lock { "javascript" } else { "python" })?;
     let Some(wanted) = read(language, required)? else { return Ok(None) };
     let installed = install(language, &wanted, situation, signals()?.as_fd())?;
-    installed.show(language, &mut situation.resolved.policy)?;
+    installed.show_all(language, &mut situation.resolved.policy)?;
     Ok(Some(installed))
 }
 

@@ -67,9 +67,11 @@ impl Build {
         // Until it is owned it ends by itself.
         let session = sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await?;
         let ran = self.install_in(&session, cancel).await;
-        // What it wrote is looked at when nobody writes any more.
-        sessions.remove(session.id()).await?;
-        ran
+        // What it wrote is looked at when nobody writes any more. Why it failed is worth more than that it is still there.
+        let removed = sessions.remove(session.id()).await;
+        let ran = ran?;
+        removed?;
+        Ok(ran)
     }
 
     /// Runs the installer, and watches what it writes.
@@ -102,7 +104,7 @@ impl Build {
     }
 }
 
-/// Whether there is too much by now. Counting many files takes a while: others go on meanwhile.
+/// Whether there is too much by now. Counting many files takes a while: other tasks of this thread go on meanwhile.
 async fn weigh(store: Store, work: PathBuf) -> Option<RequirementsError> {
     // It does nothing that could panic; what cannot be counted now is counted in the end.
     tokio::task::spawn_blocking(move || store.check(&work).err()).await.ok().flatten()

@@ -3,6 +3,7 @@
 //! A set is there wholly or not at all: it is built beside its place and renamed. What is in it comes from strangers. It is
 //! counted and removed without following anything, and never read here.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -89,7 +90,7 @@ pub struct Kept {
 pub(crate) struct Lock(File);
 
 impl Installed {
-    /// Makes sandboxes of a policy show them to code in this language, and to other programs that look there.
+    /// Makes sandboxes of a policy show them to code in this language.
     pub fn show(&self, language: &Language, policy: &mut Policy) -> Result<(), CodeError> {
         match (&mut policy.root, &self.image) {
             (Root::Programs, None) => {}
@@ -97,11 +98,22 @@ impl Installed {
             (Root::Image(name), Some(id)) => name.clone_from(id),
             _ => return Err(CodeError::OtherPrograms),
         }
-        let at = language.packages_at();
+        policy.shown.push(Shown { source: self.source.clone(), target: language.packages_at().into() });
+        Ok(())
+    }
+
+    /// The same, also for interpreters that are not ours. Python looks there before it looks at what it has of its own.
+    pub fn show_all(&self, language: &Language, policy: &mut Policy) -> Result<(), CodeError> {
+        self.show(language, policy)?;
         if language.wire == Wire::Marshal {
-            policy.env.set.entry("PYTHONPATH".to_owned()).or_insert_with(|| at.into());
+            let places = policy.env.set.entry("PYTHONPATH".to_owned()).or_default();
+            let mut all = OsString::from(language.packages_at());
+            if !places.is_empty() {
+                all.push(":");
+                all.push(&*places);
+            }
+            *places = all;
         }
-        policy.shown.push(Shown { source: self.source.clone(), target: at.into() });
         Ok(())
     }
 }
