@@ -1,13 +1,18 @@
-//! The walls from inside Python and Node, on every engine that is here, as root and as an ordinary user. Each case has an
+//! The walls from inside Python and Node, on every engine that is here, Docker included, as root and as an ordinary user. Each case has an
 //! act that is allowed beside the one that is not.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../../ringfence/tests/docker/dockerd.rs"]
+mod dockerd;
+#[path = "support/image.rs"]
+mod image;
 mod support;
 
 use std::io::Read;
 use std::net::TcpListener;
 
+use image::Image;
 use serde_json::{Value, json};
 use support::Place;
 
@@ -73,11 +78,24 @@ const listen = () => new Promise((ok) => { const s = net.createServer().listen(0
 const connect = (host, port) => new Promise((ok, no) => net.connect({ host, port }).on('connect', ok).on('error', no));
 ";
 
-fn run(place: &Place, engine: &str, language: &str, source: &str, inputs: &Value) -> Value {
+fn run(place: &Place, engine: &str, image: Option<&Image>, language: &str, source: &str, inputs: &Value) -> Value {
     place.write("project/act", source);
     let inputs = inputs.to_string();
-    let args =
-        ["code", language, "act", "--engine", engine, "--cpus", "2", "--json", "--timeout", "30s", "--input", &inputs];
+    let mut args = vec![
+        "code",
+        language,
+        "act",
+        "--engine",
+        engine,
+        "--cpus",
+        "2",
+        "--json",
+        "--timeout",
+        "30s",
+        "--input",
+        &inputs,
+    ];
+    args.extend(image.iter().flat_map(|image| ["--image", &image.0]));
     let done = place.ringfence(&args);
     serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{engine} {language}: {}{}", done.out, done.err))
 }
@@ -93,16 +111,27 @@ fn from_inside_python_and_node() {
     assert!(std::fs::File::open(place.home.join(".ssh/id")).unwrap().read(&mut [0]).unwrap() == 1);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     let inputs = json!({ "home": place.home, "pid": std::process::id(), "port": port });
-    for engine in support::engines() {
+    let mut engines = support::engines();
+    match dockerd::docker_at(None, &["version"]).0 {
+        true => engines.push("docker"),
+        false => support::skip("engine docker", "no daemon answers this user"),
+    }
+    for engine in engines {
         for (language, cases) in [("python", PYTHON), ("javascript", NODE)] {
+            let image = match (engine, language) {
+                ("docker", "python") => Some(Image::python()),
+                ("docker", _) => Some(Image::of("node", "node")),
+                _ => None,
+            };
+            let run = |source: &str| run(&place, engine, image.as_ref(), language, source, &inputs);
             for (what, allowed, forbidden, errors) in cases {
                 let source = |act: &str| match language {
                     "python" => format!("import os, socket\ni = inputs\n{act}\n"),
                     _ => format!("{NODE_HELPERS}{act}\n"),
                 };
-                let good = run(&place, engine, language, &source(allowed), &inputs);
+                let good = run(&source(allowed));
                 assert_eq!(good["value"], json!(true), "{engine} {language} {what}: {good}");
-                let bad = run(&place, engine, language, &source(forbidden), &inputs);
+                let bad = run(&source(forbidden));
                 let errno = bad["exception"]["errno"].as_str().unwrap_or_default();
                 assert!(errors.contains(&errno), "{engine} {language} {what}: {bad}");
             }
