@@ -29,6 +29,7 @@ use ringfence::engines::native::stacked;
 static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
 
 fn main() -> ExitCode {
+    ringfence_linux::sys::keep_ended_children();
     if let Some(code) = guard::stand() {
         return code;
     }

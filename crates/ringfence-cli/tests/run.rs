@@ -145,6 +145,34 @@ fn a_dry_run_of_bubblewrap_can_be_pasted() {
     assert_eq!((done.code, done.out), (pasted.code, pasted.out));
 }
 
+/// Its namespaces are made on another processor meanwhile; the command may use all that its caller may.
+#[test]
+fn the_command_has_its_callers_processors() {
+    let place = Place::new();
+    let allowed = |text: &str| text.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned);
+    let own = allowed(&std::fs::read_to_string("/proc/self/status").unwrap());
+    for network in ["--network=false", "--network=true"] {
+        for _ in 0..10 {
+            let done = place.ringfence(&["run", network, "--", "cat", "/proc/self/status"]);
+            assert_eq!((done.code, allowed(&done.out)), (0, own.clone()), "{}", done.err);
+        }
+    }
+}
+
+/// As cron and some supervisors start programs.
+#[test]
+fn a_caller_that_ignores_its_children() {
+    let place = Place::new();
+    for command in ["run -- sh -c 'exit 7'", "run --memory 100m -- sh -c 'exit 7'"] {
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.arg("-c").arg(format!("trap '' CHLD; exec \"$0\" {command}")).arg(support::program());
+        shell.current_dir(&place.project).stdin(Stdio::null());
+        place.environment(&mut shell);
+        let done = Done::new(shell.output().unwrap());
+        assert_eq!(done.code, 7, "{command}: {}", done.err);
+    }
+}
+
 #[test]
 fn streams_are_the_commands_own() {
     let place = Place::new();

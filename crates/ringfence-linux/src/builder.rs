@@ -180,7 +180,8 @@ pub(crate) fn end(builder: Option<i32>) {
 /// For an owner whose process 1 was killed: kills the group of the builder, which has written its number there.
 ///
 /// `bwrap` dies with process 1. What it has started does not as long as it waits for its user ids to be mapped, and would then
-/// wait for ever. The number may have been given to another group only if nothing of this one was left.
+/// wait for ever. The number stays this group's as long as anything of it is left; when nothing is, it is given to somebody else
+/// only when the kernel, which goes round, has given out all others since process 1 was reaped a moment ago.
 pub(crate) fn abandoned(number: &OwnedFd) {
     let mut bytes = [0u8; 4];
     if rustix::io::read(number, &mut bytes) == Ok(bytes.len()) {

@@ -634,6 +634,12 @@ pub fn reset_signals() -> Result<(), Errno> {
     Ok(())
 }
 
+/// Children that end stay until they are waited for, also where the caller of this program ignored theirs.
+pub fn keep_ended_children() {
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Blocks every signal but those that stop and continue a process: what is meant for the command must not end a program
 /// that stands between.
 pub fn block_all_but_stops() -> Result<(), Errno> {

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions};
 
 use crate::sys::{self, Beside};
 
@@ -25,15 +26,21 @@ pub fn create(uids: &[Range], gids: &[Range]) -> Result<OwnedFd, Errno> {
 }
 
 fn fill(pid: i32, uids: &[Range], gids: &[Range]) -> Result<OwnedFd, Errno> {
-    write(&format!("/proc/{pid}/uid_map"), uids)?;
-    write(&format!("/proc/{pid}/gid_map"), gids)?;
-    rustix::fs::open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let open =
+        |name: &str, flags| rustix::fs::open(format!("/proc/{pid}/{name}"), flags | OFlags::CLOEXEC, Mode::empty());
+    let (uid_map, gid_map) = (open("uid_map", OFlags::WRONLY)?, open("gid_map", OFlags::WRONLY)?);
+    let namespace = open("ns/user", OFlags::RDONLY)?;
+    // Somebody else may have reaped it, and the number may be another's: it is not written to before that is ruled out.
+    let there = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    rustix::process::waitid(WaitId::Pid(rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?), there)?;
+    write(&uid_map, uids)?;
+    write(&gid_map, gids)?;
+    Ok(namespace)
 }
 
-fn write(path: &str, ranges: &[Range]) -> Result<(), Errno> {
+fn write(map: &OwnedFd, ranges: &[Range]) -> Result<(), Errno> {
     let text: String = ranges.iter().map(|r| format!("{} {} {}\n", r.inside, r.outside, r.count)).collect();
-    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&file, text.as_bytes()).map(drop)
+    rustix::io::write(map, text.as_bytes()).map(drop)
 }
 
 /// Whether this process may make a user namespace at all: makes one, in a child that ends at once.

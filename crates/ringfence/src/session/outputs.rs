@@ -95,14 +95,16 @@ fn pair() -> Result<Pair, Errno> {
     Ok([pipes::pipe(true)?, pipes::pipe(true)?])
 }
 
-/// Pipes of the next command, made while this process waits for one. Not more: they are descriptors.
-static SPARE: Mutex<Option<Pair>> = Mutex::new(None);
+/// Pipes of the next command, made while a process waits for one, and which process that was: one that it forks has them too.
+/// Not more: they are descriptors.
+static SPARE: Mutex<Option<(u32, Pair)>> = Mutex::new(None);
 
 impl Outputs {
     /// And the ends for the command.
     pub fn new() -> Result<(Outputs, Vec<OwnedFd>), Errno> {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let [(out, out_theirs), (err, err_theirs)] = spare.map_or_else(pair, Ok)?;
+        let own = spare.filter(|(process, _)| *process == std::process::id());
+        let [(out, out_theirs), (err, err_theirs)] = own.map_or_else(pair, |(_, pair)| Ok(pair))?;
         let streams = [out, err].map(|fd| Output {
             pipe: Pipe::Idle(fd),
             left: None,
@@ -120,7 +122,7 @@ impl Outputs {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_none() {
             // Whoever needs them says why there are none.
-            *spare = pair().ok();
+            *spare = pair().ok().map(|pair| (std::process::id(), pair));
         }
     }
 

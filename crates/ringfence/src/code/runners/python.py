@@ -68,17 +68,19 @@ def plainly(code, name, names):
     last, filters = code[at:], _warnings.filters
     fix, changed = getattr(_imp, "_fix_co_filename", None), getattr(_warnings, "_filters_mutated", None)
     # What brackets around it, or a function, would make an expression.
-    odd = ";" in last or ":=" in last or "yield" in last or last.endswith("\\") or ",*" in "".join(last.split())
-    if odd or last[:1] in " \t#*" or not fix or not changed or "\r" in code or "\f" in code or "__future__" in code:
+    odd = any(word in last for word in (";", ":=", "yield", "\"\"\"", "'''")) or ",*" in "".join(last.split())
+    if odd or last[:1] in " \t#*" or last.endswith("\\") or not fix or not changed or "\r" in code or "\f" in code or "__future__" in code:
         return None
     # Whatever is warned of has to name the code and its line: that takes a tree.
-    strict = ("error", None, Warning, None, 0)
-    filters.insert(0, strict)
+    strict = [("error", None, Warning, None, 0)]
+    filters.insert(0, strict[0])
     changed()
 
     def relent():
-        if strict in filters:
-            filters.remove(strict)
+        # Once: the code may have one that is equal.
+        if strict:
+            filters[:] = [filter for filter in filters if filter is not strict[0]]
+            strict.clear()
             changed()
 
     def enter(frame, event, argument):
@@ -89,7 +91,8 @@ def plainly(code, name, names):
             return before and before(frame, event, argument)
 
     try:
-        eval("lambda:(%s\n,)" % last), eval("lambda:[%s\n,]" % last)
+        # In a function, which a single line does not leave: nothing of it is run.
+        exec("def check():\n (%s\n ,)\n [%s\n ,]" % (last, last), {})
         sys.settrace(enter)
         exec(code[:at], names)
         before = sys.gettrace()
