@@ -352,6 +352,8 @@ impl From<SkillError> for Failure {
             SkillError::VersionTaken { .. } => {
                 Failure::new(Kind::Skill, message).hint("name another version, or leave --version away")
             }
+            SkillError::OfTheCommunity { name, .. } => Failure::new(Kind::Usage, message)
+                .hint(format!("`ringfence skill rm {name}` forgets it, if you have looked at it and vouch for it")),
             SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
             SkillError::Corrupt(_) => Failure::new(Kind::Records, message)
                 .hint("somebody changed the database: remove the skill and add it again"),

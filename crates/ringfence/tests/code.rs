@@ -272,19 +272,29 @@ fn forged_frames() {
 }
 
 #[test]
+fn a_value_that_is_too_large_is_cut() {
+    on_all(|host, engine| {
+        let result = run(host, engine, "python", "list(range(3_000_000))");
+        assert!(result.cut && result.value.is_none() && result.text.is_some(), "{engine}: {:?}", result.status);
+        let result = run(host, engine, "python", "object");
+        assert!(!result.cut && result.text.is_some(), "{engine}: {result:?}");
+    });
+}
+
+#[test]
 fn files_in_and_out() {
     let data: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     on_all(|host, engine| {
         for (name, source) in [
             (
                 "python",
-                "import os\nos.makedirs('o', exist_ok=True)\nopen('o/copy.bin', 'wb').write(open('d/in.bin', 'rb').read())\nos.symlink('/etc/passwd', 'o/link.bin')",
+                "import os\nos.makedirs('o/d.bin', exist_ok=True)\nopen('o/copy.bin', 'wb').write(open('d/in.bin', 'rb').read())\nos.symlink('/etc/passwd', 'o/link.bin')",
             ),
             (
                 "javascript",
-                "const fs = require('fs'); fs.mkdirSync('o'); fs.copyFileSync('d/in.bin', 'o/copy.bin'); fs.symlinkSync('/etc/passwd', 'o/link.bin')",
+                "const fs = require('fs'); fs.mkdirSync('o/d.bin', { recursive: true }); fs.copyFileSync('d/in.bin', 'o/copy.bin'); fs.symlinkSync('/etc/passwd', 'o/link.bin')",
             ),
-            ("bash", "mkdir o; cp d/in.bin o/copy.bin; ln -s /etc/passwd o/link.bin"),
+            ("bash", "mkdir -p o/d.bin; cp d/in.bin o/copy.bin; ln -s /etc/passwd o/link.bin"),
         ] {
             let code = Code {
                 files: vec![File { path: "d/in.bin".into(), data: data.clone() }],

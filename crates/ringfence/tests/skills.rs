@@ -119,6 +119,23 @@ fn what_may_not_run() {
         let code = double.code(json!({ "x": 21 }), Verdict::Clean).unwrap();
         assert_eq!((code.name.as_deref(), &code.inputs), (Some("double.py"), &json!({ "x": 21 })));
         assert!(matches!(double.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+        // Added again without a word about them, its inputs are what they were; also under another version.
+        for version in [None, Some("5".to_owned())] {
+            let again = registry.add(&New { version, ..new("double", "result = x * 2") }).unwrap();
+            assert!(matches!(again.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+        }
+        assert_eq!(registry.remove(&which("double@5")).unwrap(), 1);
+        // What came from the community does not become somebody's own by a word.
+        let source = Some(Source::Community);
+        registry.add(&New { source, ..new("theirs", "2") }).unwrap();
+        for (version, sandbox_required) in [(None, true), (Some("1".to_owned()), false), (Some("7".to_owned()), true)] {
+            let relabelled = New { source: Some(Source::Local), version, sandbox_required, ..new("theirs", "2") };
+            assert!(matches!(registry.add(&relabelled), Err(SkillError::OfTheCommunity { .. })));
+        }
+        assert_eq!(registry.add(&new("theirs", "2")).unwrap().source, Source::Community);
+        registry.remove(&which("theirs")).unwrap();
+        let vouched = New { source: Some(Source::Local), ..new("theirs", "2") };
+        assert_eq!(registry.add(&vouched).unwrap().source, Source::Local);
 
         let bad = registry.add(&new("bad", "import base64\nexec(base64.b64decode('cHJpbnQoMSk='))")).unwrap();
         assert_eq!(verdict(&bad), Verdict::Dangerous);

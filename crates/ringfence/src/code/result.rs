@@ -255,6 +255,7 @@ pub(super) fn in_context(
 
 fn take_message(result: &mut CodeResult, message: &Value) {
     result.value = message.get("value").filter(|value| !value.is_null()).cloned();
+    result.cut |= message.get("cut") == Some(&Value::Bool(true));
     result.text = message.get("text").and_then(Value::as_str).map(str::to_owned);
     result.exception = message.get("exception").and_then(|exception| CodeException::deserialize(exception).ok());
     let refused = |exception: &CodeException| exception.errno.as_deref().is_some_and(|name| REFUSALS.contains(&name));

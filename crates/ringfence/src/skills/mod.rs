@@ -122,6 +122,8 @@ pub enum SkillError {
     Host(String),
     #[error("a community skill always needs the sandbox")]
     SandboxRequired,
+    #[error("the same code is there as `{name}@{version}`, from the community, and stays so")]
+    OfTheCommunity { name: String, version: String },
     #[error("skill `{name}` has a version {version} already, with other code or requirements")]
     VersionTaken { name: String, version: String },
     #[error("the same code is registered as {0} already")]

@@ -89,9 +89,24 @@ impl Registry {
     pub fn add(&mut self, new: &New) -> Result<Skill, SkillError> {
         check(new)?;
         let hash = content_hash(new.code.as_bytes());
+        let mut new = new.clone();
+        // The same code again: what was declared for it, and is not said now, stays.
+        let known = self.versions(&Which { name: new.name.clone(), version: None })?.skills;
+        let mut same = known.into_iter().filter(|skill| skill.hash == hash).peekable();
+        if let Some(skill) = same.peek().cloned() {
+            new.inputs = new.inputs.or(skill.inputs);
+            if new.hosts.is_empty() {
+                new.hosts = skill.hosts;
+            }
+        }
+        if new.source.is_some_and(|source| source != Source::Community)
+            && let Some(skill) = same.find(|skill| skill.source == Source::Community)
+        {
+            return Err(SkillError::OfTheCommunity { name: skill.name, version: skill.version });
+        }
         let scan = look(new.language, &new.code, &new.hosts);
-        let version = self.store.database().transaction(|database| insert(database, new, &hash, &scan))?;
-        self.find(&Which { name: new.name.clone(), version: Some(version) })
+        let version = self.store.database().transaction(|database| insert(database, &new, &hash, &scan))?;
+        self.find(&Which { name: new.name, version: Some(version) })
     }
 
     /// The latest version, or the one that is named.

@@ -36,6 +36,7 @@ def describe(value, text, failure, name, code):
             message["value"] = value
         else:
             message["text"] = plain(value)
+            message["cut"] = len(message["text"]) > TEXT
         rich(value)
     return encode(message) or '{"status":"error","exception":{"type":"ValueError","message":"the result cannot be sent"}}'
 
@@ -186,9 +187,10 @@ def pack(patterns):
                 handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError:
                 continue
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                os.close(handle)
+                continue
             with open(handle, "rb") as file:
-                if not stat.S_ISREG(os.fstat(handle).st_mode):
-                    continue
                 data = file.read((16 << 20) + 1)
             path = name.encode("utf-8", "surrogateescape")
             send(b"f", b"%d\n" % len(path) + path + data)
