@@ -244,7 +244,8 @@ impl Tree {
             self.nodes.retain(|node, _| !Path::new(node).starts_with(path));
             let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
             let state = if path.is_dir() { State::Present } else { State::Absent("") };
-            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: false };
+            // By its own name: what is there may be another box's stand-in, and must not go with that.
+            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: true };
             self.nodes.insert(path.into(), node);
         }
     }
