@@ -281,6 +281,7 @@ impl From<CodeError> for Failure {
             CodeError::Engine(error) => error.into(),
             CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
                 .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
+            CodeError::NoRoom { .. } => Failure::new(Kind::Usage, error.to_string()).hint("--tmp-size allows more"),
             CodeError::NotStarted { .. } | CodeError::Channel(_) | CodeError::Worker(_) => {
                 Failure::new(Kind::Engine, error.to_string())
             }

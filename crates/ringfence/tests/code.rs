@@ -313,9 +313,14 @@ fn files_in_and_out() {
 fn files_that_cannot_be_written() {
     on_all(|host, engine| {
         let file = |path: &str, bytes: usize| File { path: path.to_owned(), data: vec![b'x'; bytes] };
+        for name in ["python", "javascript", "bash"] {
+            let code = Code { files: vec![file("large", 12 << 20)], ..Code::new(language(name), "1") };
+            let tried = host.run(engine, &code);
+            assert!(matches!(tried, Err(CodeError::NoRoom { .. })), "{engine} {name}: {tried:?}");
+        }
+        // What is there takes room too; and one below a file.
         for (files, named) in [
-            // More than there is room for, and one below a file.
-            (vec![file("first", 10), file("large", 12 << 20), file("last", 10)], "large"),
+            (vec![file("first", 10), file("large", (10 << 20) - 20), file("last", 10)], "large"),
             (vec![file("first", 10), file("first/below", 1 << 20), file("last", 10)], "first/below"),
         ] {
             let mut code = Code::new(language("bash"), "echo ran");

@@ -93,6 +93,8 @@ pub enum CodeError {
     TooManyFiles(usize),
     #[error("the files have {0} bytes, more than {MAX_FILE_BYTES}")]
     FilesTooLarge(usize),
+    #[error("the files have {bytes} bytes, and there is room for {room} in `/tmp`")]
+    NoRoom { bytes: u64, room: u64 },
     #[error("`{0}` is no path below the working directory")]
     Path(String),
     #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
@@ -286,10 +288,21 @@ fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeErr
         let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();
         match plan::plan(policy, facts, &command) {
             Err(PlanError::ProgramNotFound(_)) => {}
-            plan => return Ok(plan?),
+            plan => {
+                let plan = plan?;
+                has_room(code, &plan)?;
+                return Ok(plan);
+            }
         }
     }
     Err(CodeError::NoInterpreter { language: code.language.name, tried: code.language.interpreters.to_vec() })
+}
+
+/// Files that cannot be there are no failure of the code.
+fn has_room(code: &Code, plan: &Plan) -> Result<(), CodeError> {
+    let bytes = code.files.iter().map(|file| file.data.len() as u64).sum();
+    let room = plan.limits.tmp_size;
+    if plan.workdir.starts_with("/tmp") && bytes > room { Err(CodeError::NoRoom { bytes, room }) } else { Ok(()) }
 }
 
 /// Bytes in JSON.

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use super::channel::{Channel, Hurry};
 use super::language::Wire;
 use super::nursery::Nursery;
-use super::{Code, CodeError, Language, Prepared, Ran, plan_for, request, result, with_environment};
+use super::{Code, CodeError, Language, Prepared, Ran, has_room, plan_for, request, result, with_environment};
 use crate::engines::forked::{self, Place};
 use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
 use crate::report::Report;
@@ -136,6 +136,7 @@ impl Pool {
             return super::prepare(code, policy, facts, self.choice)?.run(facts, cancel);
         }
         code.check()?;
+        has_room(code, &self.shared.plan)?;
         let request = request::encode_warm(code)?;
         let cancel = cancel.map(|fd| fd.try_clone_to_owned()).transpose();
         let cancel =
