@@ -6,23 +6,12 @@
 mod index;
 mod support;
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use index::Index;
+use index::{Index, kept};
 use serde_json::{Value, json};
 use support::Place;
-
-fn store(place: &Place) -> PathBuf {
-    place.home.join(".local/state/ringfence/requirements")
-}
-
-/// What is kept or left, but for locks.
-fn kept(place: &Place) -> Vec<String> {
-    let names = if store(place).exists() { support::names(&store(place)) } else { Vec::new() };
-    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
-}
 
 /// Looks at the box from inside.
 const LOOK: &str = r#"

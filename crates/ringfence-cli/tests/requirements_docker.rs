@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dockerd::{IMAGE, Private, containers, docker_at as docker};
 use image::Image;
-use index::Index;
+use index::{Index, kept};
 use serde_json::{Value, json};
 use support::{Done, Place};
 
@@ -29,13 +29,6 @@ fn absent(what: &str) -> bool {
     };
     support::skip(what, reason);
     true
-}
-
-/// What is kept or left, but for locks.
-fn kept(place: &Place) -> Vec<String> {
-    let store = place.home.join(".local/state/ringfence/requirements");
-    let names = if store.exists() { support::names(&store) } else { Vec::new() };
-    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
 }
 
 /// Looks at the box from inside.

@@ -7,6 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Place};
+
+/// What is kept or left of packages, but for locks.
+pub fn kept(place: &Place) -> Vec<String> {
+    let store = place.home.join(".local/state/ringfence/requirements");
+    let names = if store.exists() { support::names(&store) } else { Vec::new() };
+    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
+}
+
 /// Makes packages, then serves them: a directory listing is an index that pip reads. Prints the port, then every path that
 /// was asked for.
 const SERVER: &str = r##"

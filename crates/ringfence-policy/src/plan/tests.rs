@@ -52,6 +52,21 @@ fn the_root_is_first_and_parents_come_before_children() {
     assert!(inside.is_some_and(|inside| inside > project));
 }
 
+/// Else it could go with that box between this plan and its start.
+#[test]
+fn a_stand_in_of_another_box_for_the_list_of_boxes_is_needed_too() {
+    let mut host = Host::new();
+    let list = host.workdir.join("boxes");
+    host.facts.registries = vec![list.clone()];
+    let stub = |host: &Host| host.plan(|_| {}).unwrap().stubs.into_iter().find(|stub| stub.path == list);
+    assert!(stub(&host).is_some_and(|stub| !stub.present));
+    fs::create_dir(&list).unwrap();
+    assert!(stub(&host).is_some_and(|stub| stub.present));
+    // The list itself is none.
+    fs::write(list.join("box-1-0"), "").unwrap();
+    assert!(stub(&host).is_none());
+}
+
 #[test]
 fn what_is_missing_and_protected_gets_a_name_for_as_long_as_the_box_lives() {
     let host = Host::new();
