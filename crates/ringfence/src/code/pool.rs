@@ -6,6 +6,7 @@
 //! What forks share is in `docs/design/warm-interpreters.md`.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,8 @@ use crate::supervise::{Companion, Reason, supervise};
 const WARM_UP: Duration = Duration::from_secs(30);
 /// So many forks may fail in a row until interpreters are started instead.
 const MOST_FAILURES: usize = 3;
+/// So many workers have one nursery, which makes one fork at a time; and no more nurseries than there are processors.
+const WORKERS_OF_A_NURSERY: usize = 4;
 
 /// Interpreters of one language under one policy, which are ready before they are needed.
 #[derive(Debug)]
@@ -63,7 +66,8 @@ struct Shared {
     engine: Engine,
     /// Tells an interpreter to get ready.
     request: Vec<u8>,
-    forks: Mutex<Forks>,
+    /// At least one.
+    forks: Vec<Mutex<Forks>>,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -112,16 +116,19 @@ impl Pool {
         let policy = with_environment(policy);
         let plan = plan_for(&code, &policy, facts)?;
         let (engine, report) = engines::select(choice, &plan, facts)?;
-        let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm };
+        let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm as usize };
         let forks = policy.warm_fork && engine == Engine::Native && warm.language.wire == Wire::Marshal;
         let calls = if forks { forked::calls(&plan, facts)? } else { None };
-        let forks = Mutex::new(Forks { calls, nursery: None, failures: 0 });
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let nurseries = size.div_ceil(WORKERS_OF_A_NURSERY).clamp(1, processors);
+        let forks = || Mutex::new(Forks { calls: calls.clone(), nursery: None, failures: 0 });
+        let forks = std::iter::repeat_with(forks).take(nurseries).collect();
         let (queue, changed) = (Mutex::default(), Condvar::new());
         let shared =
             Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, forks, queue, changed });
-        let worker = |_| {
+        let worker = |number| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || shared.work())
+            std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || shared.work(number))
         };
         let workers: Result<Vec<JoinHandle<()>>, std::io::Error> = (0..size).map(worker).collect();
         let workers = workers.map_err(CodeError::Worker)?;
@@ -143,7 +150,7 @@ impl Pool {
             cancel.map_err(|error| CodeError::Channel(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
         let (answer, wait): (_, Receiver<_>) = sync_channel(1);
         self.shared.lock().jobs.push_back(Job { code: code.clone(), request, cancel, answer });
-        self.shared.changed.notify_all();
+        self.shared.changed.notify_one();
         // Every job is answered, unless its worker panicked.
         wait.recv().unwrap_or_else(|_| Err(EngineError::Lost("its worker is gone".to_owned()).into()))
     }
@@ -155,7 +162,7 @@ impl Pool {
 
     /// Whether interpreters are forked.
     pub fn forks(&self) -> bool {
-        self.shared.forks().calls.is_some()
+        self.shared.forks.iter().all(|forks| locked(forks).calls.is_some())
     }
 
     pub fn engine(&self) -> Engine {
@@ -176,18 +183,15 @@ impl Drop for Pool {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forks(&self) -> MutexGuard<'_, Forks> {
-        self.forks.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.queue)
     }
 
     /// Box after box, each for one job.
-    fn work(&self) {
+    fn work(&self, number: usize) {
+        let forks = &self.forks[number % self.forks.len()];
         let mut place = None;
         loop {
-            let warm = self.forked(&mut place).map_or_else(|| self.warm_up(), Ok);
+            let warm = self.forked(forks, &mut place).map_or_else(|| self.warm_up(), Ok);
             let Some(job) = self.next_job(warm.is_ok()) else {
                 if let Ok(ready) = warm {
                     // Nobody is left to be told.
@@ -203,10 +207,10 @@ impl Shared {
     }
 
     /// A box with a fork that waits for code; `None` where one is to be started. That costs time and nothing else.
-    fn forked(&self, place: &mut Option<Place>) -> Option<Ready> {
-        let nursery = self.nursery()?;
+    fn forked(&self, forks: &Mutex<Forks>, place: &mut Option<Place>) -> Option<Ready> {
+        let nursery = self.nursery(forks)?;
         let forked = self.fork(place, &nursery);
-        let mut forks = self.forks();
+        let mut forks = locked(forks);
         match &forked {
             Ok(_) => forks.failures = 0,
             // Of all who had this one, the first; a sibling may have started another since.
@@ -220,8 +224,8 @@ impl Shared {
     }
 
     /// The nursery, which is started where there is none or it has served its time.
-    fn nursery(&self) -> Option<Arc<Nursery>> {
-        let mut forks = self.forks();
+    fn nursery(&self, forks: &Mutex<Forks>) -> Option<Arc<Nursery>> {
+        let mut forks = locked(forks);
         if forks.failures >= MOST_FAILURES {
             (forks.calls, forks.nursery) = (None, None);
         }
@@ -344,6 +348,11 @@ impl Shared {
         // Whoever asked may be gone.
         let _ = job.answer.send(ran);
     }
+}
+
+/// A panic elsewhere leaves nothing half done in what is guarded here.
+fn locked<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
+    guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until the interpreter says that it is ready; false when it has ended or takes too long.
