@@ -48,6 +48,9 @@ pub struct Info {
     /// Why something of its box is still there although it has ended.
     #[serde(default)]
     pub left: Option<String>,
+    /// Why its supervisor cannot be talked to: what is said here is as old as its state file then.
+    #[serde(default)]
+    pub unreachable: Option<String>,
 }
 
 /// For people: what is not UTF-8 is replaced.

@@ -62,6 +62,10 @@ impl Place {
         self.session(id).join("socket")
     }
 
+    pub fn lock_of(&self, id: &str) -> PathBuf {
+        self.session(id).join("lock")
+    }
+
     fn names(&self) -> PathBuf {
         self.dir.join("names")
     }
@@ -164,10 +168,8 @@ impl Place {
     /// Whether its supervisor lives, or is about to. Where that cannot be looked up (no descriptor is left), it does: a live
     /// session must not be taken for a lost one.
     pub fn lives(&self, id: &str) -> bool {
-        let lock = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(self.session(id).join("lock"));
+        let lock =
+            fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.lock_of(id));
         match lock {
             Ok(lock) => rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -176,10 +178,53 @@ impl Place {
 
     /// What is written about a session.
     pub fn kept(&self, id: &str) -> Option<Kept> {
+        self.state(id)
+    }
+
+    fn state<T: serde::de::DeserializeOwned>(&self, id: &str) -> Option<T> {
         let path = self.session(id).join("state");
         let file =
             fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
         serde_json::from_reader(io::BufReader::new(io::Read::take(file, LARGEST))).ok()
+    }
+
+    /// The process of its supervisor, by what is written: also by another version, whatever else that writes.
+    pub fn supervisor(&self, id: &str) -> Option<u32> {
+        let state: serde_json::Value = self.state(id)?;
+        u32::try_from(state.get("info")?.get("pid")?.as_u64()?).ok()
+    }
+
+    /// What is known of a session without its supervisor. `None`: it does not stand yet, or has left nothing.
+    pub fn known(&self, id: &str) -> Option<Info> {
+        if let Some(kept) = self.kept(id) {
+            return Some(kept.info);
+        }
+        let written = fs::symlink_metadata(self.session(id).join("state")).ok()?;
+        let names = fs::read_dir(self.names()).ok()?.flatten();
+        let mut names = names.filter_map(|link| link.file_name().into_string().ok());
+        Some(Info {
+            id: id.to_owned(),
+            name: names.find(|name| self.named(name).as_deref() == Some(id)),
+            profile: "-".to_owned(),
+            engine: "-".to_owned(),
+            workdir: PathBuf::new(),
+            workdir_inside: PathBuf::new(),
+            created: written.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            state: State::Live,
+            pid: self.supervisor(id).unwrap_or(0),
+            idle: None,
+            idle_at: None,
+            expires: None,
+            timeout: None,
+            timeout_ceiling: None,
+            output: 0,
+            executions: 0,
+            running: 0,
+            caches: Vec::new(),
+            packages: Vec::new(),
+            left: None,
+            unreachable: None,
+        })
     }
 
     /// Writes it, all or nothing.

@@ -247,6 +247,7 @@ impl Supervisor {
             caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
             packages: start.packages.iter().map(|shown| shown.target.to_string_lossy().into_owned()).collect(),
             left: None,
+            unreachable: None,
         };
         let now = Instant::now();
         let refusals = running.as_ref().and_then(Inhabited::refusals);
@@ -557,4 +558,4 @@ fn reads(paused: bool) -> EventFlags {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

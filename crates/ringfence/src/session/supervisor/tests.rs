@@ -114,6 +114,35 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
     }
 }
 
+/// What is written about a session in this directory.
+pub fn kept(dir: &std::path::Path) -> Kept {
+    let start = start(dir, &Place::new(&dir.join("sessions")));
+    let info = Info {
+        id: String::new(),
+        name: None,
+        profile: start.profile,
+        engine: "native".to_owned(),
+        workdir: start.workdir,
+        workdir_inside: start.plan.workdir,
+        created: SystemTime::now(),
+        state: State::Live,
+        pid: 0,
+        idle: None,
+        idle_at: None,
+        expires: None,
+        timeout: None,
+        timeout_ceiling: None,
+        output: 1,
+        executions: 0,
+        running: 0,
+        caches: Vec::new(),
+        packages: Vec::new(),
+        left: None,
+        unreachable: None,
+    };
+    Kept { info, report: start.report, ended: None }
+}
+
 struct Stage {
     _dir: tempfile::TempDir,
     sessions: Sessions,
