@@ -214,7 +214,8 @@ impl Execution {
                     Some(Incoming::Data(Channel::Err, bytes)) => return Poll::Ready(Some(Event::Stderr(bytes))),
                     Some(Incoming::Data(_, bytes)) => return Poll::Ready(Some(Event::Stdout(bytes))),
                     Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
-                        self.skipped[usize::from(stderr)] += bytes;
+                        let skipped = &mut self.skipped[usize::from(stderr)];
+                        *skipped = skipped.saturating_add(bytes);
                     }
                     Some(Incoming::Answer(Answer::Ended(finished))) => self.ending = Some(outcome(&finished)),
                     Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
@@ -301,7 +302,8 @@ impl Execution {
             }
         }
         let [out, err] = captures.each_ref().map(Capture::dropped);
-        let (stdout_dropped, stderr_dropped) = (out + self.skipped[0], err + self.skipped[1]);
+        let (stdout_dropped, stderr_dropped) =
+            (out.saturating_add(self.skipped[0]), err.saturating_add(self.skipped[1]));
         let [stdout, stderr] =
             captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
         Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }

@@ -26,7 +26,7 @@ pub struct Info {
     /// Of the supervisor.
     pub pid: u32,
     pub idle: Option<Duration>,
-    /// When it will end for idleness, if nothing is asked of it.
+    /// When it will end for idleness, if nothing is asked of it; none while it is in use.
     pub idle_at: Option<SystemTime>,
     /// When it will end whatever happens.
     pub expires: Option<SystemTime>,

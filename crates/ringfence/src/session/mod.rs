@@ -611,6 +611,12 @@ fn start_in(
     Ok(id)
 }
 
+/// Keeps a session in use.
+#[derive(Debug)]
+pub struct Held {
+    _stream: link::Stream,
+}
+
 /// A live session. Cheap to clone; all clones share one connection.
 #[derive(Debug, Clone)]
 pub struct Session {
@@ -714,6 +720,11 @@ impl Session {
             Answer::Done => Ok(()),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Counts as use of the session, which is not idle until what is returned is dropped.
+    pub fn hold(&self) -> Result<Held, SessionError> {
+        Ok(Held { _stream: self.link.open(&Ask::Hold, Vec::new())? })
     }
 
     /// Waits until it has ended.

@@ -41,6 +41,8 @@ pub enum Ask {
     /// It ends when this client goes, and not for idleness.
     Own,
     Stop,
+    /// It is in use as long as this stream is open.
+    Hold,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -131,7 +131,11 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             }
         };
         if info.state == State::Live {
-            text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
+            let idle = match (info.idle, info.idle_at) {
+                (Some(idle), None) => format!("for {} (it is in use)", format_duration(idle)),
+                (_, at) => left(at),
+            };
+            text += &format!("ends {}, when idle {idle}\n", left(info.expires));
         }
         for line in caches(&info) {
             text += &format!("{line}\n");

@@ -58,6 +58,8 @@ pub enum ClientStream {
     Attached(Follower),
     /// Waits for one answer.
     Waiting,
+    /// Keeps the session in use.
+    Holding,
 }
 
 /// Somebody who follows an execution.
@@ -76,7 +78,7 @@ impl ClientStream {
         match self {
             ClientStream::Execution { window, .. } => Some(window),
             ClientStream::Attached(follower) => Some(&mut follower.window),
-            ClientStream::Guest(_) | ClientStream::Waiting => None,
+            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
         }
     }
 
@@ -84,7 +86,7 @@ impl ClientStream {
         match self {
             ClientStream::Execution { id, .. } => Some(*id),
             ClientStream::Attached(follower) => Some(follower.id),
-            ClientStream::Guest(_) | ClientStream::Waiting => None,
+            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
         }
     }
 }
@@ -209,6 +211,7 @@ impl Supervisor {
                 self.executions.trim();
             }
             ClientStream::Waiting => self.stopping.retain(|other| *other != place),
+            ClientStream::Holding => self.used = Instant::now(),
         }
     }
 
@@ -253,7 +256,10 @@ impl Supervisor {
                 let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
                 let takes = open.takes.as_mut().ok_or(Unruly)?;
                 *takes = takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
-                self.guest.put(stream, frame.kind, frame.payload);
+                // Nothing, where nothing may come, is not the guest's to judge.
+                if !frame.payload.is_empty() {
+                    self.guest.put(stream, frame.kind, frame.payload);
+                }
             }
             (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => {
                 let stream = *stream;
@@ -425,6 +431,7 @@ impl Supervisor {
                 self.end.get_or_insert(End::Stopped);
                 return self.remember(place, ClientStream::Waiting);
             }
+            Ask::Hold => return self.remember(place, ClientStream::Holding),
         };
         self.answer(place, &answer);
     }

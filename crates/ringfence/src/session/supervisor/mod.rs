@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_guest::frame::MAX_REPLY;
-use ringfence_guest::message::Step;
+use ringfence_guest::frame::{Kind, MAX_REPLY};
+use ringfence_guest::message::{Request, Step};
 use ringfence_linux::limits::{self, Refusals};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -136,6 +136,8 @@ const CLIENTS: u64 = 16;
 
 /// Without a byte taken for so long while bytes wait, the guest has stalled.
 const STALLED: Duration = Duration::from_secs(30);
+/// Asked so often whether it is there, while anything is open.
+const PING: Duration = Duration::from_secs(5);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
 /// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
@@ -180,6 +182,9 @@ pub(super) struct Supervisor {
     expires: Option<Instant>,
     /// Since when the guest has taken nothing of what waits.
     waits_since: Option<(Instant, usize)>,
+    /// When the guest was last heard; and the stream on which it was asked whether it is there, and since when.
+    heard: Instant,
+    ping: Option<(u32, Instant)>,
     /// Commands that there is room for the guest's own processes of.
     room: u64,
     /// Clients are not read, since the guest does not take what they sent.
@@ -275,6 +280,8 @@ impl Supervisor {
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
             waits_since: None,
+            heard: now,
+            ping: None,
             room: engines::GUEST_PROCESSES,
             paused: false,
             kills: 0,
@@ -331,15 +338,21 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
+        let ping = match self.ping {
+            Some((_, since)) => Some(since.max(self.heard) + STALLED),
+            None => (!self.streams.is_empty()).then(|| self.heard + PING),
+        };
         let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
-        let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
+        let next = [idle, self.expires, stalled, ping, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
     fn is_idle(&self) -> bool {
-        self.streams.is_empty()
+        let holds =
+            |client: &Client| client.streams.values().any(|open| matches!(open, clients::ClientStream::Holding));
+        self.streams.is_empty() && !self.clients.values().any(holds)
     }
 
     /// Whether the tree is counted from here, since no control group does.
@@ -389,6 +402,7 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
+        self.look_at_guest(now);
         // Not at each wake-up: how long too much may last would hang on how busy the session is.
         if now < self.looked + self.pace() {
             return;
@@ -407,6 +421,23 @@ impl Supervisor {
             if self.over > MOST_OVER {
                 self.end.get_or_insert(End::Memory);
             }
+        }
+    }
+
+    /// Asks the guest whether it is there, while anybody waits for it. One that says nothing has stalled.
+    fn look_at_guest(&mut self, now: Instant) {
+        match self.ping {
+            // Whatever it says, it is there: an answer may stand behind much else.
+            Some((_, since)) if now >= since.max(self.heard) + STALLED => {
+                self.end.get_or_insert(End::Unruly);
+            }
+            None if !self.streams.is_empty() && now >= self.heard + PING => {
+                let stream = self.fresh_stream();
+                // One byte.
+                let _ = self.guest.message(stream, Kind::Open, &Request::Ping);
+                self.ping = Some((stream, now));
+            }
+            _ => {}
         }
     }
 
@@ -501,10 +532,8 @@ impl Supervisor {
         let now = Instant::now();
         let at = |instant: Instant| SystemTime::now() + instant.saturating_duration_since(now);
         let running = self.executions.running().count() as u32;
-        let idle_at = self.info.idle.and_then(|idle| {
-            let from = if self.is_idle() { self.used } else { now };
-            from.checked_add(idle).map(at)
-        });
+        let idle = self.info.idle.filter(|_| self.is_idle());
+        let idle_at = idle.and_then(|idle| self.used.checked_add(idle).map(at));
         Info { idle_at, expires: self.expires.map(at), executions: self.executions.count, running, ..self.info.clone() }
     }
 

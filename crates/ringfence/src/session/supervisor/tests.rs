@@ -9,6 +9,7 @@ use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello,
 use ringfence_policy::{Inputs, Layer, resolve};
 use rustix::net::RecvFlags;
 
+use super::super::error::unexpected;
 use super::super::pipes::Outbox;
 use super::super::place::Place;
 use super::super::protocol::{Ask, ExecAsk};
@@ -576,4 +577,152 @@ async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
     guest.join().unwrap();
+}
+
+/// Plays a guest that stalls in its own way while somebody asks something of it; how the session ended, and when.
+async fn stalls<T>(
+    play: impl FnOnce(Guest) + Send + 'static,
+    ask: impl AsyncFnOnce(Session) -> Result<T, SessionError>,
+) -> (End, Duration) {
+    let (stage, guest) = with_guest(play);
+    let session = stage.session().await;
+    let start = Instant::now();
+    let asked = tokio::time::timeout(Duration::from_secs(90), ask(session)).await.expect("an answer in time");
+    assert!(asked.is_err());
+    let took = start.elapsed();
+    let end = tokio::task::spawn_blocking(|| stage.end()).await.unwrap();
+    guest.join().unwrap();
+    (end, took)
+}
+
+/// Waits for a command and takes all it is told, without a word.
+fn swallow(mut guest: Guest) {
+    while guest.next().is_some() {}
+}
+
+#[tokio::test]
+async fn a_guest_that_stalls_ends_its_own_session() {
+    // It reads, and never answers.
+    let stat = stalls(swallow, async |session| session.files().stat("x").await);
+    let port = stalls(swallow, async |session| session.connect(80).await);
+    let exec = stalls(swallow, async |session| session.exec(Exec::new(["true"])).await);
+    let watch = stalls(swallow, async |session| session.files().watch("/", true).await);
+    // It began, and says nothing any more.
+    let begun = stalls(
+        |mut guest| {
+            guest.take_exec();
+            swallow(guest);
+        },
+        async |session| {
+            let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await?.output().await;
+            if output.outcome.reason == Some(Reason::Lost) { Err(unexpected()) } else { Ok(output) }
+        },
+    );
+    // It does not even read.
+    let deaf = stalls(
+        |mut guest| {
+            guest.take_exec();
+            // Until it is gone.
+            while rustix::net::send(&guest.socket, &[], rustix::net::SendFlags::NOSIGNAL).is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        },
+        async |session| {
+            let exec = session.exec(Exec::new(["cat"]).stdin(true)).await?;
+            loop {
+                exec.write(&[0; 65536]).await?;
+                if session.is_closed() {
+                    return Ok(());
+                }
+            }
+        },
+    );
+    // One that takes its time, and is there.
+    let slow = async {
+        let (stage, guest) = with_guest(|mut guest| {
+            let stream = guest.take_exec();
+            let (mut pings, start) = (0, Instant::now());
+            while start.elapsed() < Duration::from_secs(40) {
+                let (ping, kind, payload) = guest.next().unwrap();
+                assert!(kind == Kind::Open && matches!(postcard::from_bytes(&payload), Ok(Request::Ping)));
+                guest.reply(ping, &Reply::Done { bytes: 0 });
+                pings += 1;
+            }
+            guest.exit(stream);
+            swallow(guest);
+            pings
+        });
+        let session = stage.session().await;
+        let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await.unwrap().output().await;
+        assert_eq!(output.exit_code(), Some(0));
+        session.stop().await.unwrap();
+        drop(session);
+        let end = tokio::task::spawn_blocking(|| stage.end()).await.unwrap();
+        (end, guest.join().unwrap())
+    };
+    let (stat, port, exec, watch, begun, deaf, (end, pings)) = tokio::join!(stat, port, exec, watch, begun, deaf, slow);
+    for (what, (end, took)) in
+        [("stat", stat), ("port", port), ("exec", exec), ("watch", watch), ("begun", begun), ("deaf", deaf)]
+    {
+        assert_eq!(end, End::Unruly, "{what}");
+        assert!((25..60).contains(&took.as_secs()), "{what} {took:?}");
+    }
+    assert_eq!(end, End::Stopped);
+    assert!((6..=9).contains(&pings), "{pings}");
+}
+
+#[tokio::test]
+async fn what_is_held_or_runs_is_in_use() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let stream = guest.take_exec();
+        std::thread::sleep(Duration::from_secs(2));
+        guest.exit(stream);
+        swallow(guest);
+    });
+    let session = stage.session().await;
+    session.extend(None, Some(Duration::from_millis(1200))).await.unwrap();
+    assert!(session.info().await.unwrap().idle_at.is_some());
+    // A command that runs.
+    let execution = session.exec(Exec::new(["true"])).await.unwrap();
+    assert_eq!(session.info().await.unwrap().idle_at, None);
+    assert_eq!(execution.output().await.exit_code(), Some(0));
+    // Somebody who holds it: nothing is asked for longer than it may be idle.
+    let held = session.hold().unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(session.info().await.unwrap().idle_at, None);
+    drop(held);
+    in_time(session.closed()).await;
+    assert_eq!(stage.end(), End::Idle);
+    guest.join().unwrap();
+}
+
+#[tokio::test]
+async fn data_for_a_write_through_a_pipe_is_the_clients_fault_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let mut data = 0;
+        while let Some((_, kind, _)) = guest.next() {
+            data += usize::from(matches!(kind, Kind::Data(_)));
+        }
+        data
+    });
+    let session = stage.session().await;
+    let write = ringfence_guest::message::Write {
+        path: b"x".to_vec(),
+        mode: 0o644,
+        parents: false,
+        how: super::super::WriteHow::Replace,
+        piped: true,
+    };
+    let mut out = Outbox::default();
+    out.message(1, Kind::Open, &Ask::Guest(Request::Write(write)), vec![rustix::pipe::pipe().unwrap().0]).unwrap();
+    out.put(1, Kind::Data(Channel::In), b"");
+    out.put(1, Kind::Data(Channel::In), b"x");
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    out.flush(client.as_fd()).unwrap();
+    client.read_to_end(&mut Vec::new()).expect("the end of the connection");
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    assert_eq!(guest.join().unwrap(), 0);
 }
