@@ -18,7 +18,12 @@ use super::link::{Incoming, Link, Sender, Stream};
 use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
+use crate::records::Caller;
+use crate::records::redact::{SHORTEST_VALUE, is_secret_variable};
 use crate::supervise::{Ended, Outcome, Reason};
+
+/// Of the environment of this process, what is told without a second look.
+const MOST_VARIABLES: usize = 256 << 10;
 
 /// A command to run in a session.
 #[derive(Debug, Clone)]
@@ -31,6 +36,7 @@ pub struct Exec {
     pub(super) terminal: Option<Size>,
     pub(super) background: bool,
     pub(super) context: Option<String>,
+    pub(super) caller: Option<Caller>,
 }
 
 impl Exec {
@@ -45,6 +51,7 @@ impl Exec {
             terminal: None,
             background: false,
             context: None,
+            caller: None,
         }
     }
 
@@ -82,6 +89,12 @@ impl Exec {
     /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches.
     pub fn background(mut self, background: bool) -> Exec {
         self.background = background;
+        self
+    }
+
+    /// For whom it is asked, in its record; without, for this process.
+    pub fn caller(mut self, caller: Caller) -> Exec {
+        self.caller = Some(caller);
         self
     }
 
@@ -131,6 +144,8 @@ impl Exec {
             background: self.background,
             context: self.context.clone(),
             piped,
+            caller: self.caller.clone(),
+            variables: own_variables(),
         })
     }
 
@@ -151,6 +166,14 @@ impl Exec {
         }
         Ok(Asked { stream, outputs })
     }
+}
+
+/// The environment of this process, for what must not be in the record. Of one that is very large, what is secret by name.
+fn own_variables() -> Vec<Vec<u8>> {
+    let all = || std::env::vars_os().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
+    let size: usize = all().map(|(name, value)| name.len() + value.len()).sum();
+    let sent = all().filter(|(name, _)| size <= MOST_VARIABLES || is_secret_variable(name));
+    sent.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
 /// A command that was asked for.

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +26,28 @@ pub struct Kept {
     /// When it ended.
     pub ended: Option<SystemTime>,
 }
+
+/// How many executions there were, and why it ended: for when the rest cannot be written any more.
+#[derive(Debug)]
+pub struct Last {
+    file: Option<fs::File>,
+}
+
+impl Last {
+    pub fn write(&self, executions: u64, end: Option<End>) {
+        let end = end.and_then(|end| ENDS.iter().position(|known| *known == end));
+        let mut bytes = [0; 9];
+        bytes[..8].copy_from_slice(&executions.to_le_bytes());
+        bytes[8] = end.map_or(0, |at| at as u8 + 1);
+        if let Some(file) = &self.file {
+            // What is not written here is found in the state, or not known.
+            let _ = file.write_all_at(&bytes, 0);
+        }
+    }
+}
+
+/// Ends, by their numbers in such a file.
+const ENDS: [End; 6] = [End::Stopped, End::Idle, End::Expired, End::Died, End::Memory, End::Unruly];
 
 /// A state file is never longer.
 const LARGEST: u64 = 1 << 20;
@@ -236,6 +258,27 @@ impl Place {
         fs::rename(&temporary, dir.join("state"))
     }
 
+    /// What can be written also when there is no room left, since it has its room from the beginning.
+    pub fn last(&self, id: &str) -> Last {
+        let path = self.session(id).join("last");
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let last = Last { file: options.open(path).ok() };
+        last.write(0, None);
+        last
+    }
+
+    fn read_last(&self, id: &str) -> Option<(u64, Option<End>)> {
+        let path = self.session(id).join("last");
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+        let mut bytes = [0; 9];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let [count @ .., end] = bytes;
+        let end = usize::from(end).checked_sub(1).and_then(|at| ENDS.get(at)).copied();
+        Some((u64::from_le_bytes(count), end))
+    }
+
     /// Gives up what only a live session needs: its socket and its name.
     pub fn release(&self, id: &str, name: Option<&str>) {
         if let Ok(_locked) = self.lock() {
@@ -258,7 +301,9 @@ impl Place {
             return None;
         };
         if kept.info.state == State::Live {
-            kept.info.state = State::Ended(End::Lost);
+            let (executions, end) = self.read_last(id).unwrap_or((kept.info.executions, None));
+            kept.info.state = State::Ended(end.unwrap_or(End::Lost));
+            kept.info.executions = executions;
             kept.info.running = 0;
             kept.ended = Some(SystemTime::now());
             // What cannot be written now is found again at the next look.
@@ -432,6 +477,24 @@ mod tests {
         assert!(place.lives(&one.id));
         assert!(place.clear(true).unwrap().is_empty());
         assert_eq!(place.ids(), [one.id]);
+    }
+
+    #[test]
+    fn why_it_ended_is_known_without_room_for_its_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("sessions"));
+        let one = place.make(None).unwrap();
+        let mut kept = super::super::supervisor::tests::kept(dir.path());
+        kept.info.id = one.id.clone();
+        place.keep(&kept).unwrap();
+        let last = place.last(&one.id);
+        last.write(12, None);
+        drop(one.lock);
+        let ended = |place: &Place| place.ended(&one.id).unwrap().unwrap().info;
+        assert_eq!((ended(&place).state, ended(&place).executions), (State::Ended(End::Lost), 12));
+        place.keep(&kept).unwrap();
+        last.write(13, Some(End::Stopped));
+        assert_eq!((ended(&place).state, ended(&place).executions), (State::Ended(End::Stopped), 13));
     }
 
     #[test]

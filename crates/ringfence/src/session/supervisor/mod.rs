@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, State};
-use super::place::{Kept, Place};
+use super::place::{Kept, Last, Place};
 use crate::code::requirements::{self, RequirementsError};
 use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
@@ -205,6 +205,7 @@ pub(super) struct Supervisor {
     ended: Vec<u64>,
     unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
+    last: Last,
 }
 
 impl Supervisor {
@@ -254,6 +255,7 @@ impl Supervisor {
             left: None,
             unreachable: None,
         };
+        let last = place.last(&info.id);
         let now = Instant::now();
         let refusals = running.as_ref().and_then(Inhabited::refusals);
         let supervisor = Supervisor {
@@ -295,6 +297,7 @@ impl Supervisor {
             ended: Vec::new(),
             unstarted: Vec::new(),
             end: None,
+            last,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
         Ok(supervisor)
@@ -551,7 +554,8 @@ impl Supervisor {
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
-        // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.
+        self.last.write(self.executions.count, Some(end));
+        // Whoever looks afterwards finds a supervisor that is gone, and these last words.
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);

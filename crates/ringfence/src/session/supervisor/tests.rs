@@ -9,6 +9,7 @@ use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello,
 use ringfence_policy::{Inputs, Layer, resolve};
 use rustix::net::RecvFlags;
 
+use super::super::ExecutionState;
 use super::super::error::unexpected;
 use super::super::pipes::Outbox;
 use super::super::place::Place;
@@ -70,6 +71,14 @@ impl Guest {
 fn with_guest<T: Send + 'static>(
     play: impl FnOnce(Guest) -> T + Send + 'static,
 ) -> (Stage, std::thread::JoinHandle<T>) {
+    with_records(false, play)
+}
+
+/// The same, with records in the directory of the stage.
+fn with_records<T: Send + 'static>(
+    recorded: bool,
+    play: impl FnOnce(Guest) -> T + Send + 'static,
+) -> (Stage, std::thread::JoinHandle<T>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut guest = Guest { socket: theirs, decoder: Decoder::new(MAX_REQUEST) };
     let mut bytes = Vec::new();
@@ -79,7 +88,9 @@ fn with_guest<T: Send + 'static>(
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let fresh = place.make(None).unwrap();
-    let start = Start { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let policy = ringfence_policy::records::Records { output: true, ..Default::default() };
+    let records = record::Wanted { dir: dir.path().join("records"), policy, strict: false };
+    let start = Start { id: fresh.id.clone(), records: recorded.then_some(records), ..start(dir.path(), &place) };
     let (id, lock) = (fresh.id, fresh.lock);
     let thread = std::thread::spawn(move || {
         let _lock = lock;
@@ -289,6 +300,8 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
             background: false,
             context: None,
             piped: true,
+            caller: None,
+            variables: Vec::new(),
         };
         let mut out = Outbox::default();
         out.message(1, Kind::Open, &Ask::Exec(ask), fds).unwrap();
@@ -725,4 +738,74 @@ async fn data_for_a_write_through_a_pipe_is_the_clients_fault_alone() {
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
     assert_eq!(guest.join().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
+    let (stage, guest) = with_records(true, |mut guest| {
+        let stream = guest.take_exec();
+        guest.send(stream, Kind::Data(Channel::Out), b"it is hunter2hunter2, and the door is open");
+        guest.exit(stream);
+        // Not even tried: the next is the last.
+        let lost = guest.take_exec();
+        swallow(guest);
+        lost
+    });
+    let session = stage.session().await;
+    let secret = "hunter2hunter2";
+    let ask = ExecAsk {
+        argv: vec![b"echo".to_vec(), secret.into(), b"the door".to_vec()],
+        env: Vec::new(),
+        cwd: None,
+        terminal: None,
+        stdin: false,
+        timeout_ms: None,
+        background: true,
+        context: None,
+        piped: false,
+        caller: Some(crate::records::Caller { uid: 4711, pid: 77, program: Some("agent\x1b".to_owned()) }),
+        variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()],
+    };
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    let mut out = Outbox::default();
+    out.message(1, Kind::Open, &Ask::Exec(ask), Vec::new()).unwrap();
+    out.flush(client.as_fd()).unwrap();
+    while session.executions().await.unwrap().first().is_none_or(|one| one.state == ExecutionState::Running) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _ = client.read(&mut [0; 64]).unwrap();
+    // One that is refused has a record as well.
+    let long = Exec::new(["refused"]).timeout(Duration::from_secs(999_999));
+    assert!(matches!(session.exec(long).await, Err(SessionError::TimeoutAboveCeiling { .. })));
+    let lost = session.exec(Exec::new(["lost"])).await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(lost.output().await.outcome.reason, Some(Reason::Lost));
+    let Stage { _dir: dir, thread, .. } = stage;
+    thread.join().unwrap();
+    guest.join().unwrap();
+
+    let journal = crate::records::Journal::new(&dir.path().join("records"));
+    let text = std::fs::read_to_string(journal.dir().join("journal")).unwrap();
+    assert!(!text.contains("hunter2") && text.contains("the door is open"), "{text}");
+    let place = crate::records::Place::File(dir.path().join("records.db"));
+    let mut store = crate::records::Store::open(&place).unwrap();
+    store.refresh(&journal).unwrap();
+    let list = |store: &mut crate::records::Store, status| {
+        let filter = crate::records::Filter { status: Some(status), ..Default::default() };
+        store.list(&filter).unwrap()
+    };
+    let exited = &list(&mut store, crate::records::Status::Exited)[0];
+    assert_eq!(exited.command, ["echo", "[redacted]", "the door"]);
+    let caller = exited.caller.as_ref().unwrap();
+    assert_eq!((caller.uid, caller.pid), (rustix::process::getuid().as_raw(), 77));
+    assert_eq!(caller.program.as_deref(), Some("agent\\u{1b}"));
+    let failed = &list(&mut store, crate::records::Status::Failed)[0];
+    assert_eq!(failed.command, ["refused"]);
+    assert!(failed.error.as_ref().unwrap().contains("above the ceiling"), "{:?}", failed.error);
+    // This process asked for itself.
+    assert_eq!(failed.caller.as_ref().unwrap().pid, std::process::id() as i32);
+    let lost = &list(&mut store, crate::records::Status::Lost)[0];
+    assert_eq!((&lost.command[..], lost.status), (&["lost".to_owned()][..], crate::records::Status::Lost));
+    assert_eq!((lost.signal, lost.reason.as_deref()), (None, Some("lost")));
+    assert!(list(&mut store, crate::records::Status::Signaled).is_empty());
 }
