@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, Kind};
+use ringfence_guest::frame::{Channel, FrameError, Kind};
 use ringfence_guest::message::{Size, Step};
 use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
@@ -160,7 +160,13 @@ impl Exec {
         let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
         let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
         let ask = self.ask(outputs.is_some());
-        let stream = link.open(&ask, pipes)?;
+        let stream = link.open(&ask, pipes).map_err(|error| match error {
+            SessionError::Malformed(FrameError::TooLong { .. }) => {
+                let program = self.argv.first().map_or_else(String::new, |p| p.to_string_lossy().into_owned());
+                not_started(program, Step::Execute, libc::E2BIG, None)
+            }
+            error => error,
+        })?;
         if outputs.is_some() {
             Outputs::prepare_next();
         }

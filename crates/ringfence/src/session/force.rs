@@ -135,6 +135,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_with_a_full_queue_holds_no_other_task_up() {
+        let silent = silent();
+        let listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(silent.place.socket(&silent.id)).unwrap();
+        let mut queue = Vec::new();
+        loop {
+            use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            match connect(&socket, &address) {
+                Ok(()) => queue.push(socket),
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+        let sessions = silent.sessions.clone();
+        let list = tokio::spawn(async move { sessions.list().await.unwrap() });
+        let mut others = 0;
+        while !list.is_finished() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            others += 1;
+        }
+        assert!(others > 10, "{others}");
+        assert!(list.await.unwrap()[0].unreachable.is_some());
+        silent.is_listed_and_ended("does not answer").await;
+    }
+
+    #[tokio::test]
     async fn one_of_another_version_is_listed_and_ended() {
         let silent = silent();
         let listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();

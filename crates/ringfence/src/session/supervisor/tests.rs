@@ -329,7 +329,7 @@ async fn what_is_too_long_with_the_sessions_own_is_refused_alone() {
         while guest.next().is_some() {}
     });
     let session = stage.session().await;
-    // Just what fits from a client; the working directory and the environment come on top.
+    // Just what fits; the working directory and the environment come on top.
     let name = "x".repeat(MAX_REQUEST - 32);
     let refused = in_time(session.exec(Exec::new(["true", &name]))).await.unwrap_err();
     assert!(matches!(refused, SessionError::Execute { errno: Errno::TOOBIG, .. }), "{refused}");
