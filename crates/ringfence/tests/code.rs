@@ -225,6 +225,46 @@ fn walls_are_named() {
     });
 }
 
+/// Libraries wrap what the system answered, and the wall stays a wall.
+#[test]
+fn walls_behind_libraries_are_named() {
+    let python = "import urllib.request\nurllib.request.urlopen('http://HOST/', timeout=5)";
+    let wrapped = "import http.client\ntry:\n    http.client.HTTPConnection('HOST').request('GET', '/')\nexcept OSError as e:\n    raise RuntimeError('no') from ExceptionGroup('g', [e])";
+    let args = "import socket\ntry:\n    socket.create_connection(('HOST', 80))\nexcept OSError as e:\n    kept = e\nraise RuntimeError(kept)";
+    let node = "await fetch('http://HOST/')";
+    let errors = "import net from 'net';\nconst e = await new Promise((done) => net.connect(80, 'HOST').on('error', done));\nthrow new AggregateError([new Error('x'), e], 'all');";
+    on_all(|host, engine| {
+        for name in ["nowhere.test", "192.0.2.7"] {
+            for (language, source) in
+                [("python", python), ("python", wrapped), ("python", args), ("javascript", node), ("javascript", errors)]
+            {
+                let result = run(host, engine, language, &source.replace("HOST", name));
+                let exception = result.exception.unwrap();
+                assert_eq!(result.status, Status::Denied, "{engine} {source}: {exception:?}");
+                let named: Vec<&str> = exception.chain().filter_map(|one| one.host.as_deref()).collect();
+                assert!(named.contains(&name), "{engine} {source}: {exception:?}");
+            }
+        }
+        // What the system answered to something else is not what failed, and an endless chain has an end.
+        for (language, source) in [
+            ("python", "try:\n    open('/usr/x', 'w')\nexcept OSError:\n    open('missing')"),
+            ("python", "try:\n    open('/usr/x', 'w')\nexcept OSError:\n    raise ValueError('x') from None"),
+            ("python", "a, b = ValueError('a'), ValueError('b')\na.reason, b.reason = b, a\nraise a"),
+            ("javascript", "const e = new Error('x'); e.cause = { cause: e }; throw e"),
+            ("javascript", "await fetch('http://127.0.0.1:81/')"),
+        ] {
+            let result = run(host, engine, language, source);
+            assert_eq!(result.status, Status::Error, "{engine} {source}: {:?}", result.exception);
+        }
+        // With a network, a name that is not found is the code's affair.
+        let mut policy = host.policy.clone();
+        policy.network = ringfence::policy::policy::Network::Open;
+        let code = Code::new(language("python"), "import socket\nsocket.getaddrinfo('nowhere.invalid', 80)");
+        let result = code::run(&code, &policy, &host.facts, engine.into(), None).unwrap();
+        assert_eq!(result.status, Status::Error, "{engine}: {:?}", result.exception);
+    });
+}
+
 #[test]
 fn cancelled_from_outside() {
     on_all(|host, engine| {

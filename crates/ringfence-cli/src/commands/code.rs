@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Ran, Status};
+use ringfence::code::{self, Code, CodeException, CodeResult, File, LANGUAGES, Language, Ran, Status};
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::{self, Seen, SkillRun};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
@@ -290,11 +290,13 @@ pub fn show(result: &CodeResult) -> Result<(), Failure> {
         }
         output::say(&format!("{}: {}", exception.kind, exception.message));
     }
-    let note = match result.status {
-        Status::Timeout => Some("ended: its time was up; --timeout allows more"),
-        Status::Memory => Some("ended: its memory was used up; --memory allows more"),
-        Status::Denied => Some("the sandbox refused something; --json says what the system answered"),
-        Status::Cancelled => Some("cancelled"),
+    let host = result.exception.iter().flat_map(CodeException::chain).find_map(|one| one.host.as_deref());
+    let note = match (result.status, host) {
+        (Status::Timeout, _) => Some("ended: its time was up; --timeout allows more".to_owned()),
+        (Status::Memory, _) => Some("ended: its memory was used up; --memory allows more".to_owned()),
+        (Status::Denied, Some(host)) => Some(format!("the sandbox refused a connection to `{host}`")),
+        (Status::Denied, None) => Some("the sandbox refused something; --json says what the system answered".to_owned()),
+        (Status::Cancelled, _) => Some("cancelled".to_owned()),
         _ => None,
     };
     if let Some(note) = note {

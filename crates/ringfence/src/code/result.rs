@@ -15,6 +15,8 @@ use crate::supervise::{Ended, Outcome, Reason, signal_name};
 
 /// Errors of the system that mean a wall was in the way.
 const REFUSALS: &[&str] = &["EPERM", "EACCES", "EROFS", "ENETUNREACH"];
+/// The same where there is no network: nobody is there who could find a name.
+const NAMELESS: &[&str] = &["EAI_AGAIN"];
 /// Characters of stderr that go into a message.
 const TAIL: usize = 400;
 
@@ -80,10 +82,21 @@ pub struct CodeException {
     /// The name of the system's error, where it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
+    /// The host that it was about, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Frames of the code itself, the innermost last.
     pub trace: Vec<Frame>,
+    /// What was behind it, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<CodeException>>,
+}
+
+impl CodeException {
+    /// It, and what was behind it.
+    pub fn chain(&self) -> impl Iterator<Item = &CodeException> {
+        std::iter::successors(Some(self), |exception| exception.cause.as_deref())
+    }
 }
 
 /// A line of the code.
@@ -258,7 +271,9 @@ fn take_message(result: &mut CodeResult, message: &Value) {
     result.cut |= message.get("cut") == Some(&Value::Bool(true));
     result.text = message.get("text").and_then(Value::as_str).map(str::to_owned);
     result.exception = message.get("exception").and_then(|exception| CodeException::deserialize(exception).ok());
-    let refused = |exception: &CodeException| exception.errno.as_deref().is_some_and(|name| REFUSALS.contains(&name));
+    let isolated = message.get("isolated") == Some(&Value::Bool(true));
+    let wall = |name: &str| REFUSALS.contains(&name) || (isolated && NAMELESS.contains(&name));
+    let refused = |exception: &CodeException| exception.chain().any(|one| one.errno.as_deref().is_some_and(wall));
     result.status = match (message.get("status").and_then(Value::as_str), &result.exception) {
         (Some("ok"), None) => Status::Ok,
         (_, Some(exception)) if exception.kind == "MemoryError" => Status::Memory,

@@ -115,7 +115,7 @@ function describe(error, name, code) {
     return { type: "Thrown", message: short(plain(error), 8192), trace: [] };
   }
   const described = { type: String(error.name || "Error"), message: short(String(error.message), 8192) };
-  if (typeof error.code === "string") described.errno = error.code;
+  system(error, described);
   described.trace = frames(error.stack, name, lines);
   // A syntax error has its place in the first line of the stack.
   const place = new RegExp(`^(?:file://)?${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}:(\\d+)`).exec(String(error.stack));
@@ -123,10 +123,41 @@ function describe(error, name, code) {
     const number = Number(place[1]);
     described.trace.push({ file: name, line: number, text: short((lines[number - 1] || "").trim(), 200) });
   }
-  if (error.cause !== undefined) {
-    described.cause = { type: String(error.cause?.name ?? typeof error.cause), message: short(String(error.cause?.message ?? error.cause), 2048) };
+  let last = described;
+  for (const cause of causes(error)) {
+    last = last.cause = { type: String(cause?.name ?? typeof cause), message: short(String(cause?.message ?? cause), 2048) };
+    system(cause, last);
   }
   return described;
+}
+
+// Adds the name of the system's error, and the host that it was about.
+function system(error, described) {
+  if (typeof error?.code === "string") described.errno = error.code;
+  const host = error?.hostname ?? error?.address;
+  if (typeof error?.syscall === "string" && typeof host === "string") described.host = short(host, 255);
+}
+
+// What is behind an error, the nearest first. What the system answered has nothing behind it.
+function causes(error) {
+  const found = [error];
+  for (let at = 0; at < found.length && found.length < 9; at += 1) {
+    const now = found[at];
+    if (typeof now?.syscall === "string") continue;
+    const near = now !== null && typeof now === "object" ? [now.cause, ...(Array.isArray(now.errors) ? now.errors.slice(0, 9) : [])] : [];
+    for (const next of near) if (next !== undefined && !found.includes(next) && found.length < 9) found.push(next);
+  }
+  return found.slice(1);
+}
+
+// Whether the box has no network at all: then no name is ever found.
+function isolated() {
+  try {
+    const names = fs.readFileSync("/proc/net/dev", "latin1").split("\n").filter((line) => line.includes(":"));
+    return names.every((line) => line.split(":")[0].trim() === "lo");
+  } catch {
+    return false;
+  }
 }
 
 function load(specifier) {
@@ -252,6 +283,7 @@ async function execute(request) {
   } catch (error) {
     message.status = error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? "cancelled" : "error";
     message.exception = describe(error, name, request.code);
+    message.isolated = isolated();
   } finally {
     process.removeAllListeners("beforeExit");
     process.off("SIGINT", interrupt);
