@@ -307,12 +307,15 @@ impl Call<'_> {
 
     fn result(
         &self,
-        received: Received,
+        mut received: Received,
         ended: Option<Outcome>,
         stopped: Option<Status>,
         said: &[u8],
         duration: Duration,
     ) -> Result<CodeResult, ContextError> {
+        if let (Some(reason), false, None) = (received.unwritten.take(), received.started, stopped) {
+            return Err(CodeError::Unwritten(reason).into());
+        }
         if let Some(outcome) = &ended {
             if outcome.reason == Some(Reason::Lost) {
                 let reason = crate::engines::EngineError::Lost("its session ended while the code ran".to_owned());

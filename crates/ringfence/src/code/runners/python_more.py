@@ -200,8 +200,6 @@ def output(files):
     half = 1 << 19
     for kind, file, streams in zip((b"o", b"e"), files, ((sys.__stdout__, sys.stdout), (sys.__stderr__, sys.stderr))):
         size = posix.fstat(file).st_size
-        if not size:
-            continue
         head = posix.pread(file, half, 0)
         tail = posix.pread(file, half, max(size - half, len(head)))
         posix.ftruncate(file, 0)
@@ -215,24 +213,33 @@ def output(files):
         if late:
             tail = (tail + posix.pread(file, half, max(late - half, 0)))[-half:]
             posix.ftruncate(file, 0)
+        if not size + late:
+            continue
         dropped = size + late - len(head) - len(tail)
         between = b"\n[%d bytes dropped]\n" % dropped if dropped else b""
         send(kind, b"%d\n" % dropped + head + between + tail)
 
 
 def unpack(files):
+    """Puts files where the code finds them. Whether all are there; one that is not is told."""
     import os
     for name, data in files:
-        folder = os.path.dirname(name)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        # In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
         try:
-            with open(name, "xb") as handle:
-                handle.write(data)
-        except FileExistsError:
-            if os.path.islink(name) or not os.path.isfile(name) or open(name, "rb").read(len(data) + 1) != data:
-                raise FileExistsError(17, "a file of that name is there already, and nothing is replaced", name) from None
+            folder = os.path.dirname(name)
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+            # In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
+            try:
+                with open(name, "xb") as handle:
+                    handle.write(data)
+            except FileExistsError:
+                if os.path.islink(name) or not os.path.isfile(name) or open(name, "rb").read(len(data) + 1) != data:
+                    raise OSError(17, "a file of that name is there already, and nothing is replaced") from None
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or "out of memory"
+            send(b"u", ("%s: %s" % (name, reason)).encode("utf-8", "replace"))
+            return False
+    return True
 
 
 def pack(patterns):
