@@ -21,6 +21,9 @@ fn results_and_exit_codes() {
     let done = place.ringfence(&["code", "python", "fail.py", "--json"]);
     let result: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((done.code, &result["status"]), (1, &"error".into()));
+    place.write("project/inputs.py", "print(inputs)");
+    assert_eq!(place.ringfence(&["code", "python", "inputs.py", "--input", "null"]).out, "None\n");
+    assert_eq!(place.ringfence(&["code", "python", "inputs.py"]).out, "{}\n");
     // The record says the same, whatever the interpreter exited with.
     let recorded = |id: &serde_json::Value| {
         let shown = place.ringfence(&["history", "show", id.as_str().unwrap(), "--json"]);

@@ -292,9 +292,20 @@ fn walls_behind_libraries_are_named() {
             ("python", "a, b = ValueError('a'), ValueError('b')\na.reason, b.reason = b, a\nraise a"),
             ("javascript", "const e = new Error('x'); e.cause = { cause: e }; throw e"),
             ("javascript", "await fetch('http://127.0.0.1:81/')"),
+            // Causes that fail themselves.
+            (
+                "python",
+                "class E(OSError):\n    @property\n    def reason(self): raise ValueError\n    errno = reason\nraise E('x')",
+            ),
+            ("javascript", "throw new Error('x', { cause: Object.create(null) })"),
+            (
+                "javascript",
+                "const e = new Error('x'); Object.defineProperty(e, 'cause', { get() { throw 1 } }); throw e",
+            ),
         ] {
             let result = run(host, engine, language, source);
             assert_eq!(result.status, Status::Error, "{engine} {source}: {:?}", result.exception);
+            assert!(!result.exception.unwrap().trace.is_empty() || source.contains("fetch"), "{engine} {source}");
         }
         // With a network, a name that is not found is the code's affair.
         let mut policy = host.policy.clone();

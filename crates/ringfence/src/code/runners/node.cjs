@@ -123,10 +123,14 @@ function describe(error, name, code) {
     const number = Number(place[1]);
     described.trace.push({ file: name, line: number, text: short((lines[number - 1] || "").trim(), 200) });
   }
-  let last = described;
-  for (const cause of causes(error)) {
-    last = last.cause = { type: String(cause?.name ?? typeof cause), message: short(String(cause?.message ?? cause), 2048) };
-    system(cause, last);
+  try {
+    let last = described;
+    for (const cause of causes(error)) {
+      last = last.cause = { type: String(cause?.name ?? typeof cause), message: short(String(cause?.message ?? cause), 2048) };
+      system(cause, last);
+    }
+  } catch {
+    // What it is made of is the code's, and may fail in its own way.
   }
   return described;
 }

@@ -46,7 +46,10 @@ def exception(error, name, code):
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
     described = {"type": module + kind.__qualname__, "message": text(error, 8192)}
-    system(error, described)
+    try:
+        system(error, described)
+    except Exception:
+        pass
     lines = code.split("\n")
     trace = []
     if isinstance(error, SyntaxError) and error.filename == name:
@@ -69,10 +72,15 @@ def exception(error, name, code):
         frame = frame.tb_next
     # Endless recursion: the ends say it all.
     described["trace"] = trace if len(trace) <= 40 else trace[:20] + trace[-20:]
-    behind, last = causes(error), described
-    for cause in behind:
-        last["cause"] = last = {"type": type(cause).__qualname__, "message": text(cause, 2048)}
-        system(cause, last)
+    last = described
+    try:
+        for cause in causes(error):
+            last["cause"] = {"type": type(cause).__qualname__, "message": text(cause, 2048)}
+            last = last["cause"]
+            system(cause, last)
+    except Exception:
+        # What it is made of is the code's, and may fail in its own way.
+        pass
     return described
 
 
