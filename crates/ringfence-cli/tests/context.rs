@@ -168,6 +168,17 @@ fn memory_that_is_used_up() {
     assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
 }
 
+/// Node comes to run code where its helper threads have no room.
+#[test]
+fn little_memory() {
+    let place = support::Place::new();
+    assert_eq!(place.ringfence(&["session", "create", "work", "--memory", "40m"]).code, 0);
+    place.write("project/less", "40 + 2");
+    let done = place.ringfence(&["code", "node", "less", "--session", "work", "--timeout", "20s", "--json"]);
+    assert_eq!(done.json()["value"], 42, "{done:?}");
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
 #[tokio::test]
 async fn large_results_are_whole() {
     let home = Home::new();

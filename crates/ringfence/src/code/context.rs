@@ -38,6 +38,12 @@ for p in $1; do
         set -C
         : >"$o" && : >"$e" || exit 70
         shift
+        # Under a limit on each process, Node waits for ever for helper threads that cannot be started.
+        d=$(ulimit -d 2>/dev/null)
+        case $p-$d in
+            *[!0-9]) ;;
+            node*-*) [ "$d" -ge 131072 ] || set -- --v8-pool-size=0 "--max-old-space-size=$((d / 2048))" "$@" ;;
+        esac
         exec 3>&1 1>>"$o" 2>>"$e"
         exec "$p" "$@" 3 "$o" "$e"
     fi
