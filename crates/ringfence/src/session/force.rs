@@ -94,7 +94,7 @@ mod tests {
 
     impl Silent {
         /// It is listed with what is known of it, others are listed beside it, and it can be ended.
-        async fn is_listed_and_ended(mut self, why: &str) {
+        async fn see_it_listed_and_ended(mut self, why: &str) {
             // Its number may be in use by somebody else by now, who has nothing to fear.
             let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
             let all = self.sessions.list().await.unwrap();
@@ -122,16 +122,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_without_its_socket_is_listed_and_ended() {
-        silent().is_listed_and_ended("nobody listens").await;
+    async fn one_without_its_socket_see_it_listed_and_ended() {
+        silent().see_it_listed_and_ended("nobody listens").await;
     }
 
     #[tokio::test]
-    async fn one_that_does_not_answer_is_listed_and_ended() {
+    async fn one_that_does_not_answer_see_it_listed_and_ended() {
         let silent = silent();
         // Connections are taken, and nobody is there.
         let _listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();
-        silent.is_listed_and_ended("does not answer").await;
+        silent.see_it_listed_and_ended("does not answer").await;
     }
 
     #[tokio::test]
@@ -159,11 +159,11 @@ mod tests {
         }
         assert!(others > 10, "{others}");
         assert!(list.await.unwrap()[0].unreachable.is_some());
-        silent.is_listed_and_ended("does not answer").await;
+        silent.see_it_listed_and_ended("does not answer").await;
     }
 
     #[tokio::test]
-    async fn one_of_another_version_is_listed_and_ended() {
+    async fn one_of_another_version_see_it_listed_and_ended() {
         let silent = silent();
         let listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();
         std::thread::spawn(move || {
@@ -176,7 +176,7 @@ mod tests {
                 let _ = std::io::Read::read_to_end(&mut client, &mut Vec::new());
             }
         });
-        silent.is_listed_and_ended("another version").await;
+        silent.see_it_listed_and_ended("another version").await;
     }
 
     #[tokio::test]
