@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_without_its_socket_see_it_listed_and_ended() {
+    async fn one_without_its_socket_is_listed_and_ended() {
         silent().see_it_listed_and_ended("nobody listens").await;
     }
 
     #[tokio::test]
-    async fn one_that_does_not_answer_see_it_listed_and_ended() {
+    async fn one_that_does_not_answer_is_listed_and_ended() {
         let silent = silent();
         // Connections are taken, and nobody is there.
         let _listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_of_another_version_see_it_listed_and_ended() {
+    async fn one_of_another_version_is_listed_and_ended() {
         let silent = silent();
         let listener = UnixListener::bind(silent.place.socket(&silent.id)).unwrap();
         std::thread::spawn(move || {
