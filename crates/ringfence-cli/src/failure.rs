@@ -113,10 +113,12 @@ impl Failure {
 
     /// The lines for stderr.
     pub fn render(&self) -> String {
-        let mut text = format!("error: {}", self.message);
+        // A name that somebody in a box chose may have lines in it: none of them begins where ours do.
+        let indented = |text: &str| text.replace("\n  ", "\n").replace('\n', "\n  ");
+        let mut text = format!("error: {}", indented(&self.message));
         for hint in &self.hints {
             text.push_str("\nhint: ");
-            text.push_str(hint);
+            text.push_str(&indented(hint));
         }
         text
     }

@@ -394,10 +394,9 @@ impl Supervisor {
         }
         self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
-            self.looked = now;
             let census = limits::census(running.pid());
             self.deserted = census.processes <= 1;
-            let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
+            let over = limits::has_more_than(limit, census.memory, running.pid());
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
                 self.killed += 1;
@@ -406,6 +405,8 @@ impl Supervisor {
             if self.over > MOST_OVER {
                 self.end.get_or_insert(End::Memory);
             }
+            // A tree that takes long to count must not keep the session from its work.
+            self.looked = now + now.elapsed() * 3;
         }
     }
 
