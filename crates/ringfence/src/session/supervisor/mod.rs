@@ -38,7 +38,7 @@ use crate::supervise::Reason;
 use clients::Client;
 pub(super) use clients::address;
 use executions::{Due, Executions};
-use relay::Stream;
+use relay::{Stream, To};
 use wire::Wire;
 
 /// What a session is made from, as its creator planned it.
@@ -337,8 +337,13 @@ impl Supervisor {
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
+    /// Whether nothing is done: a context that waits for code does nothing.
     fn is_idle(&self) -> bool {
-        self.streams.is_empty()
+        let waits = |stream: &Stream| match stream.to {
+            To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
+            To::Client(_) => false,
+        };
+        self.streams.values().all(waits)
     }
 
     /// Whether the tree is counted from here, since no control group does.
