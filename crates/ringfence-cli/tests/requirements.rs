@@ -266,6 +266,12 @@ fn a_session_has_packages_from_its_beginning() {
         assert_eq!((done.code, done.out.as_str()), (0, "hello 1\n"), "{engine}: {done:?}");
         let shown = place.ringfence(&["session", "show", "with", "--json"]).json();
         assert_eq!(shown["packages"], json!(["/site-packages"]));
+        // One that is there is taken as it is, and nothing is installed for it: nobody would answer.
+        place.write("project/others.txt", "greeting==2.0");
+        let taken = create("with", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
+        assert!(taken.code == 0 && taken.err.contains("change nothing"), "{engine}: {taken:?}");
+        let missing = create("new", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
+        assert!(missing.code == 125 && missing.err.contains("pip could not install"), "{engine}: {missing:?}");
         // Not removed while it lives.
         let id = kept(&place).remove(0);
         assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
