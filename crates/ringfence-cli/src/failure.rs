@@ -239,6 +239,10 @@ impl From<SessionError> for Failure {
                 .hint(format!("what it ran is in the records: ringfence history --session {id}")),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::NoSet(_) => Failure::new(Kind::Session, message).hint(
+                "make it anew, its home stays: ringfence session create NAME --profile home --requirements FILE, \
+                 with the flags that it had",
+            ),
             SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
@@ -309,7 +313,7 @@ impl From<RequirementsError> for Failure {
             RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {
                 Failure::new(Kind::Engine, message)
             }
-            RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
+            RequirementsError::Set(_) | RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
             RequirementsError::Language(_)
             | RequirementsError::TooLarge(_)
             | RequirementsError::Line { .. }
@@ -328,6 +332,9 @@ impl From<ContextError> for Failure {
             ContextError::Session(error) => error.into(),
             ContextError::NoContext(_) => {
                 Failure::new(Kind::Session, message).hint("`ringfence context list SESSION` shows all")
+            }
+            ContextError::OtherSet { .. } => {
+                Failure::new(Kind::Session, message).hint("make a session with these: --requirements FILE")
             }
             ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
             ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),

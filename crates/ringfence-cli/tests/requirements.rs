@@ -4,6 +4,8 @@
 
 #[path = "support/index.rs"]
 mod index;
+#[path = "support/sessions.rs"]
+mod sessions;
 mod support;
 
 use std::process::Stdio;
@@ -265,7 +267,8 @@ fn a_session_has_packages_from_its_beginning() {
         let done = place.ringfence(&command);
         assert_eq!((done.code, done.out.as_str()), (0, "hello 1\n"), "{engine}: {done:?}");
         let shown = place.ringfence(&["session", "show", "with", "--json"]).json();
-        assert_eq!(shown["packages"], json!(["/site-packages"]));
+        let id = kept(&place).remove(0);
+        assert_eq!(shown["requirements"], json!([{ "id": id, "at": "/site-packages" }]));
         // One that is there is taken as it is, and nothing is installed for it: nobody would answer.
         place.write("project/others.txt", "greeting==2.0");
         let taken = create("with", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
@@ -273,7 +276,6 @@ fn a_session_has_packages_from_its_beginning() {
         let missing = create("new", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
         assert!(missing.code == 125 && missing.err.contains("pip could not install"), "{engine}: {missing:?}");
         // Not removed while it lives.
-        let id = kept(&place).remove(0);
         assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
         assert_eq!(code("first.py", "with", &[]).code, 0);
         assert_eq!(place.ringfence(&["session", "rm", "with", "without"]).code, 0);
@@ -283,6 +285,46 @@ fn a_session_has_packages_from_its_beginning() {
         let done = create("agent", &["--profile", "agent", "--requirements", "requirements.txt"]);
         assert!(done.code == 125 && done.err.contains("no place for them"), "{done:?}");
     }
+}
+
+/// Code that comes with a set runs in a session that has this very one, and in no other.
+#[tokio::test]
+async fn a_session_with_another_set_refuses() {
+    use ringfence::code::requirements::{Found, Requirements, Store};
+    use ringfence::code::{Code, ContextError, Contexts, Language};
+    let (index, home) = (Index::new(), sessions::Home::new());
+    let python = Language::named("python").unwrap();
+    let facts = ringfence::facts::gather().unwrap();
+    let store = Store::new(home.place.home.join("sets"));
+    let install = |text: &str| {
+        let wanted = Requirements::new(python, text.to_owned(), Some(index.python())).unwrap();
+        let policy = home.policy(|_| {});
+        match store.find(python, &wanted, &policy, &facts, ringfence::Engine::Native.into(), None).unwrap() {
+            Found::Installed(installed) => installed,
+            Found::Missing(build) => build.run(&facts, None).unwrap().installed.unwrap(),
+        }
+    };
+    let (one, two) = (install("greeting==1.0"), install("greeting==2.0"));
+    let mut create = home.create();
+    one.show_all(python, &mut create.policy).unwrap();
+    let (with, without) = (home.sessions.create(create).await.unwrap(), home.session().await);
+    let code =
+        |set: &_| Code { installed: Some(Clone::clone(set)), ..Code::new(python, "import greeting\ngreeting.hello()") };
+    let run = async |session: &ringfence::session::Session, code: &Code| {
+        Contexts::of(session.clone()).run("a", code, None, std::future::pending()).await
+    };
+    let ran = run(&with, &code(&one)).await.unwrap();
+    assert_eq!(ran.value, Some(json!("hello 1")), "{ran:?}");
+    let refused = run(&with, &code(&two)).await;
+    let (is, other) = (one.id.clone(), two.id.clone());
+    assert!(
+        matches!(&refused, Err(ContextError::OtherSet { asked, has: Some(has) }) if (asked, has) == (&other, &is)),
+        "{refused:?}"
+    );
+    let refused = run(&without, &code(&one)).await;
+    assert!(matches!(&refused, Err(ContextError::OtherSet { asked, has: None }) if *asked == is), "{refused:?}");
+    // Nothing has started, and code that asks for none runs.
+    assert_eq!(run(&without, &Code::new(python, "6 * 7")).await.unwrap().value, Some(json!(42)));
 }
 
 #[test]
@@ -318,8 +360,7 @@ fn too_much_is_not_kept() {
         let refused = install(package, small);
         assert!(matches!(&refused, Err(RequirementsError::TooMuch(bounds)) if *bounds == small), "{refused:?}");
         assert!(Store::new(place.clone()).list().unwrap().is_empty());
-        let left: Vec<String> = support::names(&place).into_iter().filter(|name| !name.ends_with(".lock")).collect();
-        assert_eq!(left, Vec::<String>::new());
+        assert_eq!(support::names(&place), Vec::<String>::new());
     }
     assert!(install("greeting", small).is_ok());
     assert!(install("large", Bounds::default()).is_ok());

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, Place};
 
-/// What is kept or left of packages, but for locks.
+/// What is kept or left of packages, but for the locks of sets.
 pub fn kept(place: &Place) -> Vec<String> {
     let store = place.home.join(".local/state/ringfence/requirements");
     let names = if store.exists() { support::names(&store) } else { Vec::new() };
-    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
+    let is_lock = |name: &String| name.strip_suffix(".lock").is_some_and(|id| names.iter().any(|name| name == id));
+    names.iter().filter(|name| !is_lock(name)).cloned().collect()
 }
 
 /// Makes packages, then serves them: a directory listing is an index that pip reads. Prints the port, then every path that

@@ -66,6 +66,8 @@ pub enum ContextError {
     OtherLanguage { name: String, language: String },
     #[error("there is no context `{0}`")]
     NoContext(String),
+    #[error("the code requires the set of packages `{asked}`, and its session has {}", named(.has))]
+    OtherSet { asked: String, has: Option<String> },
     #[error("part of what came from context `{0}` was lost: it is more than the session keeps")]
     Lost(String),
     #[error("cannot make a mark for a request: {0}")]
@@ -164,8 +166,11 @@ impl Contexts {
             return Err(SessionError::TimeoutAboveCeiling { asked, ceiling }.into());
         }
         let mark = mark()?;
-        let shown = info.packages.iter().any(|at| at == code.language.packages_at());
-        let request = request::encode(code, Some(&mark), shown)?;
+        let set = info.requirements.iter().find(|set| set.at == code.language.requirements_at());
+        if let Some(asked) = code.installed.as_ref().filter(|asked| set.is_none_or(|set| set.id != asked.id)) {
+            return Err(ContextError::OtherSet { asked: asked.id.clone(), has: set.map(|set| set.id.clone()) });
+        }
+        let request = request::encode(code, Some(&mark), set.is_some())?;
         let execution = match self.find(name).await? {
             Some(context) if context.language != code.language.name => {
                 return Err(ContextError::OtherLanguage { name: name.to_owned(), language: context.language });
@@ -211,6 +216,10 @@ impl Contexts {
             .context(format!("{}/{name}", language.name));
         Ok(self.session.exec(exec).await?)
     }
+}
+
+fn named(set: &Option<String>) -> String {
+    set.as_ref().map_or_else(|| "none".to_owned(), |id| format!("`{id}`"))
 }
 
 fn check(name: &str) -> Result<(), ContextError> {

@@ -12,7 +12,7 @@ use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
 /// like must not come to mean something else.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

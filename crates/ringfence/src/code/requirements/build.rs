@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::store::{self, Installed, Kept, Lock, Store, failed};
+use super::store::{self, Installed, Kept, Store, failed};
 use super::{Requirements, RequirementsError, container};
 use crate::capture::Capture;
 use crate::code::Language;
@@ -29,6 +29,7 @@ use crate::code::channel::Channel;
 use crate::code::language::Wire;
 use crate::engines::{self, Engine, EngineError, StdioSpec, docker};
 use crate::report::Report;
+use crate::sets::Lock;
 use crate::supervise::{Ended, Outcome, supervise};
 
 /// Where the box has its working directory.
@@ -244,16 +245,16 @@ impl Build {
     pub(super) fn new(
         installer: Installer,
         requirements: &Requirements,
-        store: Store,
-        id: String,
+        store: &Store,
+        id: &str,
         lock: Lock,
         policy: &Policy,
         facts: &Facts,
         choice: EngineChoice,
     ) -> Result<Build, RequirementsError> {
-        let beside = store.beside(&id);
+        let beside = store.beside(id);
         // Of one that was killed.
-        store::remove_tree(&beside)?;
+        store::remove(&beside)?;
         let made = furnish(&beside, &installer, requirements, facts).and_then(|work| {
             let policy = policy_for(policy, &work, &installer.target, facts);
             let plan = plan::plan(&policy, facts, &installer.command)?;
@@ -266,9 +267,9 @@ impl Build {
         });
         let (policy, plan, engine, report) = made.inspect_err(|_| {
             // The next one clears it too.
-            let _ = store::remove_tree(&beside);
+            let _ = store::remove(&beside);
         })?;
-        let requirements = requirements.clone();
+        let (requirements, store, id) = (requirements.clone(), store.clone(), id.to_owned());
         Ok(Build { installer, requirements, store, id, lock, policy, plan, engine, report })
     }
 
@@ -290,15 +291,26 @@ impl Build {
 
     /// Keeps what was installed, or removes all of it.
     pub(super) fn settle(self, ran: Result<Ran, RequirementsError>) -> Result<Built, RequirementsError> {
-        let beside = self.store.beside(&self.id);
-        let (outcome, captures, end) = ran.inspect_err(|_| {
+        let (store, id) = (self.store.clone(), self.id.clone());
+        let beside = store.beside(&id);
+        let undo = || {
             // The next one clears it too.
-            let _ = store::remove_tree(&beside);
-        })?;
+            let _ = store::remove(&beside);
+            store.tidy(&id);
+        };
+        let (outcome, captures, end) = match ran {
+            Ok(ran) => ran,
+            Err(error) => {
+                drop(self);
+                undo();
+                return Err(error);
+            }
+        };
         let done = end.map_or_else(|| done(&self.installer, &outcome, &captures), Err);
+        // Its lock goes with it where that fails.
         let installed = done.and_then(|()| self.keep(&beside));
         if installed.is_err() {
-            let _ = store::remove_tree(&beside);
+            undo();
         }
         Ok(Built { installed, outcome, captures })
     }

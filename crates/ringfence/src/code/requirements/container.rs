@@ -19,8 +19,6 @@ use crate::engines::EngineError;
 use crate::session::{Create, Event, Exec, Session, Sessions};
 use crate::supervise::{Ended, Outcome};
 
-/// How long a session lives whose owner was killed before it could own it.
-const UNOWNED: Duration = Duration::from_secs(60);
 /// How often the size is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -53,31 +51,14 @@ impl Build {
         facts: &Facts,
         cancel: impl Future<Output = ()>,
     ) -> Result<Built, RequirementsError> {
-        let ran = self.carry_out_in(sessions, facts, cancel).await;
-        self.settle(ran)
-    }
-
-    async fn carry_out_in(
-        &self,
-        sessions: &Sessions,
-        facts: &Facts,
-        cancel: impl Future<Output = ()>,
-    ) -> Result<Ran, RequirementsError> {
         let create = Create::new(self.policy.clone(), facts.clone()).choice(self.engine.into());
-        // Until it is owned it ends by itself.
-        let session = sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await?;
-        let ran = self.install_in(&session, cancel).await;
-        // What it wrote is looked at when nobody writes any more. Why it failed is worth more than that it is still there.
-        let removed = sessions.remove(session.id()).await;
-        let ran = ran?;
-        removed?;
-        Ok(ran)
+        // What it wrote is looked at when its session is gone and nobody writes any more.
+        let ran = sessions.once(create, async |session| self.install_in(session, cancel).await).await;
+        self.settle(ran)
     }
 
     /// Runs the installer, and watches what it writes.
     async fn install_in(&self, session: &Session, cancel: impl Future<Output = ()>) -> Result<Ran, RequirementsError> {
-        // However this process ends, the container does too.
-        session.own().await?;
         let mut execution = session.exec(Exec::new(self.installer.command.iter().cloned())).await?;
         let mut captures = [self.plan.limits.output; 2].map(Capture::new);
         let (mut outcome, mut end) = (None, None);
