@@ -294,6 +294,21 @@ impl From<CodeError> for Failure {
     }
 }
 
+/// What an installer says, and what then helps. It decides nothing.
+const CURES: [(&[&str], &str); 2] = [
+    // First: where nothing is reached, nothing is found either.
+    (
+        &["CERTIFICATE_VERIFY_FAILED", "SELF_SIGNED_CERT", "UNABLE_TO_VERIFY", "UNABLE_TO_GET_ISSUER"],
+        "the index shows a certificate that this host does not believe: add its authority to the system's, or name a file \
+         with all authorities by SSL_CERT_FILE",
+    ),
+    (
+        &["No matching distribution found"],
+        "only wheels are installed, since a source would run code: where a package has none for this Python, take another \
+         version, build one (`pip wheel NAME`) for an index of your own (--index URL), or use an --image that has it",
+    ),
+];
+
 impl From<RequirementsError> for Failure {
     fn from(error: RequirementsError) -> Failure {
         let message = error.to_string();
@@ -310,9 +325,15 @@ impl From<RequirementsError> for Failure {
             }
             RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
                 .hint("use an engine of this host, or an image that has the packages already"),
-            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {
-                Failure::new(Kind::Engine, message)
+            RequirementsError::Failed { said, .. } => {
+                let cure = CURES.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
+                let failure = Failure::new(Kind::Engine, message);
+                match cure {
+                    Some((_, cure)) => failure.hint(*cure),
+                    None => failure,
+                }
             }
+            RequirementsError::TooMuch(_) | RequirementsError::Cancelled => Failure::new(Kind::Engine, message),
             RequirementsError::Set(_) | RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
             RequirementsError::Language(_)
             | RequirementsError::TooLarge(_)

@@ -115,6 +115,8 @@ fn what_cannot_be_installed_leaves_nothing() {
         assert_eq!(done.code, 125, "{text}: {done:?}");
         assert!(done.err.contains("pip could not install") && done.err.contains(says), "{text}: {}", done.err);
         assert!(!done.err.contains("setup.py ran"), "{}", done.err);
+        // There are only wheels: what that means for whoever has none is said.
+        assert!(text == "escape" || done.err.contains("hint: only wheels are installed"), "{}", done.err);
         assert!(kept(&place).is_empty(), "{text}: {:?}", kept(&place));
     }
     // The same index has one that can be.
@@ -206,6 +208,40 @@ fn npm_runs_no_scripts() {
         assert_eq!(done.json()["value"], "hello node", "{done:?}");
     }
     assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
+}
+
+/// Installers believe whom this host believes, such as a company's own authority.
+#[test]
+fn authorities_of_the_host() {
+    let (place, index) = (Place::new(), Index::encrypted());
+    place.write("project/x.py", "import greeting\ngreeting.hello()");
+    place.write("project/x.js", "require('greeting').hello()");
+    place.write("project/requirements.txt", "greeting==1.0");
+    let lock = json!({ "name": "mine", "lockfileVersion": 3, "requires": true, "packages": {
+        "": { "name": "mine", "dependencies": { "greeting": "^1.0.0" } },
+        "node_modules/greeting": { "version": "1.0.0", "resolved": format!("{}/greeting/-/greeting-1.0.0.tgz", index.node()) },
+    }});
+    place.write("project/package-lock.json", &lock.to_string());
+    for (language, code, file, address, hello) in [
+        ("python", "x.py", "requirements.txt", index.python(), "\"hello 1\"\n"),
+        ("node", "x.js", "package-lock.json", index.node(), "\"hello node\"\n"),
+    ] {
+        let args = ["code", language, code, "--timeout", "30s", "--requirements", file, "--index", &address];
+        let run = |authorities: Option<&std::path::Path>| {
+            let mut command = place.command(args);
+            authorities.map(|path| command.env("SSL_CERT_FILE", path));
+            support::Done::new(command.output().unwrap())
+        };
+        // npm tries for more than a minute.
+        if language == "python" {
+            let refused = run(None);
+            assert!(refused.code == 125 && refused.err.contains("hint: the index shows a certificate"), "{refused:?}");
+        }
+        let missing = run(Some(std::path::Path::new("/nowhere.pem")));
+        assert!(missing.code == 125 && missing.err.contains("cannot read `/nowhere.pem`"), "{missing:?}");
+        let done = run(Some(&index.authority()));
+        assert_eq!((done.code, done.out.as_str()), (0, hello), "{done:?}");
+    }
 }
 
 #[test]

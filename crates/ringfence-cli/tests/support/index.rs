@@ -63,6 +63,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         super().do_GET()
 
 server = http.server.ThreadingHTTPServer((sys.argv[2], 0), Handler)
+if len(sys.argv) > 3:
+    import ssl
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[3])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 "##;
@@ -72,7 +77,8 @@ pub struct Index {
     pub address: String,
     pub port: u16,
     log: Arc<Mutex<Vec<String>>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    scheme: &'static str,
 }
 
 impl Index {
@@ -84,6 +90,28 @@ impl Index {
         let mut process = server.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         Index::serving(process, lines, "127.0.0.1".to_owned(), dir)
+    }
+
+    /// On loopback, with a certificate that nobody believes but who has `authority` for one.
+    pub fn encrypted() -> Index {
+        let dir = tempfile::tempdir().unwrap();
+        let pem = dir.path().join("both.pem");
+        let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index \
+            -addext subjectAltName=IP:127.0.0.1 -keyout \"$1.key\" -out \"$1.crt\" && cat \"$1.key\" \"$1.crt\" >\"$1\"";
+        let made = Command::new("sh").args(["-c", make, "sh"]).arg(&pem).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut server = Command::new("/usr/bin/python3");
+        server.args(["-c", SERVER]).arg(dir.path()).arg("127.0.0.1").arg(&pem);
+        let mut process = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut index = Index::serving(process, lines, "127.0.0.1".to_owned(), dir);
+        index.scheme = "https";
+        index
+    }
+
+    /// The certificate of one that is encrypted.
+    pub fn authority(&self) -> std::path::PathBuf {
+        self.dir.path().join("both.pem.crt")
     }
 
     /// On a machine next to this one, as a container sees it: in a network of its own, which goes with the server. For root.
@@ -128,7 +156,7 @@ impl Index {
         let log = Arc::new(Mutex::new(Vec::new()));
         let written = log.clone();
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line)));
-        Index { process, address, port, log, _dir: dir }
+        Index { process, address, port, log, dir, scheme: "http" }
     }
 
     pub fn python(&self) -> String {
@@ -136,7 +164,7 @@ impl Index {
     }
 
     pub fn node(&self) -> String {
-        format!("http://{}:{}", self.address, self.port)
+        format!("{}://{}:{}", self.scheme, self.address, self.port)
     }
 
     pub fn fetched(&self, end: &str) -> usize {

@@ -4,6 +4,7 @@
 //! (`store`); code then sees them read-only. Here the file is read: only packages of an index by their names, so that
 //! installing reaches nothing else and runs nothing of theirs. Nothing here starts a process.
 
+mod authorities;
 mod build;
 mod container;
 mod store;
