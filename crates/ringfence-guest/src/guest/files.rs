@@ -226,6 +226,10 @@ pub struct Target {
     place: Option<Place>,
 }
 
+/// ext4 writes a file that is renamed over another one to the disk first, so that a power cut leaves one of the two. Nothing
+/// else happens in a box meanwhile, for seconds where it is large: then the two change places, which does not wait.
+const FLUSHED: u64 = 8 << 20;
+
 /// A file under a name of its own until it is complete.
 #[derive(Debug)]
 struct Place {
@@ -237,7 +241,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Not complete: nothing is left of it. Complete: it has another name, and this one is gone.
+        // Not complete: nothing is left of it. Complete: it has another name, and this one is gone or the old file's.
         let _ = rustix::fs::unlinkat(&self.directory, &self.temporary, AtFlags::empty());
     }
 }
@@ -273,15 +277,26 @@ impl Target {
         Ok(())
     }
 
-    /// Nothing follows: it takes its name.
-    pub fn complete(&self) -> Result<(), Failure> {
-        match &self.place {
-            None => Ok(()),
-            Some(Place { directory, temporary, name, flags }) => {
-                rustix::fs::renameat_with(directory, temporary, directory, name, *flags)
-                    .map_err(|errno| (Step::Rename, errno))
-            }
+    /// Nothing follows these bytes: it takes its name.
+    pub fn complete(&self, bytes: u64) -> Result<(), Failure> {
+        let Some(place) = &self.place else { return Ok(()) };
+        match place.flags.is_empty() && bytes > FLUSHED && place.exchange() {
+            true => Ok(()),
+            false => place.rename(place.flags).map_err(|errno| (Step::Rename, errno)),
         }
+    }
+}
+
+impl Place {
+    fn rename(&self, flags: RenameFlags) -> Result<(), Errno> {
+        rustix::fs::renameat_with(&self.directory, &self.temporary, &self.directory, &self.name, flags)
+    }
+
+    /// Changes places with the file that is there, which goes then; false where there is none, or it cannot be done.
+    fn exchange(&self) -> bool {
+        let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        there.is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::RegularFile)
+            && self.rename(RenameFlags::EXCHANGE).is_ok()
     }
 }
 
@@ -329,7 +344,7 @@ impl Task for Write {
                 self.moved += bytes.len() as u64;
                 self.target.write(bytes).map_err(|errno| (Step::Write, errno))
             }
-            None => self.target.complete(),
+            None => self.target.complete(self.moved),
         };
         if let Err((step, errno)) = result {
             cx.link.failed(self.stream, step, errno);

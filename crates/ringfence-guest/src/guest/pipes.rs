@@ -168,7 +168,7 @@ impl Write {
         if self.pipe.is_some() || !self.complete {
             return Flow::Goes;
         }
-        match self.target.complete() {
+        match self.target.complete(self.moved) {
             Ok(()) => cx.link.message(self.stream, &Reply::Done { bytes: self.moved }),
             Err((step, errno)) => cx.link.failed(self.stream, step, errno),
         }

@@ -10,6 +10,7 @@ use crate::{Host, Place, everywhere};
 everywhere! {
     contents_come_and_go
     a_file_appears_when_it_is_complete
+    a_large_file_takes_another_ones_place
     directories_and_entries
     removal
     deep_trees
@@ -139,6 +140,31 @@ fn a_file_appears_when_it_is_complete(place: Place) {
     assert_eq!(host.reply(stream), Reply::Failed { step: Step::Rename, errno: libc::EEXIST });
     assert_eq!(host.read("new"), Ok(b"theirs".to_vec()));
     assert_eq!(host.list("", 1), ["file", "new"]);
+}
+
+fn a_large_file_takes_another_ones_place(place: Place) {
+    let mut host = Host::new(place);
+    let large = |byte: u8| vec![byte; 9 << 20];
+    for byte in [1, 2] {
+        assert_eq!(host.write("file", &large(byte)), Ok(9 << 20));
+        assert!(std::fs::read(host.workdir.join("file")).unwrap() == large(byte));
+        assert_eq!(std::fs::metadata(host.workdir.join("file")).unwrap().mode() & 0o7777, 0o640);
+    }
+    // A link is replaced, and what it leads to stays.
+    host.write("other", b"other").unwrap();
+    symlink("other", host.workdir.join("link")).unwrap();
+    assert_eq!(host.write("link", &large(3)), Ok(9 << 20));
+    assert!(std::fs::symlink_metadata(host.workdir.join("link")).unwrap().is_file());
+    assert_eq!(host.read("other"), Ok(b"other".to_vec()));
+    // A directory that somebody makes meanwhile stays where it is.
+    let (path, how) = (host.bytes("made"), WriteHow::Replace);
+    let stream = host.open(&Request::Write(Write { path, mode: 0o600, parents: false, how, piped: false }));
+    host.send(stream, &large(4));
+    host.ping();
+    std::fs::create_dir(host.workdir.join("made")).unwrap();
+    host.end_input(stream);
+    assert_eq!(host.reply(stream), Reply::Failed { step: Step::Rename, errno: libc::EISDIR });
+    assert_eq!(host.list("", 1), ["file", "link", "made", "other"], "nothing is left behind");
 }
 
 fn directories_and_entries(place: Place) {
