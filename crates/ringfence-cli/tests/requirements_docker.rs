@@ -199,6 +199,25 @@ fn by_the_images_own_npm() {
     assert_eq!(containers(None, &place.home), Vec::<String>::new());
 }
 
+/// Whom this host believes, the image's installers believe too.
+#[test]
+fn authorities_of_the_host() {
+    if absent("authorities for requirements on Docker") {
+        return;
+    }
+    let (place, index) = (Place::new(), Index::next_door_encrypted());
+    // One that trusts no address without encryption.
+    let image = Image::pip("127.0.0.1");
+    place.write("project/x.py", "import greeting\ngreeting.hello()");
+    place.write("project/requirements.txt", "greeting==1.0");
+    let given = ["--requirements", "requirements.txt", "--index", &index.python()];
+    let mut command = place.command([&["code", "python", "x.py", "--image", &image.0], &given[..]].concat());
+    let refused = Done::new(command.output().unwrap());
+    assert!(refused.code == 125 && refused.err.contains("hint: the index shows a certificate"), "{refused:?}");
+    let done = Done::new(command.env("SSL_CERT_FILE", index.authority()).output().unwrap());
+    assert_eq!((done.code, done.out.as_str()), (0, "\"hello 1\"\n"), "{}", done.err);
+}
+
 #[test]
 fn skills_have_what_they_require() {
     if absent("requirements of skills on Docker") {

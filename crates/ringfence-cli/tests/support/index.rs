@@ -72,6 +72,16 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 "##;
 
+/// Makes a certificate for an address, and its key: a file with both.
+fn certify(dir: &std::path::Path, address: &str) -> std::path::PathBuf {
+    let pem = dir.join("both.pem");
+    let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index \
+        -addext \"subjectAltName=IP:$2\" -keyout \"$1.key\" -out \"$1.crt\" && cat \"$1.key\" \"$1.crt\" >\"$1\"";
+    let made = Command::new("sh").args(["-c", make, "sh"]).arg(&pem).arg(address).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    pem
+}
+
 pub struct Index {
     process: Child,
     pub address: String,
@@ -95,13 +105,8 @@ impl Index {
     /// On loopback, with a certificate that nobody believes but who has `authority` for one.
     pub fn encrypted() -> Index {
         let dir = tempfile::tempdir().unwrap();
-        let pem = dir.path().join("both.pem");
-        let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index \
-            -addext subjectAltName=IP:127.0.0.1 -keyout \"$1.key\" -out \"$1.crt\" && cat \"$1.key\" \"$1.crt\" >\"$1\"";
-        let made = Command::new("sh").args(["-c", make, "sh"]).arg(&pem).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let mut server = Command::new("/usr/bin/python3");
-        server.args(["-c", SERVER]).arg(dir.path()).arg("127.0.0.1").arg(&pem);
+        server.args(["-c", SERVER]).arg(dir.path()).arg("127.0.0.1").arg(certify(dir.path(), "127.0.0.1"));
         let mut process = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut index = Index::serving(process, lines, "127.0.0.1".to_owned(), dir);
@@ -116,6 +121,17 @@ impl Index {
 
     /// On a machine next to this one, as a container sees it: in a network of its own, which goes with the server. For root.
     pub fn next_door() -> Index {
+        Index::beyond(false)
+    }
+
+    /// The same, encrypted.
+    pub fn next_door_encrypted() -> Index {
+        let mut index = Index::beyond(true);
+        index.scheme = "https";
+        index
+    }
+
+    fn beyond(encrypted: bool) -> Index {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = std::process::id() * 4 + NEXT.fetch_add(1, Ordering::Relaxed);
         let (net, link) = (format!("10.213.{}", number % 250), format!("rf{}", number % 1_000_000));
@@ -123,6 +139,9 @@ impl Index {
         let wait = "echo there; read go; exec /usr/bin/python3 -c \"$@\"";
         let mut server = Command::new("unshare");
         server.args(["--net", "--", "sh", "-c", wait, "sh", SERVER]).arg(dir.path()).arg(&address);
+        if encrypted {
+            server.arg(certify(dir.path(), &address));
+        }
         let mut process = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "there");
