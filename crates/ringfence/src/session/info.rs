@@ -28,7 +28,7 @@ pub struct Info {
     /// Of the supervisor.
     pub pid: u32,
     pub idle: Option<Duration>,
-    /// When it will end for idleness, if nothing is asked of it.
+    /// When it will end for idleness, if nothing is asked of it; none while it is in use.
     pub idle_at: Option<SystemTime>,
     /// When it will end whatever happens.
     pub expires: Option<SystemTime>,
@@ -50,6 +50,9 @@ pub struct Info {
     /// Why something of its box is still there although it has ended.
     #[serde(default)]
     pub left: Option<String>,
+    /// Why its supervisor cannot be talked to: what is said here is as old as its state file then.
+    #[serde(default)]
+    pub unreachable: Option<String>,
 }
 
 /// A set of packages in a session.

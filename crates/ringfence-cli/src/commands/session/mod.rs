@@ -66,11 +66,11 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            match sessions.open_live(session).await {
-                Ok(live) => {
-                    live.stop().await?;
+            let id = sessions.id(session)?;
+            match sessions.stop(&id).await {
+                Ok(()) => {
                     // Somebody may have removed it since.
-                    let left = sessions.info(live.id()).await.ok().and_then(|info| info.left);
+                    let left = sessions.info(&id).await.ok().and_then(|info| info.left);
                     if let Some(left) = left {
                         let message = format!("the session has ended, and something of it is left: {left}");
                         return Err(Failure::new(Kind::Session, message).hint("`ringfence session rm` tries again"));

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use ringfence::engines::docker::{self, images::Progress};
 use ringfence::policy::policy::Root;
+use ringfence::records::Caller;
 use ringfence::session::{Create, Exec, Session};
 use ringfence::{Engine, Outcome, Report};
 
@@ -40,7 +41,7 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
             if !policy.caches.names.is_empty() {
                 super::say_caches(session).await?;
             }
-            let exec = Exec::new(command);
+            let exec = Exec::new(command).caller(Caller::of_this_process());
             // Said by name: a session's own limit leaves terminals out.
             let exec = policy.limits.timeout.map_or(exec.clone(), |limit| exec.timeout(limit));
             let signals = signals.watch()?;

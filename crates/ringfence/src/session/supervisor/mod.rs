@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_guest::frame::MAX_REPLY;
-use ringfence_guest::message::Step;
+use ringfence_guest::frame::{Kind, MAX_REPLY};
+use ringfence_guest::message::{Request, Step};
 use ringfence_linux::limits::{self, Refusals};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::info::{End, Info, Required, State};
-use super::place::{Kept, Place};
+use super::place::{Kept, Last, Place};
 use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
 use crate::report::Report;
@@ -139,6 +139,8 @@ const CLIENTS: u64 = 16;
 
 /// Without a byte taken for so long while bytes wait, the guest has stalled.
 const STALLED: Duration = Duration::from_secs(30);
+/// Asked so often whether it is there, while anything is open.
+const PING: Duration = Duration::from_secs(5);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
 /// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
@@ -183,6 +185,9 @@ pub(super) struct Supervisor {
     expires: Option<Instant>,
     /// Since when the guest has taken nothing of what waits.
     waits_since: Option<(Instant, usize)>,
+    /// When the guest was last heard; and the stream on which it was asked whether it is there, and since when.
+    heard: Instant,
+    ping: Option<(u32, Instant)>,
     /// Commands that there is room for the guest's own processes of.
     room: u64,
     /// Clients are not read, since the guest does not take what they sent.
@@ -203,6 +208,7 @@ pub(super) struct Supervisor {
     ended: Vec<u64>,
     unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
+    last: Last,
 }
 
 impl Supervisor {
@@ -249,7 +255,9 @@ impl Supervisor {
             caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
             requirements: start.requirements.iter().map(Required::of).collect(),
             left: None,
+            unreachable: None,
         };
+        let last = place.last(&info.id);
         let now = Instant::now();
         let refusals = running.as_ref().and_then(Inhabited::refusals);
         let supervisor = Supervisor {
@@ -276,6 +284,8 @@ impl Supervisor {
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
             waits_since: None,
+            heard: now,
+            ping: None,
             room: engines::GUEST_PROCESSES,
             paused: false,
             kills: 0,
@@ -289,6 +299,7 @@ impl Supervisor {
             ended: Vec::new(),
             unstarted: Vec::new(),
             end: None,
+            last,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
         Ok(supervisor)
@@ -332,9 +343,13 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
+        let ping = match self.ping {
+            Some((_, since)) => Some(since.max(self.heard) + STALLED),
+            None => (!self.streams.is_empty()).then(|| self.heard + PING),
+        };
         let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
-        let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
+        let next = [idle, self.expires, stalled, ping, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
@@ -345,7 +360,9 @@ impl Supervisor {
             To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
             To::Client(_) => false,
         };
-        self.streams.values().all(waits)
+        let holds =
+            |client: &Client| client.streams.values().any(|open| matches!(open, clients::ClientStream::Holding));
+        self.streams.values().all(waits) && !self.clients.values().any(holds)
     }
 
     /// Whether the tree is counted from here, since no control group does.
@@ -395,6 +412,7 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
+        self.look_at_guest(now);
         // Not at each wake-up: how long too much may last would hang on how busy the session is.
         if now < self.looked + self.pace() {
             return;
@@ -414,6 +432,23 @@ impl Supervisor {
             }
             // A tree that takes long to count must not keep the session from its work.
             self.looked = now + now.elapsed() * 3;
+        }
+    }
+
+    /// Asks the guest whether it is there, while anybody waits for it. One that says nothing has stalled.
+    fn look_at_guest(&mut self, now: Instant) {
+        match self.ping {
+            // Whatever it says, it is there: an answer may stand behind much else.
+            Some((_, since)) if now >= since.max(self.heard) + STALLED => {
+                self.end.get_or_insert(End::Unruly);
+            }
+            None if !self.streams.is_empty() && now >= self.heard + PING => {
+                let stream = self.fresh_stream();
+                // One byte.
+                let _ = self.guest.message(stream, Kind::Open, &Request::Ping);
+                self.ping = Some((stream, now));
+            }
+            _ => {}
         }
     }
 
@@ -508,10 +543,8 @@ impl Supervisor {
         let now = Instant::now();
         let at = |instant: Instant| SystemTime::now() + instant.saturating_duration_since(now);
         let running = self.executions.running().count() as u32;
-        let idle_at = self.info.idle.and_then(|idle| {
-            let from = if self.is_idle() { self.used } else { now };
-            from.checked_add(idle).map(at)
-        });
+        let idle = self.info.idle.filter(|_| self.is_idle());
+        let idle_at = idle.and_then(|idle| self.used.checked_add(idle).map(at));
         Info { idle_at, expires: self.expires.map(at), executions: self.executions.count, running, ..self.info.clone() }
     }
 
@@ -529,7 +562,8 @@ impl Supervisor {
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
-        // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.
+        self.last.write(self.executions.count, Some(end));
+        // Whoever looks afterwards finds a supervisor that is gone, and these last words.
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
@@ -565,4 +599,4 @@ fn reads(paused: bool) -> EventFlags {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
