@@ -104,12 +104,15 @@ fn which(data: &Metadata) -> [u64; 2] {
     [data.dev(), data.ino()]
 }
 
+/// A file that stays open, and which one it is.
+type Open = (File, [u64; 2]);
+
 /// The journal of one directory.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
     /// The file that was written to last, and which one that is.
-    file: Arc<Mutex<Option<(File, [u64; 2])>>>,
+    file: Arc<Mutex<Option<Open>>>,
 }
 
 impl Journal {

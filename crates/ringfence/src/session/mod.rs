@@ -40,6 +40,7 @@ mod files;
 mod homes;
 mod info;
 mod link;
+mod once;
 mod outputs;
 mod pipes;
 mod place;
@@ -69,7 +70,7 @@ pub use contents::{FileReader, FileWriter};
 pub use error::{SessionError, Tried};
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
-pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
+pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, State};
 pub use place::is_name;
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{REMEMBERED, REMEMBERED_BYTES, SuperviseError, supervise};
@@ -509,7 +510,7 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
         idle,
         life,
         records,
-        packages: policy.shown,
+        requirements: policy.shown,
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();

@@ -12,7 +12,7 @@ use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
 /// like must not come to mean something else.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -83,7 +83,7 @@ pub enum Say {
         tree: bool,
     },
     Resize(Size),
-    /// How long a context may run from now on; without it, it waits.
+    /// A context works from now on, and may for so long (`u64::MAX`: without end); without it, it waits.
     Allow {
         ms: Option<u64>,
     },

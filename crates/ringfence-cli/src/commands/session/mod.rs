@@ -191,26 +191,51 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     prepare()?;
     let mut situation = Situation::gather(&flags)?;
     situation.warn(false);
+    let made = Made {
+        flags_said: args.policy != PolicyFlags::default() || args.required.requirements.is_some(),
+        with_caches: !situation.resolved.policy.caches.names.is_empty(),
+        begun: SystemTime::now(),
+    };
+    // One that is there needs nothing. Whether one with a home is still the same is seen when all that makes it is there.
+    if let (Some(name), true, false) = (&args.name, args.reuse, situation.resolved.policy.keep_home)
+        && let Some(code) = within(async |sessions| match sessions.open_live(name).await {
+            Ok(session) => made.tell(args, &sessions, &session).await.map(Some),
+            Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        })?
+    {
+        return Ok(code);
+    }
     // Held until the session holds it itself.
     let _installed = requirements::install_for_all(&args.required, &mut situation)?;
     let choice = situation.resolved.engine;
     fetch_image(&situation)?;
-    let with_caches = !situation.resolved.policy.caches.names.is_empty();
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
-    let begun = SystemTime::now();
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,
             Some(name) => sessions.create(create.name(name)).await?,
             None => sessions.create(create).await?,
         };
-        let asked = args.policy != PolicyFlags::default() || args.required.requirements.is_some();
-        if args.reuse && asked && session.info().await?.created < begun {
+        made.tell(args, &sessions, &session).await
+    })
+}
+
+/// What decides what is said of a session that was made, or was there.
+struct Made {
+    flags_said: bool,
+    with_caches: bool,
+    begun: SystemTime,
+}
+
+impl Made {
+    async fn tell(&self, args: &SessionCreate, sessions: &Sessions, session: &Live) -> Result<ExitCode, Failure> {
+        if args.reuse && self.flags_said && session.info().await?.created < self.begun {
             output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
         }
-        if with_caches {
-            say_caches(&session).await?;
+        if self.with_caches {
+            say_caches(session).await?;
         }
         let told = match args.json {
             true => output::json(&show::described(&session.info().await?)),
@@ -218,12 +243,12 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
         };
         let Err(failure) = told else { return Ok(ExitCode::SUCCESS) };
         // Nobody would know of it. One that was there already is somebody's.
-        let made = session.info().await.is_ok_and(|info| info.created >= begun);
+        let made = session.info().await.is_ok_and(|info| info.created >= self.begun);
         Err(match made && sessions.remove(session.id()).await.is_ok() {
             true => failure.hint("the session was ended again: nobody would know of it"),
             false => failure.hint(format!("the session is there: {}", session.id())),
         })
-    })
+    }
 }
 
 /// Says which caches a new box has, and which it runs without and why.

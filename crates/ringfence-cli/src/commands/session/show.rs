@@ -41,7 +41,7 @@ pub fn described(info: &Info) -> Value {
         "executions": info.executions,
         "running": info.running,
         "caches": info.caches,
-        "packages": info.packages,
+        "requirements": info.requirements,
         "left": info.left,
     })
 }
@@ -131,8 +131,8 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         for line in caches(&info) {
             text += &format!("{line}\n");
         }
-        for at in &info.packages {
-            text += &format!("packages at {at}\n");
+        for set in &info.requirements {
+            text += &format!("requirements {} at {}\n", set.id, set.at);
         }
         if let Some(left) = &info.left {
             text += &format!("left behind: {}\n", output::one_line(left));

@@ -110,7 +110,7 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
         idle: None,
         life: None,
         records: None,
-        packages: Vec::new(),
+        requirements: Vec::new(),
     }
 }
 
