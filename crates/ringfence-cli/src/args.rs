@@ -17,7 +17,7 @@ pub use history::{History, HistoryCommand, HistoryList, HistoryPrune};
 pub use policy::{BadFlag, PolicyFlags};
 pub use session::{Session, SessionCreate, SessionExec, SessionLogs, SessionShell, Span};
 
-pub use skill::{Skill, SkillAdd, SkillRun, SkillScan};
+pub use skill::{Skill, SkillAdd, SkillChange, SkillRun, SkillScan};
 
 use crate::clients::{Client, Scope};
 
@@ -87,7 +87,11 @@ pub enum Command {
     #[command(subcommand)]
     Session(Session),
     /// Clear what sessions and installations left that have ended or were killed
-    Gc,
+    Gc {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Build the image of sandboxes that name none
     #[command(subcommand)]
     Image(Image),

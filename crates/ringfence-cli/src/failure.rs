@@ -113,10 +113,12 @@ impl Failure {
 
     /// The lines for stderr.
     pub fn render(&self) -> String {
-        let mut text = format!("error: {}", self.message);
+        // A name that somebody in a box chose may have lines in it: none of them begins where ours do.
+        let indented = |text: &str| text.replace("\n  ", "\n").replace('\n', "\n  ");
+        let mut text = format!("error: {}", indented(&self.message));
         for hint in &self.hints {
             text.push_str("\nhint: ");
-            text.push_str(hint);
+            text.push_str(&indented(hint));
         }
         text
     }
@@ -211,6 +213,7 @@ impl From<LayerError> for Failure {
 /// No flag raises it.
 const CEILING: &str =
     "ask for less with --timeout, or raise `timeout_ceiling` in `[limits]` of your configuration file";
+const REUSE: &str = "`ringfence session create NAME --reuse` makes a session of a name, or takes the live one";
 const ANOTHER_DIRECTORY: &str = "work in another directory (-C DIR)";
 
 impl From<PlanError> for Failure {
@@ -236,14 +239,29 @@ impl From<SessionError> for Failure {
             SessionError::Engine(error) => error.into(),
             SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
             SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
-            SessionError::NotFound(_) => {
-                Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
+            SessionError::NotFound(name) => {
+                let failure = Failure::new(Kind::Session, message).hint("`ringfence session list` shows all");
+                if ringfence::session::is_name(&name) { failure.hint(REUSE) } else { failure }
             }
             SessionError::Ended { id, .. } => Failure::new(Kind::Session, message)
-                .hint(format!("what it ran is in the records: ringfence history --session {id}")),
+                .hint(format!("what it ran is in the records: ringfence history --session {id}"))
+                .hint(REUSE),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
-            SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::NoSet(_) => Failure::new(Kind::Session, message).hint(
+                "make it anew, its home stays: ringfence session create NAME --profile home --requirements FILE, \
+                 with the flags that it had",
+            ),
+            SessionError::BadName(name) => {
+                let failure = Failure::new(Kind::Usage, message);
+                let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+                match name.chars().next() {
+                    Some(first @ ('-' | '.')) => failure.hint(format!("a name does not begin with `{first}`")),
+                    Some(_) if plain && name.len() <= 64 => failure.hint("it looks like an id, which a name must not"),
+                    _ => failure,
+                }
+            }
+            SessionError::BadRequest => Failure::new(Kind::Usage, message),
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
             }
@@ -297,6 +315,21 @@ impl From<CodeError> for Failure {
     }
 }
 
+/// What an installer says, and what then helps. It decides nothing.
+const CURES: [(&[&str], &str); 2] = [
+    // First: where nothing is reached, nothing is found either.
+    (
+        &["CERTIFICATE_VERIFY_FAILED", "SELF_SIGNED_CERT", "UNABLE_TO_VERIFY", "UNABLE_TO_GET_ISSUER"],
+        "the index shows a certificate that this host does not believe: add its authority to the system's, or name a file \
+         with all authorities by SSL_CERT_FILE",
+    ),
+    (
+        &["No matching distribution found"],
+        "only wheels are installed, since a source would run code: where a package has none for this Python, take another \
+         version, build one (`pip wheel NAME`) for an index of your own (--index URL), or use an --image that has it",
+    ),
+];
+
 impl From<RequirementsError> for Failure {
     fn from(error: RequirementsError) -> Failure {
         let message = error.to_string();
@@ -313,9 +346,17 @@ impl From<RequirementsError> for Failure {
             }
             RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
                 .hint("use an engine of this host, or an image that has the packages already"),
-            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) => Failure::new(Kind::Engine, message),
+            RequirementsError::Failed { said, .. } => {
+                let cure = CURES.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
+                let failure = Failure::new(Kind::Engine, message);
+                match cure {
+                    Some((_, cure)) => failure.hint(*cure),
+                    None => failure,
+                }
+            }
+            RequirementsError::TooMuch(_) => Failure::new(Kind::Engine, message),
             RequirementsError::Cancelled => Failure::new(Kind::Cancelled, message),
-            RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
+            RequirementsError::Set(_) | RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
             RequirementsError::Language(_)
             | RequirementsError::TooLarge(_)
             | RequirementsError::Line { .. }
@@ -334,6 +375,9 @@ impl From<ContextError> for Failure {
             ContextError::Session(error) => error.into(),
             ContextError::NoContext(_) => {
                 Failure::new(Kind::Session, message).hint("`ringfence context list SESSION` shows all")
+            }
+            ContextError::OtherSet { .. } => {
+                Failure::new(Kind::Session, message).hint("make a session with these: --requirements FILE")
             }
             ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
             ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),

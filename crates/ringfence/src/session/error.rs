@@ -59,6 +59,8 @@ pub enum SessionError {
     Supervisor { program: PathBuf, source: io::Error },
     #[error("cannot make the sandbox: {0}")]
     Start(String),
+    #[error("the session was made with packages that were removed since (set `{0}`)")]
+    NoSet(String),
     #[error("cannot make the sandbox: {message}")]
     Docker { kind: docker::Kind, message: String, cure: Option<String> },
     #[error("cannot connect to session {id}: {source}")]

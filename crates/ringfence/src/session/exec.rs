@@ -276,8 +276,8 @@ impl Execution {
         self.record.as_deref()
     }
 
-    /// Why it could not be recorded. Said once in the life of a session: of its next executions only [`Execution::record`]
-    /// tells.
+    /// Why it could not be recorded. Said once, and again when one was recorded meanwhile: of the others only
+    /// [`Execution::record`] tells.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -387,7 +387,8 @@ impl Controls {
         self.sender.message(Kind::Input, &Say::Stop)
     }
 
-    /// From now on a context may run for so long; `None`: it waits, and has its session's time.
+    /// From now on a context works, and may for so long ([`Duration::MAX`]: without end); `None`: it waits, and has its
+    /// session's time.
     pub(crate) async fn allow(&self, time: Option<Duration>) -> Result<(), SessionError> {
         let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.sender.message(Kind::Input, &Say::Allow { ms })

@@ -91,7 +91,7 @@ pub enum Say {
         tree: bool,
     },
     Resize(Size),
-    /// How long a context may run from now on; without it, it waits.
+    /// A context works from now on, and may for so long (`u64::MAX`: without end); without it, it waits.
     Allow {
         ms: Option<u64>,
     },

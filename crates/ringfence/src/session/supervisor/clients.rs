@@ -368,7 +368,9 @@ impl Supervisor {
             Say::Allow { ms } => {
                 let ceiling = self.plan.limits.timeout_ceiling.map(|ceiling| ceiling + CONTEXT_SLACK);
                 let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.context.is_some()) else { return };
-                let asked = ms.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
+                execution.works = ms.is_some();
+                let ends = ms.filter(|ms| *ms < u64::MAX);
+                let asked = ends.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
                 if matches!(execution.clock, Clock::Runs(_)) {
                     execution.clock = Clock::Runs(asked.and_then(|time| Instant::now().checked_add(time)));
                 }

@@ -21,8 +21,8 @@ const START: Duration = Duration::from_secs(30);
 /// What is kept of a foreground execution, whose output went to its client.
 const FOREGROUND_LOG: u64 = 2 * TOLD as u64;
 /// Ended executions that are remembered, and bytes of their output.
-const REMEMBERED: usize = 64;
-const REMEMBERED_BYTES: u64 = 16 << 20;
+pub const REMEMBERED: usize = 64;
+pub const REMEMBERED_BYTES: u64 = 16 << 20;
 /// Of a command line that is listed.
 const COMMAND: usize = 512;
 
@@ -36,6 +36,8 @@ pub struct Execution {
     pub terminal: bool,
     /// It is an interpreter that waits for code.
     pub context: Option<String>,
+    /// It was given code, and its caller has not said that it is done.
+    pub works: bool,
     /// The guest said that it runs.
     pub begun: bool,
     pub started: Instant,
@@ -120,6 +122,7 @@ impl Execution {
             background,
             terminal: false,
             context: None,
+            works: false,
             begun: false,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -144,6 +147,11 @@ impl Execution {
 
     pub fn log_of(channel: Channel) -> usize {
         usize::from(channel == Channel::Err)
+    }
+
+    /// Whether it is an interpreter without anything to do.
+    pub fn waits(&self) -> bool {
+        self.context.is_some() && !self.works && matches!(self.clock, Clock::Runs(_))
     }
 
     /// Begins to end it, for this reason; whether that is new.

@@ -12,6 +12,8 @@ pub(super) mod record;
 mod relay;
 mod wire;
 
+pub use executions::{REMEMBERED, REMEMBERED_BYTES};
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -28,17 +30,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::info::{End, Info, State};
+use super::info::{End, Info, Required, State};
 use super::place::{Kept, Last, Place};
-use crate::code::requirements::{self, RequirementsError};
 use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
 use crate::report::Report;
+use crate::sets::{self, SetError};
 use crate::supervise::Reason;
 use clients::Client;
 pub(super) use clients::address;
 use executions::{Due, Executions};
-use relay::Stream;
+use relay::{Stream, To};
 use wire::Wire;
 
 /// What a session is made from, as its creator planned it.
@@ -58,8 +60,8 @@ pub struct Start {
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
     pub records: Option<record::Wanted>,
-    /// Required packages, which are kept as long as it lives.
-    pub packages: Vec<Shown>,
+    /// Sets of packages, which are kept as long as it lives.
+    pub requirements: Vec<Shown>,
 }
 
 /// What the creator hears.
@@ -67,6 +69,8 @@ pub struct Start {
 pub enum Told {
     Ready,
     Failed(String),
+    /// A set of packages is not there any more.
+    NoSet(String),
     /// By the container engine.
     Docker {
         kind: docker::Kind,
@@ -84,8 +88,8 @@ pub enum SuperviseError {
     Malformed,
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("the packages that it requires are not there: {0}")]
-    Packages(#[from] RequirementsError),
+    #[error(transparent)]
+    Set(#[from] SetError),
     #[error("the guest did not say hello: {0}")]
     Hello(&'static str),
     #[error("cannot listen at `{}`: {source}", path.display())]
@@ -111,6 +115,7 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
         Err(SuperviseError::Engine(EngineError::Docker(error))) => {
             Told::Docker { kind: error.kind(), message: error.to_string(), cure: error.cure() }
         }
+        Err(SuperviseError::Set(SetError::Gone(id))) => Told::NoSet(id.clone()),
         Err(error) => Told::Failed(error.to_string()),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
@@ -161,7 +166,7 @@ pub(super) struct Supervisor {
     /// `None` when the box has ended.
     running: Option<Inhabited>,
     /// Held as long as it lives.
-    _packages: Vec<requirements::Lock>,
+    _sets: Vec<sets::Lock>,
     guest: Wire,
     /// Open streams of the guest.
     streams: HashMap<u32, Stream>,
@@ -211,12 +216,11 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
-        let packages =
-            start.packages.iter().map(|shown| requirements::hold(&shown.source)).collect::<Result<_, _>>()?;
+        let sets = start.requirements.iter().map(|shown| sets::hold(&shown.source)).collect::<Result<_, _>>()?;
         let about =
             About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
         let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
-        Ok(Supervisor { _packages: packages, ..Supervisor::own(start, Some(running), channel)? })
+        Ok(Supervisor { _sets: sets, ..Supervisor::own(start, Some(running), channel)? })
     }
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
@@ -251,7 +255,7 @@ impl Supervisor {
             executions: 0,
             running: 0,
             caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
-            packages: start.packages.iter().map(|shown| shown.target.to_string_lossy().into_owned()).collect(),
+            requirements: start.requirements.iter().map(Required::of).collect(),
             left: None,
             unreachable: None,
         };
@@ -266,7 +270,7 @@ impl Supervisor {
             epoll,
             listener,
             running,
-            _packages: Vec::new(),
+            _sets: Vec::new(),
             refusals,
             guest,
             streams: HashMap::new(),
@@ -352,10 +356,15 @@ impl Supervisor {
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
+    /// Whether nothing is done: a context that waits for code does nothing.
     fn is_idle(&self) -> bool {
+        let waits = |stream: &Stream| match stream.to {
+            To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
+            To::Client(_) => false,
+        };
         let holds =
             |client: &Client| client.streams.values().any(|open| matches!(open, clients::ClientStream::Holding));
-        self.streams.is_empty() && !self.clients.values().any(holds)
+        self.streams.values().all(waits) && !self.clients.values().any(holds)
     }
 
     /// Whether the tree is counted from here, since no control group does.
@@ -412,10 +421,9 @@ impl Supervisor {
         }
         self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
-            self.looked = now;
             let census = limits::census(running.pid());
             self.deserted = census.processes <= 1;
-            let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
+            let over = limits::has_more_than(limit, census.memory, running.pid());
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
                 self.killed += 1;
@@ -424,6 +432,8 @@ impl Supervisor {
             if self.over > MOST_OVER {
                 self.end.get_or_insert(End::Memory);
             }
+            // A tree that takes long to count must not keep the session from its work.
+            self.looked = now + now.elapsed() * 3;
         }
     }
 

@@ -122,7 +122,7 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
         idle: None,
         life: None,
         records: None,
-        packages: Vec::new(),
+        requirements: Vec::new(),
     }
 }
 
@@ -148,7 +148,7 @@ pub fn kept(dir: &std::path::Path) -> Kept {
         executions: 0,
         running: 0,
         caches: Vec::new(),
-        packages: Vec::new(),
+        requirements: Vec::new(),
         left: None,
         unreachable: None,
     };
