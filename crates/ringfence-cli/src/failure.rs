@@ -9,6 +9,7 @@ use ringfence::code::{CodeError, ContextError};
 use ringfence::facts::FactsError;
 use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
+use ringfence::policy::limits::format_size;
 use ringfence::policy::plan::PlanError;
 use ringfence::policy::tree::{PRIVATE, TreeError};
 use ringfence::records::StoreError;
@@ -55,6 +56,8 @@ pub enum Kind {
     Records,
     /// A skill that is not there, or may not run.
     Skill,
+    /// Somebody ended it before it began.
+    Cancelled,
 }
 
 impl Kind {
@@ -62,6 +65,7 @@ impl Kind {
         match self {
             Kind::NotExecutable => 126,
             Kind::NotFound => 127,
+            Kind::Cancelled => 130,
             _ => 125,
         }
     }
@@ -282,6 +286,9 @@ impl From<CodeError> for Failure {
             CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
                 .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
             CodeError::NoRoom { .. } => Failure::new(Kind::Usage, error.to_string()).hint("--tmp-size allows more"),
+            CodeError::TooLittleMemory { least, .. } => Failure::new(Kind::Policy, error.to_string())
+                .hint(format!("--memory {} allows it", format_size(2 * least))),
+            CodeError::Unwritten(_) => Failure::new(Kind::Output, error.to_string()),
             CodeError::NotStarted { .. } | CodeError::Channel(_) | CodeError::Worker(_) => {
                 Failure::new(Kind::Engine, error.to_string())
             }
@@ -306,9 +313,8 @@ impl From<RequirementsError> for Failure {
             }
             RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
                 .hint("use an engine of this host, or an image that has the packages already"),
-            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) | RequirementsError::Cancelled => {
-                Failure::new(Kind::Engine, message)
-            }
+            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) => Failure::new(Kind::Engine, message),
+            RequirementsError::Cancelled => Failure::new(Kind::Cancelled, message),
             RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
             RequirementsError::Language(_)
             | RequirementsError::TooLarge(_)

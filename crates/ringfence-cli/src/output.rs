@@ -8,22 +8,25 @@ use crate::failure::{Failure, Kind};
 
 /// Writes data to stdout. That nobody reads it any more is no failure.
 pub fn data(text: &str) -> Result<(), Failure> {
+    bytes(text.as_bytes())
+}
+
+fn bytes(data: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(data).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::output(&error)),
         _ => Ok(()),
     }
 }
 
 /// Writes what code wrote: as it is into a pipe or a file, and without what acts on a terminal to one.
-pub fn of_code(stdout: &str, stderr: &str) -> Result<(), Failure> {
-    if io::stdout().is_terminal() {
-        data(&printable(stdout))?
-    } else {
-        data(stdout)?
-    }
-    let shown = if io::stderr().is_terminal() { printable(stderr) } else { stderr.to_owned() };
-    let _ = io::stderr().lock().write_all(shown.as_bytes());
+pub fn of_code(stdout: &[u8], stderr: &[u8]) -> Result<(), Failure> {
+    let shown = |raw: &[u8], terminal| match terminal {
+        true => printable(&String::from_utf8_lossy(raw)).into_bytes(),
+        false => raw.to_vec(),
+    };
+    bytes(&shown(stdout, io::stdout().is_terminal()))?;
+    let _ = io::stderr().lock().write_all(&shown(stderr, io::stderr().is_terminal()));
     Ok(())
 }
 

@@ -21,6 +21,9 @@ fn results_and_exit_codes() {
     let done = place.ringfence(&["code", "python", "fail.py", "--json"]);
     let result: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((done.code, &result["status"]), (1, &"error".into()));
+    place.write("project/inputs.py", "print(inputs)");
+    assert_eq!(place.ringfence(&["code", "python", "inputs.py", "--input", "null"]).out, "None\n");
+    assert_eq!(place.ringfence(&["code", "python", "inputs.py"]).out, "{}\n");
     // The record says the same, whatever the interpreter exited with.
     let recorded = |id: &serde_json::Value| {
         let shown = place.ringfence(&["history", "show", id.as_str().unwrap(), "--json"]);
@@ -37,6 +40,22 @@ fn results_and_exit_codes() {
     let done =
         place.ringfence(&["code", "bash", "copy.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
     assert_eq!(done.code, 125, "{}", done.err);
+    // The status says the same, and the rest of the result is there.
+    let done = place.ringfence(&[
+        "code",
+        "bash",
+        "copy.sh",
+        "--file",
+        "data.csv",
+        "--out",
+        "*.txt",
+        "--out-dir",
+        "new",
+        "--json",
+    ]);
+    let (code, result) = (done.code, done.json());
+    assert_eq!((code, &result["status"]), (125, &"sandbox_error".into()), "{result}");
+    assert!(result["error"].as_str().unwrap().contains("new/out.txt") && result["files"][0]["path"] == "out.txt");
     // What the code said is not lost for that.
     place.write("project/say.sh", "echo said; cp data.csv out.txt; result=7");
     let done = place.ringfence(&["code", "bash", "say.sh", "--file", "data.csv", "--out", "*.txt", "--out-dir", "new"]);
@@ -53,4 +72,69 @@ fn results_and_exit_codes() {
     ] {
         assert_eq!(place.ringfence(args).code, 125, "{args:?}");
     }
+}
+
+/// Each call that does not get all it wants says why, and names no flag that would not help.
+#[test]
+fn what_would_help() {
+    let place = Place::new();
+    let write = |name: &str, text: &str| place.write(&format!("project/{name}"), text);
+    write("loop.py", "while True: pass");
+    write("sleep.py", "import time; time.sleep(60)");
+    write("eat.py", "x = []\nwhile True: x.append(bytearray(1 << 20))");
+    write("many.py", "for n in range(70): open(f'{n}.txt', 'w').close()");
+    write("large.js", "'x'.repeat(10_000_000)");
+    write("refused.sh", "/etc/passwd");
+    write("fetch.py", "import urllib.request\nurllib.request.urlopen('http://nowhere.test/')");
+    write("read.py", "open('/usr/x', 'w')");
+    write("config.toml", "[limits]\ntimeout = \"2s\"\ntimeout_ceiling = \"2s\"\n");
+    for (args, says, not) in [
+        (&["python", "sleep.py", "--timeout", "1s"][..], "its time was up; --timeout allows more", "--json"),
+        (&["python", "sleep.py", "--config", "config.toml"], "its time was up\n", "--timeout"),
+        (&["python", "loop.py", "--cpu-time", "1s"], "CPU time was used up; --cpu-time allows more", "--timeout"),
+        (&["python", "eat.py", "--memory", "64m"], "--memory allows more", "--json"),
+        (&["python", "many.py", "--out", "*.txt", "--out-dir", "many"], "6 files are left away", "--json"),
+        (&["node", "large.js"], "too large", "--json"),
+        (&["bash", "refused.sh"], "the sandbox refused something\n", "--json"),
+        (&["python", "fetch.py"], "refused a connection to `nowhere.test`", "--json"),
+        (&["python", "read.py"], "the sandbox refused something: E", "--json"),
+        (&["node", "large.js", "--memory", "20m"], "hint: --memory 64MiB", "--json"),
+    ] {
+        let done = place.ringfence(&[&["code"], args].concat());
+        assert!(done.err.contains(says) && !done.err.contains(not), "{args:?}: {}", done.err);
+    }
+    assert_eq!(support::names(&place.project.join("many")).len(), 64);
+    // A session has the limits that it was made with.
+    let created = place.ringfence(&["session", "create", "work", "--memory", "96m"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    let done = place.ringfence(&["code", "python", "eat.py", "--session", "work"]);
+    assert!(done.code == 137 && !done.err.contains("--memory"), "{done:?}");
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
+/// What is no text goes through a pipe as it is, and `--json` has a text.
+#[test]
+fn bytes_through_a_pipe() {
+    let place = Place::new();
+    place.write(
+        "project/raw.py",
+        "import sys\nfor s in (sys.stdout, sys.stderr):\n    n = s.buffer.write(b'\\xff\\x1b[1m\\0\\n')\n    s.flush()",
+    );
+    let out = place.command(["code", "python", "raw.py"]).output().unwrap();
+    assert_eq!((&out.stdout[..], &out.stderr[..]), (&b"\xff\x1b[1m\0\n"[..], &b"\xff\x1b[1m\0\n"[..]));
+    assert_eq!(place.ringfence(&["code", "python", "raw.py", "--json"]).json()["stdout"], "\u{fffd}\u{1b}[1m\0\n");
+}
+
+/// A directory of the host's in the place of `/tmp` has the room that the host has.
+#[test]
+fn room_in_a_mounted_directory() {
+    let place = Place::new();
+    place.write("project/size.py", "import os\n[os.getcwd(), os.path.getsize('large.bin')]");
+    place.write("other/large.bin", &"x".repeat(12 << 20));
+    let args = ["code", "python", "size.py", "--file", "../other/large.bin"];
+    let done = place.ringfence(&args);
+    assert!(done.code == 125 && done.err.contains("there is room for"), "{done:?}");
+    let done = place.ringfence(&[&args[..], &["--rw", "."]].concat());
+    assert_eq!((done.code, done.out.as_str()), (0, "[\"/tmp\",12582912]\n"), "{}", done.err);
+    assert!(place.project.join("large.bin").exists());
 }

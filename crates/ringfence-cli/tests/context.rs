@@ -102,6 +102,47 @@ async fn interrupts_time_and_crashes() {
     assert!(contexts.list().await.unwrap().iter().all(|context| context.name != "deaf"));
 }
 
+/// What does not fit into the session's `/tmp` is not the next call's.
+#[test]
+fn a_flood_stays_in_its_call() {
+    let place = support::Place::new();
+    let created = place.ringfence(&["session", "create", "work", "--tmp-size", "8m"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    place.write(
+        "project/flood.py",
+        "import sys\nwhile True:\n    print('flood' * 100)\n    sys.stderr.write('flood' * 7)",
+    );
+    place.write("project/flood.js", "for (;;) console.log('flood'.repeat(100))");
+    place.write("project/mine.py", "import sys\nprint('mine')\nprint('too', file=sys.stderr)");
+    place.write("project/mine.js", "console.log('mine'); console.error('too')");
+    for (language, end) in [("python", "py"), ("node", "js")] {
+        let run = |file: &str| {
+            let file = format!("{file}.{end}");
+            place.ringfence(&[
+                "code",
+                language,
+                &file,
+                "--session",
+                "work",
+                "--context",
+                end,
+                "--timeout",
+                "5s",
+                "--json",
+            ])
+        };
+        for _ in 0..2 {
+            let flood = run("flood").json();
+            assert!(flood["stdout_dropped"].as_u64().unwrap() > 1 << 20, "{language}: {}", flood["status"]);
+            assert!(flood["stdout"].as_str().unwrap().len() < 2 << 20, "{language}");
+            let mine = run("mine").json();
+            let said = |key: &str| mine[key].as_str().unwrap().chars().take(200).collect::<String>();
+            assert_eq!((said("stdout"), said("stderr")), ("mine\n".to_owned(), "too\n".to_owned()), "{language}");
+        }
+    }
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
 /// An interpreter that takes more than the session has is ended, and the next call has another one.
 #[test]
 fn memory_that_is_used_up() {
@@ -124,6 +165,17 @@ fn memory_that_is_used_up() {
         assert!(by_itself || (used.code, &used.json()["status"]) == (137, &"memory".into()), "{used:?}");
         assert_eq!(call("less").json()["value"], 42, "{language}");
     }
+    assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
+}
+
+/// Node comes to run code where its helper threads have no room.
+#[test]
+fn little_memory() {
+    let place = support::Place::new();
+    assert_eq!(place.ringfence(&["session", "create", "work", "--memory", "40m"]).code, 0);
+    place.write("project/less", "40 + 2");
+    let done = place.ringfence(&["code", "node", "less", "--session", "work", "--timeout", "20s", "--json"]);
+    assert_eq!(done.json()["value"], 42, "{done:?}");
     assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
 }
 
@@ -231,7 +283,7 @@ fn through_the_program() {
         let call =
             |file: &str| place.ringfence(&["code", language, "read", "--session", "work", "--file", file, "--json"]);
         let refused = call(other.to_str().unwrap());
-        assert_eq!((refused.code, &refused.json()["status"]), (1, &"error".into()), "{refused:?}");
+        assert_eq!((refused.code, &refused.json()["status"]), (125, &"sandbox_error".into()), "{refused:?}");
         assert_eq!(std::fs::read_to_string(place.project.join("data.csv")).unwrap(), "mine");
         // The same is no replacement.
         assert_eq!(call("data.csv").json()["value"], "mine");

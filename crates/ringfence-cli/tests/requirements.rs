@@ -140,12 +140,16 @@ fn what_cannot_be_installed_leaves_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/simple", silent.local_addr().unwrap());
     place.write("project/requirements.txt", "never");
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
-        let args = ["code", "python", "x.py", "--requirements", "requirements.txt", "--index", &address];
-        let mut child = place.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let args = ["code", "python", "x.py", "--requirements", "requirements.txt", "--index", &address, "--json"];
+        let child = place.command(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         silent.accept().unwrap();
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
-        child.wait().unwrap();
+        let ended = child.wait_with_output().unwrap();
+        if signal != rustix::process::Signal::KILL {
+            let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+            assert_eq!((ended.status.code(), &result["status"]), (Some(130), &"cancelled".into()), "{result}");
+        }
         if signal == rustix::process::Signal::KILL {
             let until = Instant::now() + Duration::from_secs(10);
             // The lock goes with its last holder.

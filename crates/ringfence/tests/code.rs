@@ -113,6 +113,15 @@ fn inputs() {
         "float": 0.1, "list": [1, [2, [3, {}]]], "none": null, "true": true, "not an identifier": 1, "__class__": 2, "large": "é".repeat(700_000),
     });
     on_all(|host, engine| {
+        // `null` is an input as any other.
+        for (name, source) in [
+            ("python", "inputs is None"),
+            ("javascript", "inputs === null"),
+            ("bash", "[[ $inputs == null ]] && result=true"),
+        ] {
+            let code = Code { inputs: Value::Null, ..Code::new(language(name), source) };
+            assert_eq!(host.run(engine, &code).unwrap().value, Some(json!(true)), "{engine} {name}");
+        }
         let with = |name: &str, source: &str| {
             let code = Code { inputs: inputs.clone(), ..Code::new(language(name), source) };
             let result = host.run(engine, &code).unwrap();
@@ -208,6 +217,33 @@ fn memory_is_used_up() {
     });
 }
 
+/// Node neither waits for helpers that cannot be started, nor fights with the kernel for the pages of its own program.
+#[test]
+fn little_memory_is_told_soon() {
+    on_all(|host, engine| {
+        let mut policy = host.policy.clone();
+        policy.limits.memory = Some(40 << 20);
+        let run = |policy: &Policy, source: &str| {
+            let (code, start) = (Code::new(language("javascript"), source), Instant::now());
+            (code::run(&code, policy, &host.facts, engine.into(), None), start.elapsed())
+        };
+        assert_eq!(run(&policy, "1 + 1").0.unwrap().value, Some(json!(2)), "{engine}");
+        for source in [
+            "const x = []; for (let i = 0; ; i++) x.push({ i, s: 'a' + i });",
+            "const x = []; for (;;) x.push(Buffer.alloc(1 << 20, 1));",
+        ] {
+            let (result, took) = run(&policy, source);
+            let result = result.unwrap();
+            assert_eq!(result.status, Status::Memory, "{engine} {source}: {result:?}");
+            // Its time is 30 s, and the neighbours are many.
+            assert!(took < Duration::from_secs(20), "{engine} {source}: {took:?}");
+        }
+        policy.limits.memory = Some(20 << 20);
+        let refused = run(&policy, "1").0;
+        assert!(matches!(refused, Err(CodeError::TooLittleMemory { .. })), "{engine}: {refused:?}");
+    });
+}
+
 #[test]
 fn walls_are_named() {
     on_all(|host, engine| {
@@ -222,6 +258,61 @@ fn walls_are_named() {
         }
         let result = run(host, engine, "python", "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)");
         assert_eq!(result.status, Status::Denied, "{engine}: {:?}", result.exception);
+    });
+}
+
+/// Libraries wrap what the system answered, and the wall stays a wall.
+#[test]
+fn walls_behind_libraries_are_named() {
+    let python = "import urllib.request\nurllib.request.urlopen('http://HOST/', timeout=5)";
+    let wrapped = "import http.client\ntry:\n    http.client.HTTPConnection('HOST').request('GET', '/')\nexcept OSError as e:\n    raise RuntimeError('no') from ExceptionGroup('g', [e])";
+    let args = "import socket\ntry:\n    socket.create_connection(('HOST', 80))\nexcept OSError as e:\n    kept = e\nraise RuntimeError(kept)";
+    let node = "await fetch('http://HOST/')";
+    let errors = "import net from 'net';\nconst e = await new Promise((done) => net.connect(80, 'HOST').on('error', done));\nthrow new AggregateError([new Error('x'), e], 'all');";
+    on_all(|host, engine| {
+        for name in ["nowhere.test", "192.0.2.7"] {
+            for (language, source) in [
+                ("python", python),
+                ("python", wrapped),
+                ("python", args),
+                ("javascript", node),
+                ("javascript", errors),
+            ] {
+                let result = run(host, engine, language, &source.replace("HOST", name));
+                let exception = result.exception.unwrap();
+                assert_eq!(result.status, Status::Denied, "{engine} {source}: {exception:?}");
+                let named: Vec<&str> = exception.chain().filter_map(|one| one.host.as_deref()).collect();
+                assert!(named.contains(&name), "{engine} {source}: {exception:?}");
+            }
+        }
+        // What the system answered to something else is not what failed, and an endless chain has an end.
+        for (language, source) in [
+            ("python", "try:\n    open('/usr/x', 'w')\nexcept OSError:\n    open('missing')"),
+            ("python", "try:\n    open('/usr/x', 'w')\nexcept OSError:\n    raise ValueError('x') from None"),
+            ("python", "a, b = ValueError('a'), ValueError('b')\na.reason, b.reason = b, a\nraise a"),
+            ("javascript", "const e = new Error('x'); e.cause = { cause: e }; throw e"),
+            ("javascript", "await fetch('http://127.0.0.1:81/')"),
+            // Causes that fail themselves.
+            (
+                "python",
+                "class E(OSError):\n    @property\n    def reason(self): raise ValueError\n    errno = reason\nraise E('x')",
+            ),
+            ("javascript", "throw new Error('x', { cause: Object.create(null) })"),
+            (
+                "javascript",
+                "const e = new Error('x'); Object.defineProperty(e, 'cause', { get() { throw 1 } }); throw e",
+            ),
+        ] {
+            let result = run(host, engine, language, source);
+            assert_eq!(result.status, Status::Error, "{engine} {source}: {:?}", result.exception);
+            assert!(!result.exception.unwrap().trace.is_empty() || source.contains("fetch"), "{engine} {source}");
+        }
+        // With a network, a name that is not found is the code's affair.
+        let mut policy = host.policy.clone();
+        policy.network = ringfence::policy::policy::Network::Open;
+        let code = Code::new(language("python"), "import socket\nsocket.getaddrinfo('nowhere.invalid', 80)");
+        let result = code::run(&code, &policy, &host.facts, engine.into(), None).unwrap();
+        assert_eq!(result.status, Status::Error, "{engine}: {:?}", result.exception);
     });
 }
 
@@ -276,6 +367,18 @@ fn a_value_that_is_too_large_is_cut() {
     on_all(|host, engine| {
         let result = run(host, engine, "python", "list(range(3_000_000))");
         assert!(result.cut && result.value.is_none() && result.text.is_some(), "{engine}: {:?}", result.status);
+        for source in ["'x'.repeat(10_000_000)", "new Set(Array(100_000).keys())"] {
+            let result = run(host, engine, "javascript", source);
+            assert!(
+                result.cut && result.value.is_none() && result.text.is_some(),
+                "{engine} {source}: {:?}",
+                result.text
+            );
+        }
+        for source in ["new Set([1])", "x => x"] {
+            let result = run(host, engine, "javascript", source);
+            assert!(!result.cut && result.text.is_some(), "{engine} {source}: {result:?}");
+        }
         let result = run(host, engine, "python", "object");
         assert!(!result.cut && result.text.is_some(), "{engine}: {result:?}");
     });
@@ -323,15 +426,51 @@ fn files_that_cannot_be_written() {
             (vec![file("first", 10), file("large", (10 << 20) - 20), file("last", 10)], "large"),
             (vec![file("first", 10), file("first/below", 1 << 20), file("last", 10)], "first/below"),
         ] {
-            let mut code = Code::new(language("bash"), "echo ran");
-            (code.files, code.out) = (files, vec!["first".to_owned(), "last".to_owned()]);
-            let result = host.run(engine, &code).unwrap_or_else(|error| panic!("{engine} {named}: {error}"));
-            assert_eq!((result.status, result.stdout.as_str()), (Status::Error, ""), "{engine} {named}: {result:?}");
-            assert_eq!(result.stderr, format!("{named}: the file could not be written\n"));
-            // The others are there, and whole.
-            let there: Vec<(&str, usize)> = result.files.iter().map(|f| (f.path.as_str(), f.data.len())).collect();
-            assert_eq!(there, [("first", 10), ("last", 10)], "{engine} {named}");
+            for name in ["python", "javascript", "bash"] {
+                let code = Code { files: files.clone(), ..Code::new(language(name), "1") };
+                match host.run(engine, &code) {
+                    Err(CodeError::Unwritten(reason)) => {
+                        assert!(reason.starts_with(named), "{engine} {name}: {reason}")
+                    }
+                    other => panic!("{engine} {name} {named}: {other:?}"),
+                }
+            }
         }
+        // Code that has started cannot say so.
+        let forged = run(host, engine, "python", "import os\nos.write(3, b'u 1\\nx')\n5");
+        assert_eq!((forged.status, forged.value, forged.cut), (Status::Ok, Some(json!(5)), true), "{engine}");
+    });
+}
+
+/// What editors and people put into a file.
+#[test]
+fn odd_sources_and_outputs() {
+    on_all(|host, engine| {
+        for (name, source) in [
+            ("python", "\u{feff}print('x')\n1 + 1"),
+            ("javascript", "\u{feff}1 + 1"),
+            ("javascript", "\u{feff}await 0; 1 + 1"),
+            ("bash", "\u{feff}result=$((1 + 1))"),
+        ] {
+            assert_eq!(run(host, engine, name, source).value, Some(json!(2)), "{engine} {source:?}");
+        }
+        for end in ["", "\n"] {
+            let result = run(host, engine, "bash", &format!("echo 1\nif true; then\necho 2{end}"));
+            // As bash says it of a file.
+            assert!(
+                result.stderr.contains("line 4: syntax error: unexpected end of file"),
+                "{engine}: {}",
+                result.stderr
+            );
+        }
+        let raw = run(
+            host,
+            engine,
+            "python",
+            "import sys\nn = sys.stdout.buffer.write(b'\\xffa\\0')\nprint('b', file=sys.stderr)",
+        );
+        assert_eq!(raw.stdout, "\u{fffd}a\0", "{engine}");
+        assert_eq!(raw.raw, [Some(b"\xffa\0".to_vec()), None], "{engine}");
     });
 }
 

@@ -83,7 +83,8 @@ impl Stage {
         flags.tmp_size("3g").and_then(|()| flags.memory("4g")).map_err(text)?;
         let policy =
             layers::resolve(Inputs::new(self.project.clone(), facts.home.clone(), flags)).map_err(text)?.policy;
-        Ok(Create::new(policy, facts))
+        // As the program does.
+        Ok(Create::new(policy, facts).records(self.place.join("records")))
     }
 
     fn session(&self, name: &str) -> Result<Session, Failure> {

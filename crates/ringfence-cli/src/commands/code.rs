@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::code::{self, Code, CodeResult, File, LANGUAGES, Language, Ran, Status};
+use ringfence::code::{self, Code, CodeException, CodeResult, File, LANGUAGES, Language, Ran, Status};
+use ringfence::policy::limits::{Limits, format_size};
 use ringfence::policy::suggest::Suggestion;
 use ringfence::records::{self, Seen, SkillRun};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
@@ -41,21 +42,22 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
         None => execute(&args, &code),
     };
     match done {
-        Ok(mut result) => {
-            let written = keep_files(&result, args.given.out_dir.as_deref());
+        Ok((mut result, room)) => {
+            let written = keep_files(&mut result, args.given.out_dir.as_deref());
+            // The result is told, whatever became of the files.
             if args.json {
-                // The result is told, whatever became of the files: they are in it.
-                result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
                 output::json(&result)?;
-                return written.map(|()| ExitCode::from(exit_code(result.status)));
+            } else {
+                show(&result, room)?;
             }
-            // Told whatever became of the files.
-            show(&result)?;
             written.map(|()| ExitCode::from(exit_code(result.status)))
         }
         Err(failure) => {
             if args.json {
-                let mut result = CodeResult::failed(&code, &failure.message);
+                let mut result = match failure.kind {
+                    Kind::Cancelled => CodeResult::cancelled(&code),
+                    _ => CodeResult::failed(&code, &failure.message),
+                };
                 result.id = failure.record.clone().unwrap_or_default();
                 output::json(&result)?;
             }
@@ -64,11 +66,31 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
     }
 }
 
-fn execute(args: &args::Code, code: &Code) -> Result<CodeResult, Failure> {
+fn execute(args: &args::Code, code: &Code) -> Result<(CodeResult, Room), Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
     let situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
-    recorded(code, &situation, &command, None, signals)
+    let result = recorded(code, &situation, &command, None, signals)?;
+    Ok((result, Room::under(&situation.resolved.policy.limits)))
+}
+
+/// Which flags would allow more.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// `--timeout`: what is asked for is below the ceiling.
+    pub timeout: bool,
+    /// Those of the other limits.
+    pub others: bool,
+}
+
+impl Room {
+    pub fn under(limits: &Limits) -> Room {
+        Room { timeout: Room::below(limits.timeout, limits.timeout_ceiling), others: true }
+    }
+
+    pub fn below(timeout: Option<Duration>, ceiling: Option<Duration>) -> bool {
+        ceiling.is_none_or(|ceiling| timeout.is_some_and(|timeout| timeout < ceiling))
+    }
 }
 
 /// Becomes readable when somebody wants the program to end.
@@ -262,25 +284,36 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Puts the files that came out where they were asked for.
-pub fn keep_files(result: &CodeResult, directory: Option<&Path>) -> Result<(), Failure> {
-    if let (Some(directory), false) = (directory, result.files.is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|error| Failure::output(&error))?;
+/// Puts the files that came out where they were asked for. That they cannot be there is no failure of the code, and the
+/// result says so: what the code did is still in it.
+pub fn keep_files(result: &mut CodeResult, directory: Option<&Path>) -> Result<(), Failure> {
+    let written = match directory {
+        Some(directory) if !result.files.is_empty() => {
+            let fail = |error| Failure::new(Kind::Output, format!("cannot make `{}`: {error}", directory.display()));
+            std::fs::create_dir_all(directory).map_err(fail)
+        }
+        _ => Ok(()),
+    };
+    let directory = directory.unwrap_or(Path::new("."));
+    let written = written.and_then(|()| result.files.iter().try_for_each(|file| write(directory, file)));
+    if let Err(failure) = &written {
+        (result.status, result.error) = (Status::SandboxError, Some(failure.message.clone()));
     }
-    result.files.iter().try_for_each(|file| write(directory.unwrap_or(Path::new(".")), file))
+    written
 }
 
 /// A result for people.
-pub fn show(result: &CodeResult) -> Result<(), Failure> {
-    let mut text = result.stdout.clone();
+pub fn show(result: &CodeResult, room: Room) -> Result<(), Failure> {
+    let [raw_stdout, raw_stderr] = &result.raw;
+    let mut text = raw_stdout.clone().unwrap_or_else(|| result.stdout.clone().into_bytes());
     if let Some(value) = &result.value {
-        text.push_str(&format!("{value}\n"));
+        text.extend(format!("{value}\n").into_bytes());
     } else if let Some(shown) = &result.text {
-        text.push_str(&format!("{shown}\n"));
+        text.extend(format!("{shown}\n").into_bytes());
     }
-    let mut errors = result.stderr.clone();
-    if !errors.is_empty() && !errors.ends_with('\n') {
-        errors.push('\n');
+    let mut errors = raw_stderr.clone().unwrap_or_else(|| result.stderr.clone().into_bytes());
+    if !errors.is_empty() && !errors.ends_with(b"\n") {
+        errors.push(b'\n');
     }
     output::of_code(&text, &errors)?;
     if let Some(exception) = &result.exception {
@@ -290,17 +323,39 @@ pub fn show(result: &CodeResult) -> Result<(), Failure> {
         }
         output::say(&format!("{}: {}", exception.kind, exception.message));
     }
-    let note = match result.status {
-        Status::Timeout => Some("ended: its time was up; --timeout allows more"),
-        Status::Memory => Some("ended: its memory was used up; --memory allows more"),
-        Status::Denied => Some("the sandbox refused something; --json says what the system answered"),
-        Status::Cancelled => Some("cancelled"),
-        _ => None,
-    };
-    if let Some(note) = note {
+    if result.files_dropped > 0 {
+        let (left, most, bytes) = (result.files_dropped, code::MAX_FILES, format_size(code::MAX_FILE_BYTES as u64));
+        output::say(&format!("ringfence: {left} files are left away: --out takes {most} back, {bytes} together"));
+    } else if result.cut {
+        output::say("ringfence: part of the result was too large, or not to be understood, and is left away");
+    }
+    if let Some(note) = note(result, room) {
         output::say(&format!("ringfence: {note}"));
     }
     Ok(())
+}
+
+/// What ended it, and the flag that would help.
+fn note(result: &CodeResult, room: Room) -> Option<String> {
+    let more = |there: bool, flag: &str| if there { format!("; {flag} allows more") } else { String::new() };
+    let find = |part: fn(&CodeException) -> Option<&str>| {
+        result.exception.iter().flat_map(CodeException::chain).find_map(part).map(str::to_owned)
+    };
+    match result.status {
+        Status::Timeout if result.limit.as_deref() == Some("cpu_time") => {
+            Some(format!("ended: its CPU time was used up{}", more(room.others, "--cpu-time")))
+        }
+        Status::Timeout => Some(format!("ended: its time was up{}", more(room.timeout, "--timeout"))),
+        Status::Memory => Some(format!("ended: its memory was used up{}", more(room.others, "--memory"))),
+        Status::Denied => Some(match (find(|one| one.host.as_deref()), find(|one| one.errno.as_deref())) {
+            (Some(host), _) => format!("the sandbox refused a connection to `{host}`"),
+            (None, Some(errno)) => format!("the sandbox refused something: {errno}"),
+            // What bash or the kernel says is all there is.
+            (None, None) => "the sandbox refused something".to_owned(),
+        }),
+        Status::Cancelled => Some("cancelled".to_owned()),
+        _ => None,
+    }
 }
 
 pub fn exit_code(status: Status) -> u8 {

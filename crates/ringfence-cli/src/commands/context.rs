@@ -14,7 +14,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
-use crate::commands::code::{captured, exit_code, seen};
+use crate::commands::code::{Room, captured, exit_code, seen};
 use crate::commands::session::{fetch_image, open, within};
 use crate::failure::{Failure, Kind};
 use crate::situation::Situation;
@@ -46,7 +46,7 @@ pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
 }
 
 /// Runs code in a session, and records it.
-pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, Failure> {
+pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<(CodeResult, Room), Failure> {
     if args.required.requirements.is_some() {
         let message = "a session has the packages that it was made with: --requirements cannot be said with --session";
         return Err(Failure::new(Kind::Usage, message).hint("ringfence session create --requirements FILE"));
@@ -63,7 +63,9 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
     }
     within(async |sessions| {
         let live = open(&sessions, session).await?;
-        let note = Note::begin(&live.info().await?, &command)?;
+        let info = live.info().await?;
+        let note = Note::begin(&info, &command)?;
+        let room = Room { timeout: Room::below(timeout.or(info.timeout), info.timeout_ceiling), others: false };
         let contexts = Contexts::of(live);
         let ran = match &args.context {
             Some(name) => contexts.run(name, code, timeout, cancelled()?).await,
@@ -73,7 +75,7 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<CodeResult, 
             Ok(mut result) => {
                 result.id = note.id().to_owned();
                 note.end(&result);
-                Ok(result)
+                Ok((result, room))
             }
             Err(error) => {
                 let failure = Failure::from(error);

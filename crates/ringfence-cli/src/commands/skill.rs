@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::archive::Archive;
 use crate::args::{self, SkillAdd, SkillScan};
+use crate::commands::code::Room;
 use crate::commands::{code, failed_in_json, history, requirements};
 use crate::failure::{Failure, Kind};
 use crate::output::{self, printable};
@@ -144,19 +145,18 @@ fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
             failed_in_json(failure);
         }
     };
-    let (skill, mut result) = execute(&args).inspect_err(failed)?;
+    let (skill, mut result, room) = execute(&args).inspect_err(failed)?;
     // The result is told, whatever became of the files.
-    let written = code::keep_files(&result, args.given.out_dir.as_deref());
+    let written = code::keep_files(&mut result, args.given.out_dir.as_deref());
     if args.json {
-        result.error = written.as_ref().err().map(|failure| failure.message.clone()).or(result.error);
         output::json(&Ran { skill: &skill.name, version: &skill.version, hash: &skill.hash, result: &result })?;
     } else {
-        code::show(&result)?;
+        code::show(&result, room)?;
     }
     written.map(|()| ExitCode::from(code::exit_code(result.status)))
 }
 
-fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
+fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult, Room), Failure> {
     let command: Vec<OsString> = vec!["skill".into(), "run".into(), args.skill.clone().into()];
     let mut situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
     if let Some(verdict) = args.verdict {
@@ -172,7 +172,7 @@ fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult), Failure> {
     let mut code = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(refused)?;
     code::equip(&mut code, &args.given)?;
     let result = code::recorded(&code, &situation, &command, Some(&run), code::signals)?;
-    Ok((skill, result))
+    Ok((skill, result, Room::under(&situation.resolved.policy.limits)))
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {

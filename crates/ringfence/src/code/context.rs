@@ -38,6 +38,12 @@ for p in $1; do
         set -C
         : >"$o" && : >"$e" || exit 70
         shift
+        # Under a limit on each process, Node waits for ever for helper threads that cannot be started.
+        d=$(ulimit -d 2>/dev/null)
+        case $p-$d in
+            *[!0-9]) ;;
+            node*-*) [ "$d" -ge 131072 ] || set -- --v8-pool-size=0 "--max-old-space-size=$((d / 2048))" "$@" ;;
+        esac
         exec 3>&1 1>>"$o" 2>>"$e"
         exec "$p" "$@" 3 "$o" "$e"
     fi
@@ -307,12 +313,15 @@ impl Call<'_> {
 
     fn result(
         &self,
-        received: Received,
+        mut received: Received,
         ended: Option<Outcome>,
         stopped: Option<Status>,
         said: &[u8],
         duration: Duration,
     ) -> Result<CodeResult, ContextError> {
+        if let (Some(reason), false, None) = (received.unwritten.take(), received.started, stopped) {
+            return Err(CodeError::Unwritten(reason).into());
+        }
         if let Some(outcome) = &ended {
             if outcome.reason == Some(Reason::Lost) {
                 let reason = crate::engines::EngineError::Lost("its session ended while the code ran".to_owned());

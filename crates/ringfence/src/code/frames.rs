@@ -3,6 +3,7 @@
 //! | kind | what it carries |
 //! |---|---|
 //! | `w` | the interpreter is ready for code |
+//! | `u` | the code does not start: a file that goes in cannot be written |
 //! | `s` | the code starts now |
 //! | `d` | a rich result: a JSON object of media types |
 //! | `f` | a file: the length of its path, its path, its bytes |
@@ -17,6 +18,8 @@ const MAX_MESSAGE: usize = 5 << 20;
 /// Rich results, and bytes of all of them.
 const MAX_RICH: usize = 64;
 const MAX_RICH_BYTES: usize = 16 << 20;
+/// Bytes of a reason.
+const MAX_REASON: usize = 4 << 10;
 /// `f 33554432`, with room.
 const MAX_HEAD: usize = 24;
 
@@ -30,6 +33,10 @@ pub struct Received {
     pub result: Option<Result>,
     pub rich: Vec<Rich>,
     pub files: Vec<File>,
+    /// Files that were sent, and are too many or too large.
+    pub files_dropped: u64,
+    /// A file that goes in cannot be written, and why. Code that has started cannot say so.
+    pub unwritten: Option<String>,
     /// Of a context: what was written to stdout and stderr, and how much of it was dropped.
     pub written: [Option<(u64, Vec<u8>)>; 2],
     /// Something was too much or not to be understood, and was left away.
@@ -98,7 +105,7 @@ impl Decoder {
 
     /// Whether the last frame is there.
     pub(super) fn has_result(&self) -> bool {
-        self.received.result.is_some() || self.broken
+        self.received.result.is_some() || self.received.unwritten.is_some() || self.broken
     }
 
     /// What came until now; a frame that is not whole is lost.
@@ -128,6 +135,7 @@ impl Decoder {
         let Some((kind, length)) = parsed else { return self.give_up() };
         let room = match kind {
             b's' | b'w' => 0,
+            b'u' => MAX_REASON,
             b'r' | b'b' | b'o' | b'e' => MAX_MESSAGE,
             b'd' if self.received.rich.len() < MAX_RICH => MAX_MESSAGE.min(MAX_RICH_BYTES - self.rich_bytes),
             b'f' if self.received.files.len() < MAX_FILES => (MAX_FILE_BYTES - self.file_bytes).saturating_add(300),
@@ -136,6 +144,7 @@ impl Decoder {
         };
         let keep = length <= room && (matches!(kind, b's' | b'w') || room > 0);
         self.received.cut |= !keep;
+        self.received.files_dropped += u64::from(kind == b'f' && !keep);
         // Memory is taken as bytes come, not as they are announced.
         self.body = Some(Body { kind, missing: length, data: keep.then(Vec::new) });
         if length == 0 {
@@ -152,6 +161,11 @@ impl Decoder {
             }
             b'w' => {
                 self.received.warm = true;
+                true
+            }
+            b'u' if self.received.started => false,
+            b'u' => {
+                self.received.unwritten.get_or_insert_with(|| String::from_utf8_lossy(&data).into_owned());
                 true
             }
             // The first one counts.
@@ -184,6 +198,8 @@ impl Decoder {
                 if fits {
                     self.file_bytes += bytes;
                     self.received.files.extend(file);
+                } else {
+                    self.received.files_dropped += 1;
                 }
                 fits
             }
@@ -280,7 +296,7 @@ mod tests {
 
         #[test]
         fn frames_in_any_portions(
-            kinds in proptest::collection::vec((proptest::sample::select(b"swdfrboex".to_vec()), 0_usize..40), 0..20),
+            kinds in proptest::collection::vec((proptest::sample::select(b"swudfrboex".to_vec()), 0_usize..40), 0..20),
             size in 1_usize..50,
         ) {
             let bytes: Vec<u8> = kinds

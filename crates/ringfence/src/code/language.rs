@@ -21,7 +21,16 @@ pub struct Language {
     pub(crate) scanned: scan::Language,
     /// The interpreter's last words when it gets no more memory.
     starves: &'static [&'static str],
+    /// Bytes of memory without which it does not come to run any code.
+    pub(super) least: u64,
 }
+
+const NODE_STARVES: &[&str] = &["JavaScript heap out of memory", "process out of memory", "std::bad_alloc"];
+/// Below this much memory Node gets no helper threads: it waits for ever for those that cannot be started.
+const NODE_ALONE: u64 = 128 * MIB;
+/// What Node needs beside its heap. A heap as large as the limit leaves no room for the program itself, whose pages the
+/// kernel then throws out and reads again, for ever.
+const NODE_ITSELF: u64 = 24 * MIB;
 
 /// In which form a runner gets its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +53,7 @@ pub static LANGUAGES: [Language; 4] = [
         wire: Wire::Marshal,
         scanned: scan::Language::Python,
         starves: &[],
+        least: 0,
     },
     Language {
         name: "javascript",
@@ -53,7 +63,8 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.js",
         wire: Wire::Json,
         scanned: scan::Language::JavaScript,
-        starves: &["JavaScript heap out of memory", "process out of memory"],
+        starves: NODE_STARVES,
+        least: 32 * MIB,
     },
     Language {
         name: "typescript",
@@ -63,7 +74,8 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.ts",
         wire: Wire::Json,
         scanned: scan::Language::TypeScript,
-        starves: &["JavaScript heap out of memory", "process out of memory"],
+        starves: NODE_STARVES,
+        least: 32 * MIB,
     },
     Language {
         name: "bash",
@@ -74,6 +86,7 @@ pub static LANGUAGES: [Language; 4] = [
         wire: Wire::Lines,
         scanned: scan::Language::Bash,
         starves: &["xmalloc: cannot allocate", "xrealloc: cannot allocate"],
+        least: 0,
     },
 ];
 
@@ -118,9 +131,13 @@ impl Language {
             Wire::Json => {
                 // The limit of the box decides, not the interpreter's own. Where each process has a limit on what it maps,
                 // stacks and code count too: an interpreter that does not know that crashes instead of giving up.
-                let heap = |bytes: u64| if grouped { bytes } else { bytes / 2 };
-                let heap = limits.memory.map(|bytes| format!("--max-old-space-size={}", heap(bytes).div_ceil(MIB)));
-                heap.iter().for_each(|heap| add(&[heap]));
+                if let Some(bytes) = limits.memory {
+                    let heap = if grouped { bytes.saturating_sub(NODE_ITSELF) } else { bytes / 2 };
+                    add(&[&format!("--max-old-space-size={}", heap.div_ceil(MIB).max(8))]);
+                    if bytes < NODE_ALONE {
+                        add(&["--v8-pool-size=0"]);
+                    }
+                }
                 add(&["--experimental-vm-modules", "--no-warnings", "-e", NODE]);
             }
             Wire::Lines => add(&["--norc", "--noprofile", "-c", BASH]),

@@ -20,7 +20,8 @@ use std::os::fd::BorrowedFd;
 
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{self, Plan, PlanError};
+use ringfence_policy::limits::format_size;
+use ringfence_policy::plan::{self, Mount, Plan, PlanError};
 use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
 use rustix::io::Errno;
@@ -95,6 +96,10 @@ pub enum CodeError {
     FilesTooLarge(usize),
     #[error("the files have {bytes} bytes, and there is room for {room} in `/tmp`")]
     NoRoom { bytes: u64, room: u64 },
+    #[error("{language} needs {} of memory to start, and the limit is {}", format_size(*least), format_size(*limit))]
+    TooLittleMemory { language: &'static str, least: u64, limit: u64 },
+    #[error("cannot write a file into the sandbox: {0}")]
+    Unwritten(String),
     #[error("`{0}` is no path below the working directory")]
     Path(String),
     #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
@@ -132,6 +137,11 @@ impl Code {
 
     fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.language.program)
+    }
+
+    /// The code as an interpreter reads it from a file: without a mark of its encoding.
+    fn source(&self) -> &str {
+        self.source.strip_prefix('\u{feff}').unwrap_or(&self.source)
     }
 
     fn check(&self) -> Result<(), CodeError> {
@@ -282,6 +292,10 @@ fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
 
 /// The plan for the first interpreter that is there.
 fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeError> {
+    let least = code.language.least;
+    if let Some(limit) = policy.limits.memory.filter(|limit| *limit < least) {
+        return Err(CodeError::TooLittleMemory { language: code.language.name, least, limit });
+    }
     let grouped = policy.limits.memory.is_some() && !matches!(Home::find(), Home::None(_));
     for interpreter in code.language.interpreters {
         let command = code.language.command(interpreter, code, &policy.limits, grouped);
@@ -301,8 +315,16 @@ fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeErr
 /// Files that cannot be there are no failure of the code.
 fn has_room(code: &Code, plan: &Plan) -> Result<(), CodeError> {
     let bytes = code.files.iter().map(|file| file.data.len() as u64).sum();
-    let room = plan.limits.tmp_size;
-    if plan.workdir.starts_with("/tmp") && bytes > room { Err(CodeError::NoRoom { bytes, room }) } else { Ok(()) }
+    // What is mounted last is what is there.
+    let room = plan.mounts.iter().rev().find_map(|mount| match mount {
+        Mount::Tmpfs { target, size, .. } if plan.workdir.starts_with(target) => Some(Some(*size)),
+        Mount::Bind { target, .. } | Mount::Volume { target, .. } if plan.workdir.starts_with(target) => Some(None),
+        _ => None,
+    });
+    match room.flatten() {
+        Some(room) if bytes > room => Err(CodeError::NoRoom { bytes, room }),
+        _ => Ok(()),
+    }
 }
 
 /// Bytes in JSON.

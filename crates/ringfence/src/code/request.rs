@@ -144,7 +144,7 @@ fn json_request(code: &Code, mark: Option<&str>) -> Vec<u8> {
     let files: Vec<(&str, String)> = code.files.iter().map(|f| (f.path.as_str(), STANDARD.encode(&f.data))).collect();
     let request = json!({
         "language": code.language.name,
-        "code": code.source,
+        "code": code.source(),
         "name": code.name(),
         "inputs": code.inputs,
         "files": files,
@@ -159,20 +159,20 @@ fn json_request(code: &Code, mark: Option<&str>) -> Vec<u8> {
 /// Where the last statement of a module stands when it is an expression, in UTF-16 units as JavaScript counts them.
 /// A script gives its value by itself; a module with `await` or `import` does not.
 fn last_expression(code: &Code) -> Option<(usize, usize)> {
-    if code.language.name != "javascript" || code.source.len() > 256 << 10 {
+    if code.language.name != "javascript" || code.source().len() > 256 << 10 {
         return None;
     }
-    if !["await", "import", "export"].iter().any(|word| code.source.contains(word)) {
+    if !["await", "import", "export"].iter().any(|word| code.source().contains(word)) {
         return None;
     }
-    let range = crate::skills::scan::last_expression(&code.source)?;
-    let units = |end: usize| code.source.get(..end).map(|text| text.encode_utf16().count());
+    let range = crate::skills::scan::last_expression(code.source())?;
+    let units = |end: usize| code.source().get(..end).map(|text| text.encode_utf16().count());
     Some((units(range.start)?, units(range.end)?))
 }
 
 fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
     // A shell has no NUL in its texts.
-    let source: Vec<u8> = code.source.bytes().filter(|byte| *byte != 0).collect();
+    let source: Vec<u8> = code.source().bytes().filter(|byte| *byte != 0).collect();
     let empty = Map::new();
     let members = code.inputs.as_object().unwrap_or(&empty);
     let variables: Vec<(&String, Vec<u8>)> = members
@@ -220,7 +220,7 @@ fn marshal(code: &Code, mark: Option<&str>, more: &str, required: bool) -> Resul
     let required = if required { code.language.packages_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);
-    let texts = [("code", code.source.as_str()), ("name", code.name()), ("more", more), ("mark", mark_text)];
+    let texts = [("code", code.source()), ("name", code.name()), ("more", more), ("mark", mark_text)];
     for (name, value) in texts {
         text(&mut out, name);
         text(&mut out, value);

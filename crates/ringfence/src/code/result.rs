@@ -15,6 +15,8 @@ use crate::supervise::{Ended, Outcome, Reason, signal_name};
 
 /// Errors of the system that mean a wall was in the way.
 const REFUSALS: &[&str] = &["EPERM", "EACCES", "EROFS", "ENETUNREACH"];
+/// The same where there is no network: nobody is there who could find a name.
+const NAMELESS: &[&str] = &["EAI_AGAIN"];
 /// Characters of stderr that go into a message.
 const TAIL: usize = 400;
 
@@ -59,6 +61,8 @@ pub struct CodeResult {
     pub rich: Vec<Rich>,
     /// Files that were asked for.
     pub files: Vec<File>,
+    /// How many more there were than are taken, or too large ones.
+    pub files_dropped: u64,
     /// Something of the result was too large, or not to be understood, and was left away.
     pub cut: bool,
     pub usage: Usage,
@@ -68,6 +72,12 @@ pub struct CodeResult {
     pub id: String,
     /// What failed when the sandbox did.
     pub error: Option<String>,
+    /// The limit that ended it, as `[limits]` calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// stdout and stderr as they were written, where that is no text.
+    #[serde(skip)]
+    pub raw: [Option<Vec<u8>>; 2],
 }
 
 /// What the code threw.
@@ -80,10 +90,21 @@ pub struct CodeException {
     /// The name of the system's error, where it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
+    /// The host that it was about, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Frames of the code itself, the innermost last.
     pub trace: Vec<Frame>,
+    /// What was behind it, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<CodeException>>,
+}
+
+impl CodeException {
+    /// It, and what was behind it.
+    pub fn chain(&self) -> impl Iterator<Item = &CodeException> {
+        std::iter::successors(Some(self), |exception| exception.cause.as_deref())
+    }
 }
 
 /// A line of the code.
@@ -126,18 +147,20 @@ impl CodeResult {
     }
 
     /// The result when somebody ended it before it began.
-    pub(super) fn cancelled(code: &Code) -> CodeResult {
+    pub fn cancelled(code: &Code) -> CodeResult {
         CodeResult { status: Status::Cancelled, error: None, ..CodeResult::failed(code, "") }
     }
 }
 
 fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
-    let Received { started, warm: _, result, rich, files, written: _, cut } = parts.received;
+    let Received { started, warm: _, unwritten: _, result, rich, files, files_dropped, written: _, cut } =
+        parts.received;
     let (stdout_dropped, stderr_dropped) = (parts.stdout.dropped(), parts.stderr.dropped());
+    let ((stdout, raw_stdout), (stderr, raw_stderr)) = (captured(parts.stdout), captured(parts.stderr));
     let blank = CodeResult {
         status: Status::Ok,
-        stdout: text(parts.stdout),
-        stderr: text(parts.stderr),
+        stdout,
+        stderr,
         stdout_dropped,
         stderr_dropped,
         value: None,
@@ -145,18 +168,27 @@ fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option
         exception: None,
         rich,
         files,
+        files_dropped,
         cut,
         usage: Usage::default(),
         engine: engine.map(str::to_owned),
         language: code.language.name.to_owned(),
         id: crate::records::new_id(),
         error: None,
+        limit: None,
+        raw: [raw_stdout, raw_stderr],
     };
     (blank, result, started)
 }
 
 /// What came of it: the limits and the end as seen from outside decide, then what the runner says.
-pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Parts) -> Result<CodeResult, CodeError> {
+pub(super) fn result(
+    code: &Code,
+    engine: Engine,
+    outcome: &Outcome,
+    mut parts: Parts,
+) -> Result<CodeResult, CodeError> {
+    let unwritten = parts.received.unwritten.take();
     let (mut result, sent, started) = blank(code, Some(engine.name()), parts);
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     result.usage =
@@ -171,6 +203,10 @@ pub(super) fn result(code: &Code, engine: Engine, outcome: &Outcome, parts: Part
         }
         Some(Reason::Processes) | None => None,
     };
+    result.limit = limit_name(outcome.reason);
+    if let (Some(reason), false, None) = (unwritten, started, limit) {
+        return Err(CodeError::Unwritten(reason));
+    }
     if !started && limit.is_none() {
         let tail: String = result.stderr.trim().chars().rev().take(TAIL).collect();
         let said: String = tail.chars().rev().collect();
@@ -213,10 +249,11 @@ pub(super) fn in_context(
     let written = std::mem::take(&mut received.written);
     let empty = || Capture::new(0);
     let (mut result, sent, _) = blank(code, Some(engine), Parts { stdout: empty(), stderr: empty(), received });
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let [stdout, stderr] = written.map(Option::unwrap_or_default);
-    (result.stdout_dropped, result.stdout) = (stdout.0, text(stdout.1));
-    (result.stderr_dropped, result.stderr) = (stderr.0, text(stderr.1));
+    (result.stdout_dropped, result.stderr_dropped) = (stdout.0, stderr.0);
+    (result.stdout, result.raw[0]) = text(stdout.1);
+    (result.stderr, result.raw[1]) = text(stderr.1);
+    result.limit = limit_name(ended.and_then(|outcome| outcome.reason));
     result.usage.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     keep_asked(&mut result, code);
     let mut interrupted = false;
@@ -258,7 +295,9 @@ fn take_message(result: &mut CodeResult, message: &Value) {
     result.cut |= message.get("cut") == Some(&Value::Bool(true));
     result.text = message.get("text").and_then(Value::as_str).map(str::to_owned);
     result.exception = message.get("exception").and_then(|exception| CodeException::deserialize(exception).ok());
-    let refused = |exception: &CodeException| exception.errno.as_deref().is_some_and(|name| REFUSALS.contains(&name));
+    let isolated = message.get("isolated") == Some(&Value::Bool(true));
+    let wall = |name: &str| REFUSALS.contains(&name) || (isolated && NAMELESS.contains(&name));
+    let refused = |exception: &CodeException| exception.chain().any(|one| one.errno.as_deref().is_some_and(wall));
     result.status = match (message.get("status").and_then(Value::as_str), &result.exception) {
         (Some("ok"), None) => Status::Ok,
         (_, Some(exception)) if exception.kind == "MemoryError" => Status::Memory,
@@ -273,7 +312,7 @@ fn take_shell(result: &mut CodeResult, code: &Code, status: i32, line: u32, valu
     if status == 0 {
         return;
     }
-    let text = (line > 0).then(|| code.source.lines().nth(line as usize - 1)).flatten();
+    let text = (line > 0).then(|| code.source().lines().nth(line as usize - 1)).flatten();
     let frame = Frame {
         file: code.name().to_owned(),
         line: Some(line),
@@ -305,7 +344,25 @@ pub(super) fn ended(end: Ended) -> String {
     }
 }
 
-fn text(capture: Capture) -> String {
-    let bytes = capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n"));
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+/// The limit, as `[limits]` calls it.
+fn limit_name(reason: Option<Reason>) -> Option<String> {
+    let name = match reason? {
+        Reason::Time => "timeout",
+        Reason::CpuTime => "cpu_time",
+        Reason::Memory => "memory",
+        Reason::Processes | Reason::Cancelled | Reason::Lost => return None,
+    };
+    Some(name.to_owned())
+}
+
+fn captured(capture: Capture) -> (String, Option<Vec<u8>>) {
+    text(capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")))
+}
+
+/// A text, and the bytes themselves where they are none.
+fn text(bytes: Vec<u8>) -> (String, Option<Vec<u8>>) {
+    match String::from_utf8(bytes) {
+        Ok(text) => (text, None),
+        Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
+    }
 }

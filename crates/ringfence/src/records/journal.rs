@@ -1,14 +1,15 @@
 //! The journal: one line of JSON for each beginning and each end of an execution, appended by whoever runs it.
 //!
-//! An append opens the file, writes once and looks at it once more. It takes no lock, waits for nobody, and never touches the
-//! database. Whoever folds the journal into the database first *seals* it: gives the file another name, then takes away
+//! An append writes once and looks at the file once more; it is kept open for the next. It takes no lock that others have, waits
+//! for nobody, and never touches the database. Whoever folds the journal into the database first *seals* it: gives the file another name, then takes away
 //! its write permission as a sign. Who finds the sign after writing was too late to be sure of being read, and writes again
 //! to the new file; a line that is read twice counts once. So nothing is lost, whenever either of them dies.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::Mode;
 use rustix::process::Resource;
@@ -98,15 +99,22 @@ pub struct Stream {
     pub tail: Option<String>,
 }
 
+/// Which file this is.
+fn which(data: &Metadata) -> [u64; 2] {
+    [data.dev(), data.ino()]
+}
+
 /// The journal of one directory.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
+    /// The file that was written to last, and which one that is.
+    file: Arc<Mutex<Option<(File, [u64; 2])>>>,
 }
 
 impl Journal {
     pub fn new(dir: &Path) -> Journal {
-        Journal { dir: dir.to_path_buf() }
+        Journal { dir: dir.to_path_buf(), file: Arc::default() }
     }
 
     pub fn dir(&self) -> &Path {
@@ -120,15 +128,16 @@ impl Journal {
         serde_json::to_writer(&mut bytes, line)?;
         bytes.push(b'\n');
         let path = self.dir.join(NAME);
+        let mut kept = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // Twice in a row only when somebody folds at this very moment, again and again.
         for _ in 0..16 {
-            let mut file = self.open(&path)?;
             let failed = |source| JournalError::Write { path: path.clone(), source };
-            let before = file.metadata().map_err(failed)?;
-            if !before.is_file() {
-                return Err(JournalError::NotAFile(path));
-            }
-            within_file_limit(before.len() + bytes.len() as u64).map_err(failed)?;
+            let there = path.symlink_metadata().ok();
+            let (mut file, length) = match (kept.take(), there) {
+                (Some((file, which)), Some(data)) if which == self::which(&data) => (file, data.len()),
+                _ => self.open(&path)?,
+            };
+            within_file_limit(length + bytes.len() as u64).map_err(failed)?;
             // One call, so that lines of others do not come in between.
             match file.write(&bytes).map_err(failed)? {
                 n if n == bytes.len() => {}
@@ -141,12 +150,14 @@ impl Journal {
             if after.len() > SEGMENT {
                 self.turn(max_size);
             }
+            *kept = Some((file, which(&after)));
             return Ok(());
         }
         Err(JournalError::Write { path, source: io::ErrorKind::ResourceBusy.into() })
     }
 
-    fn open(&self, path: &Path) -> Result<File, JournalError> {
+    /// The file, and its length.
+    fn open(&self, path: &Path) -> Result<(File, u64), JournalError> {
         let mut options = OpenOptions::new();
         // Neither a link, nor a pipe or a lease in its place holds us up.
         options
@@ -154,25 +165,24 @@ impl Journal {
             .create(true)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
-        match options.open(path) {
+        let file = match options.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make()?;
                 options.open(path)
             }
             result => result,
+        };
+        let file = file.map_err(|source| JournalError::Open { path: path.to_path_buf(), source })?;
+        match file.metadata() {
+            Ok(data) if data.is_file() => Ok((file, data.len())),
+            Ok(_) => Err(JournalError::NotAFile(path.to_path_buf())),
+            Err(source) => Err(JournalError::Read { path: path.to_path_buf(), source }),
         }
-        .map_err(|source| JournalError::Open { path: path.to_path_buf(), source })
     }
 
     /// Whether a line could be written, as far as can be said without writing one.
     pub fn check(&self) -> Result<(), JournalError> {
-        let path = self.dir.join(NAME);
-        let file = self.open(&path)?;
-        match file.metadata() {
-            Ok(data) if data.is_file() => Ok(()),
-            Ok(_) => Err(JournalError::NotAFile(path)),
-            Err(source) => Err(JournalError::Read { path, source }),
-        }
+        self.open(&self.dir.join(NAME)).map(drop)
     }
 
     /// Makes the directory, for its owner alone.

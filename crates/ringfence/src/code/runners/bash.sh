@@ -127,17 +127,16 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
     if [[ $__mark != - ]]; then
         printf '\n%s\n' "$__mark" >&"$__sender"
     fi
-    __send s ''
+    # Before the start: that they cannot be there is no failure of the code.
     if [[ -n $__taken ]]; then
-        echo "$__taken: a file of that name is there already, and nothing is replaced" >&2
-        __finish 1
-        exit 1
+        __send u "$__taken: a file of that name is there already, and nothing is replaced"
+        exit 0
     fi
     if [[ -n $__unwritten ]]; then
-        echo "$__unwritten: the file could not be written" >&2
-        __finish 1
-        exit 1
+        __send u "$__unwritten: the file could not be written"
+        exit 0
     fi
+    __send s ''
     # Lines of the code, not of this program.
     trap '[[ ${BASH_SOURCE[0]} == /dev/fd/* ]] && __line=$LINENO' ERR
     trap '__finish $?' EXIT
@@ -145,7 +144,8 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
         # Its time is up, or somebody cancels it.
         trap 'exit 130' INT
     fi
-    exec {__script}<<<"$__code"
+    # A line end comes with it: one that is there already would make the last line one too many.
+    exec {__script}<<<"${__code%$'\n'}"
     # shellcheck source=/dev/null
     source "/dev/fd/$__script"
     __finish "$?"

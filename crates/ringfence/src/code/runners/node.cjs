@@ -115,7 +115,7 @@ function describe(error, name, code) {
     return { type: "Thrown", message: short(plain(error), 8192), trace: [] };
   }
   const described = { type: String(error.name || "Error"), message: short(String(error.message), 8192) };
-  if (typeof error.code === "string") described.errno = error.code;
+  system(error, described);
   described.trace = frames(error.stack, name, lines);
   // A syntax error has its place in the first line of the stack.
   const place = new RegExp(`^(?:file://)?${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}:(\\d+)`).exec(String(error.stack));
@@ -123,10 +123,45 @@ function describe(error, name, code) {
     const number = Number(place[1]);
     described.trace.push({ file: name, line: number, text: short((lines[number - 1] || "").trim(), 200) });
   }
-  if (error.cause !== undefined) {
-    described.cause = { type: String(error.cause?.name ?? typeof error.cause), message: short(String(error.cause?.message ?? error.cause), 2048) };
+  try {
+    let last = described;
+    for (const cause of causes(error)) {
+      last = last.cause = { type: String(cause?.name ?? typeof cause), message: short(String(cause?.message ?? cause), 2048) };
+      system(cause, last);
+    }
+  } catch {
+    // What it is made of is the code's, and may fail in its own way.
   }
   return described;
+}
+
+// Adds the name of the system's error, and the host that it was about.
+function system(error, described) {
+  if (typeof error?.code === "string") described.errno = error.code;
+  const host = error?.hostname ?? error?.address;
+  if (typeof error?.syscall === "string" && typeof host === "string") described.host = short(host, 255);
+}
+
+// What is behind an error, the nearest first. What the system answered has nothing behind it.
+function causes(error) {
+  const found = [error];
+  for (let at = 0; at < found.length && found.length < 9; at += 1) {
+    const now = found[at];
+    if (typeof now?.syscall === "string") continue;
+    const near = now !== null && typeof now === "object" ? [now.cause, ...(Array.isArray(now.errors) ? now.errors.slice(0, 9) : [])] : [];
+    for (const next of near) if (next !== undefined && !found.includes(next) && found.length < 9) found.push(next);
+  }
+  return found.slice(1);
+}
+
+// Whether the box has no network at all: then no name is ever found.
+function isolated() {
+  try {
+    const names = fs.readFileSync("/proc/net/dev", "latin1").split("\n").filter((line) => line.includes(":"));
+    return names.every((line) => line.split(":")[0].trim() === "lo");
+  } catch {
+    return false;
+  }
 }
 
 function load(specifier) {
@@ -178,18 +213,26 @@ async function asModule(code, last, name, first) {
   return "result" in exported ? exported.result : exported.default;
 }
 
+// Puts files where the code finds them. Whether all are there; one that is not is told.
 function unpack(files) {
   for (const [name, data] of files) {
-    fs.mkdirSync(path.dirname(name), { recursive: true });
     const bytes = Buffer.from(data, "base64");
     // In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
+    const same = () => {
+      const there = fs.lstatSync(name, { throwIfNoEntry: false });
+      return there?.isFile() && there.size === bytes.length && fs.readFileSync(name).equals(bytes);
+    };
     try {
+      fs.mkdirSync(path.dirname(name), { recursive: true });
       fs.writeFileSync(name, bytes, { flag: "wx" });
     } catch (error) {
-      const same = () => fs.lstatSync(name).isFile() && fs.statSync(name).size === bytes.length && fs.readFileSync(name).equals(bytes);
-      if (error.code !== "EEXIST" || !same()) throw error;
+      const taken = error.code === "EEXIST" && error.syscall === "open";
+      if (taken && same()) continue;
+      send("u", `${name}: ${taken ? "a file of that name is there already, and nothing is replaced" : error.message}`);
+      return false;
     }
   }
+  return true;
 }
 
 // `*` and `?` within a name, `**` across directories.
@@ -229,6 +272,8 @@ async function execute(request) {
   }
   globalThis.inputs = inputs;
   if (request.mark) fs.writeSync(sender, `\n${request.mark}\n`);
+  // Before the start: that they cannot be there is no failure of the code.
+  if (!unpack(request.files)) return;
   send("s", "");
   const message = { status: "ok" };
   let interrupt;
@@ -241,17 +286,21 @@ async function execute(request) {
   const stuck = new Promise((_, reject) => process.once("beforeExit", () => reject(new Error("the code waits for something that never comes"))));
   stuck.catch(() => {});
   try {
-    unpack(request.files);
     if (request.language === "typescript") request.code = require("module").stripTypeScriptTypes(request.code);
     const value = await Promise.race([evaluate(request, name), interrupted, uncaught, stuck]);
     process.removeAllListeners("beforeExit");
     const text = value === undefined ? undefined : encode(value);
     if (text !== undefined && text.length < FRAME) message.value = JSON.parse(text);
-    else if (value !== undefined) message.text = plain(value);
+    else if (value !== undefined) {
+      message.text = plain(value);
+      // It could have been said, or is not shown whole.
+      message.cut = text !== undefined || message.text.length > TEXT || /\.\.\. \d+ more (item|character)/.test(message.text);
+    }
     if (!request.keep) await idle();
   } catch (error) {
     message.status = error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? "cancelled" : "error";
     message.exception = describe(error, name, request.code);
+    message.isolated = isolated();
   } finally {
     process.removeAllListeners("beforeExit");
     process.off("SIGINT", interrupt);
@@ -260,6 +309,29 @@ async function execute(request) {
   output();
   send("r", stringify(message));
 }
+
+// A stream that cannot write, or is interrupted while it does, never writes again. So these keep nothing in mind: what there
+// is no room for is counted.
+const lost = written.map((_, index) => {
+  const count = { bytes: 0 };
+  (index === 0 ? process.stdout : process.stderr).write = (chunk, encoding, done) => {
+    if (typeof encoding === "function") [encoding, done] = [undefined, encoding];
+    const bytes = typeof chunk === "string" ? Buffer.from(chunk, encoding) : chunk;
+    for (let at = 0; at < bytes.length; ) {
+      try {
+        at += write(index + 1, bytes, at);
+      } catch (error) {
+        if (String(error.code).startsWith("ERR_")) throw error;
+        if (error.code === "EAGAIN" || error.code === "EINTR") continue;
+        count.bytes += bytes.length - at;
+        break;
+      }
+    }
+    if (typeof done === "function") process.nextTick(done);
+    return true;
+  };
+  return count;
+});
 
 // What was written since the last time, head and tail; the files are empty afterwards.
 function output() {
@@ -273,7 +345,8 @@ function output() {
     };
     const head = part(0, half);
     const tail = part(Math.max(size - half, head.length), half);
-    const dropped = size - head.length - tail.length;
+    const dropped = size - head.length - tail.length + lost[index].bytes;
+    lost[index].bytes = 0;
     const between = dropped ? `\n[${dropped} bytes dropped]\n` : "";
     send(index === 0 ? "o" : "e", Buffer.concat([Buffer.from(`${dropped}\n`), head, Buffer.from(between), tail]));
     fs.ftruncateSync(file, 0);

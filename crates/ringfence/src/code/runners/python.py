@@ -133,11 +133,12 @@ def execute(request, names):
     names["inputs"] = inputs
     if hooks:
         hooks[0](request)
+    # Before the start: that they cannot be there is no failure of the code.
+    if request["files"] and not more(request)["unpack"](request["files"]):
+        return
     send(b"s", b"")
     value = failure = None
     try:
-        if request["files"]:
-            more(request)["unpack"](request["files"])
         if hooks:
             hooks[1](True)
         value = evaluate(request["code"], name, names)

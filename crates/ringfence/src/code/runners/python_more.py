@@ -31,6 +31,7 @@ def describe(value, text, failure, name, code):
     if failure is not None:
         message["status"] = "cancelled" if isinstance(failure, KeyboardInterrupt) else "error"
         message["exception"] = exception(failure, name, code)
+        message["isolated"] = isolated()
     elif value is not None:
         if text is not None and len(text) < FRAME:
             message["value"] = value
@@ -44,15 +45,11 @@ def describe(value, text, failure, name, code):
 def exception(error, name, code):
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
+    described = {"type": module + kind.__qualname__, "message": text(error, 8192)}
     try:
-        message = short(str(error), 8192)
-    except BaseException:
-        message = "<no message>"
-    described = {"type": module + kind.__qualname__, "message": message}
-    number = getattr(error, "errno", None)
-    if isinstance(error, OSError) and type(number) is int:
-        import errno
-        described["errno"] = errno.errorcode.get(number, str(number))
+        system(error, described)
+    except Exception:
+        pass
     lines = code.split("\n")
     trace = []
     if isinstance(error, SyntaxError) and error.filename == name:
@@ -75,10 +72,75 @@ def exception(error, name, code):
         frame = frame.tb_next
     # Endless recursion: the ends say it all.
     described["trace"] = trace if len(trace) <= 40 else trace[:20] + trace[-20:]
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None:
-        described["cause"] = {"type": type(cause).__qualname__, "message": short(str(cause), 2048)}
+    last = described
+    try:
+        for cause in causes(error):
+            last["cause"] = {"type": type(cause).__qualname__, "message": text(cause, 2048)}
+            last = last["cause"]
+            system(cause, last)
+    except Exception:
+        # What it is made of is the code's, and may fail in its own way.
+        pass
     return described
+
+
+def text(error, limit):
+    try:
+        return short(str(error), limit)
+    except BaseException:
+        return "<no message>"
+
+
+def number(error):
+    """The system's number of an error, where it was one of the system's."""
+    code = getattr(error, "errno", None)
+    return code if isinstance(error, OSError) and type(code) is int else None
+
+
+def system(error, described):
+    """Adds the name of the system's error, and the host that it was about."""
+    code = number(error)
+    if code is None:
+        return
+    import errno
+    described["errno"] = errno.errorcode.get(code, str(code))
+    if type(error).__name__ == "gaierror":
+        import _socket
+        names = [name for name in dir(_socket) if name[:4] == "EAI_" and getattr(_socket, name) == code]
+        described["errno"] = names[0] if names else str(code)
+    frame = error.__traceback__
+    while frame is not None:
+        local = frame.tb_frame
+        # Libraries keep the host where they connect, and nowhere else.
+        if local.f_globals.get("__name__") in ("socket", "urllib3.util.connection") and type(local.f_locals.get("host")) is str:
+            described["host"] = short(local.f_locals["host"], 255)
+        frame = frame.tb_next
+
+
+def causes(error):
+    """What is behind an error, the nearest first. What the system answered has nothing behind it: it was the answer to something else."""
+    found, at = [error], 0
+    while at < len(found) and len(found) < 9:
+        now = found[at]
+        at += 1
+        if number(now) is not None:
+            continue
+        near = [now.__cause__, None if now.__suppress_context__ else now.__context__, getattr(now, "reason", None)]
+        near += now.args if type(now.args) is tuple else ()
+        near += getattr(now, "exceptions", ()) if type(getattr(now, "exceptions", ())) is tuple else ()
+        for next in near:
+            if isinstance(next, BaseException) and not any(next is known for known in found) and len(found) < 9:
+                found.append(next)
+    return found[1:]
+
+
+def isolated():
+    """Whether the box has no network at all: then no name is ever found."""
+    try:
+        with open("/proc/net/dev", "rb") as file:
+            return [line.split(b":")[0].strip() for line in file if b":" in line] in ([], [b"lo"])
+    except Exception:
+        return False
 
 
 def source(lines, number):
@@ -144,30 +206,48 @@ def output(files):
     """What was written since the last time, head and tail; the files are empty afterwards."""
     import posix
     half = 1 << 19
-    for kind, file in zip((b"o", b"e"), files):
+    for kind, file, streams in zip((b"o", b"e"), files, ((sys.__stdout__, sys.stdout), (sys.__stderr__, sys.stderr))):
         size = posix.fstat(file).st_size
-        if size:
-            head = posix.pread(file, half, 0)
-            tail = posix.pread(file, half, max(size - half, len(head)))
-            dropped = size - len(head) - len(tail)
-            between = b"\n[%d bytes dropped]\n" % dropped if dropped else b""
-            send(kind, b"%d\n" % dropped + head + between + tail)
+        head = posix.pread(file, half, 0)
+        tail = posix.pread(file, half, max(size - half, len(head)))
+        posix.ftruncate(file, 0)
+        # What did not fit any more waits in the interpreter: it belongs to this call, not to the next one.
+        for stream in streams:
+            try:
+                stream.flush()
+            except Exception:
+                pass
+        late = posix.fstat(file).st_size
+        if late:
+            tail = (tail + posix.pread(file, half, max(late - half, 0)))[-half:]
             posix.ftruncate(file, 0)
+        if not size + late:
+            continue
+        dropped = size + late - len(head) - len(tail)
+        between = b"\n[%d bytes dropped]\n" % dropped if dropped else b""
+        send(kind, b"%d\n" % dropped + head + between + tail)
 
 
 def unpack(files):
+    """Puts files where the code finds them. Whether all are there; one that is not is told."""
     import os
     for name, data in files:
-        folder = os.path.dirname(name)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        # In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
         try:
-            with open(name, "xb") as handle:
-                handle.write(data)
-        except FileExistsError:
-            if os.path.islink(name) or not os.path.isfile(name) or open(name, "rb").read(len(data) + 1) != data:
-                raise FileExistsError(17, "a file of that name is there already, and nothing is replaced", name) from None
+            folder = os.path.dirname(name)
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+            # In a session it lies in the project: nothing there is replaced, but the same once more is no matter.
+            try:
+                with open(name, "xb") as handle:
+                    handle.write(data)
+            except FileExistsError:
+                if os.path.islink(name) or not os.path.isfile(name) or open(name, "rb").read(len(data) + 1) != data:
+                    raise OSError(17, "a file of that name is there already, and nothing is replaced") from None
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or "out of memory"
+            send(b"u", ("%s: %s" % (name, reason)).encode("utf-8", "replace"))
+            return False
+    return True
 
 
 def pack(patterns):
