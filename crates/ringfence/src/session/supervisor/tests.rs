@@ -114,6 +114,8 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
     }
 }
 
+mod versions;
+
 struct Stage {
     _dir: tempfile::TempDir,
     sessions: Sessions,
