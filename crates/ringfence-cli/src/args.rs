@@ -17,7 +17,7 @@ pub use history::{History, HistoryCommand, HistoryList, HistoryPrune};
 pub use policy::{BadFlag, PolicyFlags};
 pub use session::{Session, SessionCreate, SessionExec, SessionLogs, SessionShell, Span};
 
-pub use skill::{Skill, SkillAdd, SkillRun, SkillScan};
+pub use skill::{Skill, SkillAdd, SkillChange, SkillRun, SkillScan};
 
 use crate::clients::{Client, Scope};
 

@@ -113,10 +113,12 @@ impl Failure {
 
     /// The lines for stderr.
     pub fn render(&self) -> String {
-        let mut text = format!("error: {}", self.message);
+        // A name that somebody in a box chose may have lines in it: none of them begins where ours do.
+        let indented = |text: &str| text.replace("\n  ", "\n").replace('\n', "\n  ");
+        let mut text = format!("error: {}", indented(&self.message));
         for hint in &self.hints {
             text.push_str("\nhint: ");
-            text.push_str(hint);
+            text.push_str(&indented(hint));
         }
         text
     }
@@ -243,6 +245,10 @@ impl From<SessionError> for Failure {
                 .hint(format!("what it ran is in the records: ringfence history --session {id}")),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::NoSet(_) => Failure::new(Kind::Session, message).hint(
+                "make it anew, its home stays: ringfence session create NAME --profile home --requirements FILE, \
+                 with the flags that it had",
+            ),
             SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
@@ -297,6 +303,21 @@ impl From<CodeError> for Failure {
     }
 }
 
+/// What an installer says, and what then helps. It decides nothing.
+const CURES: [(&[&str], &str); 2] = [
+    // First: where nothing is reached, nothing is found either.
+    (
+        &["CERTIFICATE_VERIFY_FAILED", "SELF_SIGNED_CERT", "UNABLE_TO_VERIFY", "UNABLE_TO_GET_ISSUER"],
+        "the index shows a certificate that this host does not believe: add its authority to the system's, or name a file \
+         with all authorities by SSL_CERT_FILE",
+    ),
+    (
+        &["No matching distribution found"],
+        "only wheels are installed, since a source would run code: where a package has none for this Python, take another \
+         version, build one (`pip wheel NAME`) for an index of your own (--index URL), or use an --image that has it",
+    ),
+];
+
 impl From<RequirementsError> for Failure {
     fn from(error: RequirementsError) -> Failure {
         let message = error.to_string();
@@ -313,9 +334,17 @@ impl From<RequirementsError> for Failure {
             }
             RequirementsError::MappedIds => Failure::new(Kind::Policy, message)
                 .hint("use an engine of this host, or an image that has the packages already"),
-            RequirementsError::Failed { .. } | RequirementsError::TooMuch(_) => Failure::new(Kind::Engine, message),
+            RequirementsError::Failed { said, .. } => {
+                let cure = CURES.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
+                let failure = Failure::new(Kind::Engine, message);
+                match cure {
+                    Some((_, cure)) => failure.hint(*cure),
+                    None => failure,
+                }
+            }
+            RequirementsError::TooMuch(_) => Failure::new(Kind::Engine, message),
             RequirementsError::Cancelled => Failure::new(Kind::Cancelled, message),
-            RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
+            RequirementsError::Set(_) | RequirementsError::Store { .. } => Failure::new(Kind::Output, message),
             RequirementsError::Language(_)
             | RequirementsError::TooLarge(_)
             | RequirementsError::Line { .. }
@@ -334,6 +363,9 @@ impl From<ContextError> for Failure {
             ContextError::Session(error) => error.into(),
             ContextError::NoContext(_) => {
                 Failure::new(Kind::Session, message).hint("`ringfence context list SESSION` shows all")
+            }
+            ContextError::OtherSet { .. } => {
+                Failure::new(Kind::Session, message).hint("make a session with these: --requirements FILE")
             }
             ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
             ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),

@@ -69,13 +69,14 @@ impl Places {
         distinct([self.config.clone(), self.state.clone()].into_iter().chain(usual))
     }
 
-    /// What no box may see: where sessions may be, whichever environment they were started in, and records.
+    /// What no box may see: where sessions may be, whichever environment they were started in, what is kept of those with a
+    /// home, and records.
     pub fn closed_dirs(&self, uid: u32, other_homes: &[PathBuf]) -> Vec<PathBuf> {
         let homes = other_homes.iter().chain([&self.home]).map(|home| home.join(".local/state/ringfence"));
         let states = homes.chain([self.state.clone()]);
         let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
         let runtime = runtime.map(|dir| dir.join("ringfence/sessions"));
-        let usual = states.flat_map(|state| [state.join("sessions"), state.join("records")]);
+        let usual = states.flat_map(|state| ["sessions", "homes", "records"].map(|name| state.join(name)));
         distinct(usual.chain(runtime).chain([self.sessions.clone()]))
     }
 

@@ -249,6 +249,29 @@ async fn a_caller_that_dies() {
     assert_eq!(contexts.list().await.unwrap().len(), 1);
 }
 
+/// A context that waits does not keep its session; one that works does, whatever its time limit is.
+#[tokio::test]
+async fn a_waiting_context_is_idle() {
+    use ringfence::session::{End, State};
+    for timeout in [None, Some(Duration::from_secs(60))] {
+        let home = Home::new();
+        let mut create = home.create();
+        (create.policy.limits.timeout, create.policy.limits.timeout_ceiling) = (timeout, None);
+        let session = home.sessions.create(create.idle(Some(Duration::from_secs(1)))).await.unwrap();
+        let contexts = Contexts::of(session.clone());
+        let call =
+            async |text: &str| contexts.run("a", &code("python", text), None, std::future::pending()).await.unwrap();
+        assert_eq!(call("x = 1").await.status, Status::Ok);
+        // Longer than the idle time, and nothing is asked of it meanwhile.
+        let long = call("import time; time.sleep(3); x + 1").await;
+        assert_eq!((long.status, long.value), (Status::Ok, Some(json!(2))), "{timeout:?}");
+        assert_eq!(contexts.list().await.unwrap().len(), 1);
+        tokio::time::timeout(Duration::from_secs(20), session.closed()).await.expect("it is kept");
+        let state = home.sessions.info(session.id()).await.unwrap().state;
+        assert_eq!(state, State::Ended(End::Idle), "{timeout:?}");
+    }
+}
+
 #[test]
 fn through_the_program() {
     let place = support::Place::new();

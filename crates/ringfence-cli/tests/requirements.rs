@@ -4,6 +4,8 @@
 
 #[path = "support/index.rs"]
 mod index;
+#[path = "support/sessions.rs"]
+mod sessions;
 mod support;
 
 use std::process::Stdio;
@@ -113,6 +115,8 @@ fn what_cannot_be_installed_leaves_nothing() {
         assert_eq!(done.code, 125, "{text}: {done:?}");
         assert!(done.err.contains("pip could not install") && done.err.contains(says), "{text}: {}", done.err);
         assert!(!done.err.contains("setup.py ran"), "{}", done.err);
+        // There are only wheels: what that means for whoever has none is said.
+        assert!(text == "escape" || done.err.contains("hint: only wheels are installed"), "{}", done.err);
         assert!(kept(&place).is_empty(), "{text}: {:?}", kept(&place));
     }
     // The same index has one that can be.
@@ -210,6 +214,40 @@ fn npm_runs_no_scripts() {
     assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
 }
 
+/// Installers believe whom this host believes, such as a company's own authority.
+#[test]
+fn authorities_of_the_host() {
+    let (place, index) = (Place::new(), Index::encrypted());
+    place.write("project/x.py", "import greeting\ngreeting.hello()");
+    place.write("project/x.js", "require('greeting').hello()");
+    place.write("project/requirements.txt", "greeting==1.0");
+    let lock = json!({ "name": "mine", "lockfileVersion": 3, "requires": true, "packages": {
+        "": { "name": "mine", "dependencies": { "greeting": "^1.0.0" } },
+        "node_modules/greeting": { "version": "1.0.0", "resolved": format!("{}/greeting/-/greeting-1.0.0.tgz", index.node()) },
+    }});
+    place.write("project/package-lock.json", &lock.to_string());
+    for (language, code, file, address, hello) in [
+        ("python", "x.py", "requirements.txt", index.python(), "\"hello 1\"\n"),
+        ("node", "x.js", "package-lock.json", index.node(), "\"hello node\"\n"),
+    ] {
+        let args = ["code", language, code, "--timeout", "30s", "--requirements", file, "--index", &address];
+        let run = |authorities: Option<&std::path::Path>| {
+            let mut command = place.command(args);
+            authorities.map(|path| command.env("SSL_CERT_FILE", path));
+            support::Done::new(command.output().unwrap())
+        };
+        // npm tries for more than a minute.
+        if language == "python" {
+            let refused = run(None);
+            assert!(refused.code == 125 && refused.err.contains("hint: the index shows a certificate"), "{refused:?}");
+        }
+        let missing = run(Some(std::path::Path::new("/nowhere.pem")));
+        assert!(missing.code == 125 && missing.err.contains("cannot read `/nowhere.pem`"), "{missing:?}");
+        let done = run(Some(&index.authority()));
+        assert_eq!((done.code, done.out.as_str()), (0, hello), "{done:?}");
+    }
+}
+
 #[test]
 fn a_skill_runs_with_what_it_requires() {
     let (place, index) = (Place::new(), Index::new());
@@ -269,9 +307,15 @@ fn a_session_has_packages_from_its_beginning() {
         let done = place.ringfence(&command);
         assert_eq!((done.code, done.out.as_str()), (0, "hello 1\n"), "{engine}: {done:?}");
         let shown = place.ringfence(&["session", "show", "with", "--json"]).json();
-        assert_eq!(shown["packages"], json!(["/site-packages"]));
-        // Not removed while it lives.
         let id = kept(&place).remove(0);
+        assert_eq!(shown["requirements"], json!([{ "id": id, "at": "/site-packages" }]));
+        // One that is there is taken as it is, and nothing is installed for it: nobody would answer.
+        place.write("project/others.txt", "greeting==2.0");
+        let taken = create("with", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
+        assert!(taken.code == 0 && taken.err.contains("change nothing"), "{engine}: {taken:?}");
+        let missing = create("new", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
+        assert!(missing.code == 125 && missing.err.contains("pip could not install"), "{engine}: {missing:?}");
+        // Not removed while it lives.
         assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 125);
         assert_eq!(code("first.py", "with", &[]).code, 0);
         assert_eq!(place.ringfence(&["session", "rm", "with", "without"]).code, 0);
@@ -281,6 +325,46 @@ fn a_session_has_packages_from_its_beginning() {
         let done = create("agent", &["--profile", "agent", "--requirements", "requirements.txt"]);
         assert!(done.code == 125 && done.err.contains("no place for them"), "{done:?}");
     }
+}
+
+/// Code that comes with a set runs in a session that has this very one, and in no other.
+#[tokio::test]
+async fn a_session_with_another_set_refuses() {
+    use ringfence::code::requirements::{Found, Requirements, Store};
+    use ringfence::code::{Code, ContextError, Contexts, Language};
+    let (index, home) = (Index::new(), sessions::Home::new());
+    let python = Language::named("python").unwrap();
+    let facts = ringfence::facts::gather().unwrap();
+    let store = Store::new(home.place.home.join("sets"));
+    let install = |text: &str| {
+        let wanted = Requirements::new(python, text.to_owned(), Some(index.python())).unwrap();
+        let policy = home.policy(|_| {});
+        match store.find(python, &wanted, &policy, &facts, ringfence::Engine::Native.into(), None).unwrap() {
+            Found::Installed(installed) => installed,
+            Found::Missing(build) => build.run(&facts, None).unwrap().installed.unwrap(),
+        }
+    };
+    let (one, two) = (install("greeting==1.0"), install("greeting==2.0"));
+    let mut create = home.create();
+    one.show_all(python, &mut create.policy).unwrap();
+    let (with, without) = (home.sessions.create(create).await.unwrap(), home.session().await);
+    let code =
+        |set: &_| Code { installed: Some(Clone::clone(set)), ..Code::new(python, "import greeting\ngreeting.hello()") };
+    let run = async |session: &ringfence::session::Session, code: &Code| {
+        Contexts::of(session.clone()).run("a", code, None, std::future::pending()).await
+    };
+    let ran = run(&with, &code(&one)).await.unwrap();
+    assert_eq!(ran.value, Some(json!("hello 1")), "{ran:?}");
+    let refused = run(&with, &code(&two)).await;
+    let (is, other) = (one.id.clone(), two.id.clone());
+    assert!(
+        matches!(&refused, Err(ContextError::OtherSet { asked, has: Some(has) }) if (asked, has) == (&other, &is)),
+        "{refused:?}"
+    );
+    let refused = run(&without, &code(&one)).await;
+    assert!(matches!(&refused, Err(ContextError::OtherSet { asked, has: None }) if *asked == is), "{refused:?}");
+    // Nothing has started, and code that asks for none runs.
+    assert_eq!(run(&without, &Code::new(python, "6 * 7")).await.unwrap().value, Some(json!(42)));
 }
 
 #[test]
@@ -316,8 +400,7 @@ fn too_much_is_not_kept() {
         let refused = install(package, small);
         assert!(matches!(&refused, Err(RequirementsError::TooMuch(bounds)) if *bounds == small), "{refused:?}");
         assert!(Store::new(place.clone()).list().unwrap().is_empty());
-        let left: Vec<String> = support::names(&place).into_iter().filter(|name| !name.ends_with(".lock")).collect();
-        assert_eq!(left, Vec::<String>::new());
+        assert_eq!(support::names(&place), Vec::<String>::new());
     }
     assert!(install("greeting", small).is_ok());
     assert!(install("large", Bounds::default()).is_ok());

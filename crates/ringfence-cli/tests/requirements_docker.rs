@@ -199,6 +199,25 @@ fn by_the_images_own_npm() {
     assert_eq!(containers(None, &place.home), Vec::<String>::new());
 }
 
+/// Whom this host believes, the image's installers believe too.
+#[test]
+fn authorities_of_the_host() {
+    if absent("authorities for requirements on Docker") {
+        return;
+    }
+    let (place, index) = (Place::new(), Index::next_door_encrypted());
+    // One that trusts no address without encryption.
+    let image = Image::pip("127.0.0.1");
+    place.write("project/x.py", "import greeting\ngreeting.hello()");
+    place.write("project/requirements.txt", "greeting==1.0");
+    let given = ["--requirements", "requirements.txt", "--index", &index.python()];
+    let mut command = place.command([&["code", "python", "x.py", "--image", &image.0], &given[..]].concat());
+    let refused = Done::new(command.output().unwrap());
+    assert!(refused.code == 125 && refused.err.contains("hint: the index shows a certificate"), "{refused:?}");
+    let done = Done::new(command.env("SSL_CERT_FILE", index.authority()).output().unwrap());
+    assert_eq!((done.code, done.out.as_str()), (0, "\"hello 1\"\n"), "{}", done.err);
+}
+
 #[test]
 fn skills_have_what_they_require() {
     if absent("requirements of skills on Docker") {
@@ -238,6 +257,51 @@ fn a_session_has_packages_from_its_beginning() {
     assert_eq!(place.ringfence(&["session", "rm", "s"]).code, 0);
     assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 0);
     assert_eq!(containers(None, &place.home), Vec::<String>::new());
+}
+
+/// Removes a home, however its test ends.
+struct Slug<'a>(&'a Place, &'a str);
+
+impl Drop for Slug<'_> {
+    fn drop(&mut self) {
+        self.0.ringfence(&["session", "rm", "--home", "--yes", self.1]);
+    }
+}
+
+/// A session with a home is started again by the next use. One whose packages were removed says so, and how it is made anew.
+#[test]
+fn a_home_whose_packages_were_removed() {
+    if absent("requirements of homes on Docker") {
+        return;
+    }
+    let (place, index) = (Place::new(), Index::next_door());
+    let image = Image::pip(&index.address);
+    place.write("project/requirements.txt", "greeting==1.0");
+    let slug = format!("rf-sets-{}", std::process::id());
+    let given = ["--profile", "home", "--image", &image.0, "--requirements", "requirements.txt", "--index"];
+    let address = index.python();
+    let make = [&["session", "create", &slug], &given[..], &[&address]].concat();
+    let _slug = Slug(&place, &slug);
+    let hello = ["session", "exec", &slug, "--", "python3", "-c", "import greeting; print(greeting.hello())"];
+    let done = place.ringfence(&make);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(place.ringfence(&hello).out, "hello 1\n");
+    assert_eq!(place.ringfence(&["session", "exec", &slug, "--", "sh", "-c", "echo mine >~/mine"]).code, 0);
+    assert_eq!(place.ringfence(&["session", "stop", &slug]).code, 0);
+    // It is started again, as it was made.
+    assert_eq!(place.ringfence(&hello).out, "hello 1\n");
+    assert_eq!(place.ringfence(&["session", "stop", &slug]).code, 0);
+    let id = kept(&place).remove(0);
+    assert_eq!(place.ringfence(&["requirements", "rm", &id]).code, 0);
+    let gone = place.ringfence(&hello);
+    assert!(gone.code == 125 && gone.err.contains(&id) && gone.err.contains("removed since"), "{gone:?}");
+    assert!(gone.err.contains("hint: make it anew") && gone.err.contains("--requirements FILE"), "{gone:?}");
+    assert_eq!(kept(&place), Vec::<String>::new());
+    let done = place.ringfence(&make);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(place.ringfence(&hello).out, "hello 1\n");
+    let mine = place.ringfence(&["session", "exec", &slug, "--", "sh", "-c", "read x <~/mine; echo $x"]);
+    assert_eq!(mine.out, "mine\n", "{mine:?}");
 }
 
 /// Somebody who may use Docker and is not root: what is installed is theirs, to use and to remove.

@@ -415,6 +415,23 @@ fn the_list_of_living_boxes_is_closed() {
     assert_eq!(place.names(), [""; 0]);
 }
 
+/// What is kept of sessions with a home has their environment in it.
+#[test]
+fn what_is_kept_of_sessions_and_records_is_closed() {
+    let place = Place::new();
+    for name in ["sessions", "homes", "records"] {
+        let kept = place.home.join(".local/state/ringfence").join(name);
+        std::fs::create_dir_all(&kept).unwrap();
+        std::fs::write(kept.join("probe"), "kept").unwrap();
+        std::fs::write(place.home.join("probe"), "open").unwrap();
+        for engine in support::engines() {
+            let text = format!("cat ~/probe; cat {}/probe 2>/dev/null", kept.display());
+            let done = place.run(&["--engine", engine], &text);
+            assert_eq!(done.out, "open", "{engine} {name}: {}", done.err);
+        }
+    }
+}
+
 /// What the command does to its directory is as it is without Ringfence; no stand-in is left in it.
 #[test]
 fn a_directory_without_permissions_keeps_no_stand_in() {

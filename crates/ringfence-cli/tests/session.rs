@@ -485,3 +485,61 @@ async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }
+
+#[tokio::test]
+async fn processes_that_earlier_commands_left_make_room_for_the_next() {
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.pids("24").unwrap())).await.unwrap();
+    let nap = seconds(41);
+    let fill = format!("while :; do sleep {nap} & done");
+    // While somebody's command runs, what others left is not touched.
+    let running = session.exec(Exec::new(["sleep", &seconds(42)])).await.unwrap();
+    assert_ne!(sh(&session, &fill).await.exit_code(), Some(0));
+    until("it is full", || sleeping(&nap).len() > 8).await;
+    let refused = session.exec(Exec::new(["true"])).await;
+    assert!(matches!(refused, Err(SessionError::Exec { errno: rustix::io::Errno::AGAIN, .. })), "{refused:?}");
+    assert!(!sleeping(&nap).is_empty() && !sleeping(&seconds(42)).is_empty());
+    running.stop().await.unwrap();
+    running.output().await;
+    // Nobody's does: they give way, with input and output as ever.
+    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    cat.write(b"there is room").await.unwrap();
+    cat.close_stdin().await.unwrap();
+    let output = cat.output().await;
+    assert_eq!((text(&output.stdout), output.exit_code()), ("there is room", Some(0)));
+    assert!(sleeping(&nap).is_empty());
+    for _ in 0..2 {
+        assert_ne!(sh(&session, &fill).await.exit_code(), Some(0));
+        let output = sh(&session, "echo again").await;
+        assert_eq!((text(&output.stdout), output.exit_code()), ("again\n", Some(0)));
+    }
+    // What is left behind stays as long as there is room.
+    sh(&session, &format!("sleep {nap} &")).await;
+    assert_eq!(sh(&session, "true").await.exit_code(), Some(0));
+    assert_eq!(sleeping(&nap).len(), 1);
+}
+
+#[tokio::test]
+async fn one_that_does_not_answer_is_listed_and_ended_with_its_box() {
+    let home = Home::new();
+    let healthy = home.sessions.create(home.create().name("healthy")).await.unwrap();
+    for (name, nap) in [("stopped", seconds(43)), ("nowhere", seconds(44))] {
+        let session = home.sessions.create(home.create().name(name)).await.unwrap();
+        let _running = session.exec(Exec::new(["sleep", &nap]).background(true)).await.unwrap();
+        until("it runs", || !sleeping(&nap).is_empty()).await;
+        let pid = session.info().await.unwrap().pid as i32;
+        if name == "stopped" {
+            kill(pid, libc::SIGSTOP);
+        } else {
+            std::fs::remove_file(home.dir().join(session.id()).join("socket")).unwrap();
+        }
+        let all = home.sessions.list().await.unwrap();
+        let unreachable: Vec<_> = all.iter().filter(|info| info.unreachable.is_some()).collect();
+        assert_eq!((all.len(), unreachable.len()), (2, 1), "{all:?}");
+        assert_eq!((unreachable[0].name.as_deref(), unreachable[0].pid), (Some(name), pid as u32));
+        home.sessions.remove(name).await.unwrap();
+        until("its box is gone", || sleeping(&nap).is_empty()).await;
+        assert_eq!(home.sessions.list().await.unwrap().len(), 1);
+    }
+    assert_eq!(sh(&healthy, "true").await.exit_code(), Some(0));
+}

@@ -65,6 +65,42 @@ fn from_adding_to_history() {
     }
 }
 
+/// What was done to which versions, for people and for programs.
+#[test]
+fn what_is_done_to_versions_is_said() {
+    let place = Place::new();
+    for text in ["1", "2", "3"] {
+        place.write("project/count.py", text);
+        assert_eq!(place.ringfence(&["skill", "add", "count.py"]).code, 0);
+    }
+    let said = |args: &[&str], says: &str| {
+        let done = place.ringfence(args);
+        assert!(done.code == 0 && done.err.contains(says) && done.out.is_empty(), "{args:?}: {done:?}");
+    };
+    said(&["skill", "disable", "count@2"], "disabled count@2; 2 other versions are as they were\n");
+    assert_eq!(place.ringfence(&["skill", "run", "count"]).out, "3\n");
+    let enabled = json(&place.ringfence(&["skill", "enable", "count", "--json"]).out);
+    assert_eq!(
+        (&enabled["name"], &enabled["state"], &enabled["others"]),
+        (&"count".into(), &"enabled".into(), &0.into())
+    );
+    let versions: Vec<_> = enabled["versions"].as_array().unwrap().iter().map(|v| v["version"].clone()).collect();
+    assert_eq!(versions, ["3", "2", "1"]);
+    let disabled = json(&place.ringfence(&["skill", "disable", "count@1", "--json"]).out);
+    let hash = disabled["versions"][0]["hash"].as_str().unwrap();
+    assert!(disabled["state"] == "disabled" && disabled["others"] == 2 && hash.starts_with("sha256:"), "{disabled}");
+    // By what its code is.
+    let removed = json(&place.ringfence(&["skill", "rm", &format!("count@{hash}"), "--json"]).out);
+    assert_eq!((&removed["state"], &removed["versions"][0]["version"]), (&"removed".into(), &"1".into()));
+    said(
+        &["skill", "rm", "count"],
+        "removed count@3, count@2, all its versions; what it ran stays in `ringfence skill history",
+    );
+    assert!(place.ringfence(&["skill", "history", "count"]).out.contains("count"));
+    let missing = place.ringfence(&["skill", "rm", "count", "--json"]);
+    assert_eq!((missing.code, &json(&missing.out)["status"]), (125, &"failed".into()));
+}
+
 #[test]
 fn scans_and_the_gate() {
     let place = Place::new();

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_policy::limits::Limits;
 
@@ -492,21 +492,29 @@ pub fn census(root: i32) -> Census {
     total
 }
 
-/// Proportional resident bytes of the tree: exact, and too slow for every look.
-pub fn census_proportional(root: i32) -> u64 {
+/// How long it may take to find out what the memory is that a tree does not share.
+const EXACTLY: Duration = Duration::from_millis(200);
+
+/// Whether the tree has more than this resident, of which `resident` is the sum: what is shared counts once. That is exact, and
+/// too slow for every look; a tree that makes it slower still has what it seems to have.
+pub fn has_more_than(limit: u64, resident: u64, root: i32) -> bool {
+    resident > limit && proportional(root, Instant::now() + EXACTLY).is_none_or(|exactly| exactly > limit)
+}
+
+/// Proportional resident bytes of the tree; `None` when they are not known by then.
+fn proportional(root: i32, until: Instant) -> Option<u64> {
     let mut pending = children(root);
-    let (mut total, mut seen) = (0, 0);
+    let mut total = 0;
     while let Some(pid) = pending.pop() {
-        seen += 1;
-        if seen > 100_000 {
-            break;
+        if Instant::now() > until {
+            return None;
         }
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let line = text.lines().find(|l| l.starts_with("Pss:"));
         total += line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024;
         pending.extend(children(pid));
     }
-    total
+    Some(total)
 }
 
 /// Kills the process below `root` that has the most memory resident, as the kernel would in a control group. Whether there was

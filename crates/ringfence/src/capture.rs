@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+/// No stream is as long: what somebody says was skipped may be anything.
+const MOST_DROPPED: u64 = 1 << 60;
+
 /// Keeps at most so many bytes of a stream: the first half of them from its head, the rest from its tail.
 #[derive(Debug, Clone)]
 pub struct Capture {
@@ -34,7 +37,9 @@ impl Capture {
 
     /// So many bytes came that nobody has. What came last before them is not the tail any more.
     pub fn skip(&mut self, bytes: u64) {
-        self.dropped = self.dropped.saturating_add(bytes).saturating_add(self.tail.len() as u64);
+        // Bounded, so that positions in the stream can be counted on from there.
+        let dropped = self.dropped.saturating_add(bytes).saturating_add(self.tail.len() as u64);
+        self.dropped = dropped.min(MOST_DROPPED.max(self.dropped));
         self.tail.clear();
         // The head ends where something is missing.
         self.head_limit = self.head.len();
@@ -111,6 +116,19 @@ mod tests {
         for (limit, chunks, text, dropped) in table {
             assert_eq!(captured(*limit, chunks), ((*text).to_owned(), *dropped), "{limit} {chunks:?}");
         }
+    }
+
+    #[test]
+    fn any_number_of_bytes_may_be_skipped() {
+        let mut capture = Capture::new(8);
+        for _ in 0..3 {
+            capture.push(b"abcdefghij");
+            capture.skip(u64::MAX);
+        }
+        capture.push(b"xyz");
+        let (skipped, bytes) = capture.at(4);
+        assert_eq!(bytes, b"xyz");
+        assert_eq!(4 + skipped + 3, capture.total());
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod keeper;
 pub mod records;
 pub mod report;
 pub mod session;
+mod sets;
 pub mod skills;
 pub mod supervise;
 

@@ -261,8 +261,9 @@ impl Watch<'_> {
         }
         // Not at each wake-up: a command that writes much would be counted all the time.
         if self.watches_tree(running) && now >= self.looked + LOOK {
-            self.looked = now;
             self.count(running);
+            // A tree that takes long to count must not take a whole processor by it.
+            self.looked = now + now.elapsed() * 3;
         }
     }
 
@@ -275,7 +276,7 @@ impl Watch<'_> {
             self.reason.get_or_insert(Reason::CpuTime);
             self.kill(running);
         }
-        let over = |limit| census.memory > limit && limits::census_proportional(running.pid()) > limit;
+        let over = |limit| limits::has_more_than(limit, census.memory, running.pid());
         if !running.has_group() && self.limits.memory.is_some_and(over) {
             self.reason.get_or_insert(Reason::Memory);
             self.kill(running);

@@ -99,9 +99,11 @@ fn versions_are_kept() {
         assert!(matches!(registry.find(&which("' OR 1=1 --")), Err(SkillError::NoSkill(_))));
 
         // Code goes with the last version that has it.
-        assert_eq!(registry.remove(&which("greet@1")).unwrap(), 1);
+        let removed = registry.remove(&which("greet@1")).unwrap();
+        assert_eq!((removed.versions.len(), removed.versions[0].version.as_str(), removed.others), (1, "1", 2));
         assert_eq!(registry.find(&which("greet")).unwrap().code, "print('a')");
-        assert_eq!(registry.remove(&which("greet")).unwrap(), 2);
+        let removed = registry.remove(&which("greet")).unwrap();
+        assert_eq!((removed.versions.len(), removed.others), (2, 0));
         assert!(matches!(registry.remove(&which("greet")), Err(SkillError::NoSkill(_))));
         let other = New { language: Language::named("bash").unwrap(), ..new("greet", "print('a')") };
         assert_eq!(registry.add(&other).unwrap().language, "bash");
@@ -124,7 +126,7 @@ fn what_may_not_run() {
             let again = registry.add(&New { version, ..new("double", "result = x * 2") }).unwrap();
             assert!(matches!(again.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
         }
-        assert_eq!(registry.remove(&which("double@5")).unwrap(), 1);
+        assert_eq!(registry.remove(&which("double@5")).unwrap().versions.len(), 1);
         // What came from the community does not become somebody's own by a word.
         let source = Some(Source::Community);
         registry.add(&New { source, ..new("theirs", "2") }).unwrap();
@@ -151,7 +153,7 @@ fn what_may_not_run() {
         assert!(matches!(unseen.code(json!({}), Verdict::Review), Err(SkillError::Verdict { .. })));
         assert_eq!(verdict(&registry.rescan(&which("bad")).unwrap()), Verdict::Dangerous);
 
-        assert_eq!(registry.set_disabled(&which("double"), true).unwrap(), 1);
+        assert_eq!(registry.set_disabled(&which("double"), true).unwrap().versions.len(), 1);
         let disabled = registry.find(&which("double")).unwrap();
         assert!(matches!(disabled.code(json!({ "x": 1 }), Verdict::Dangerous), Err(SkillError::Disabled { .. })));
         // Adding it once more does not let it run again.

@@ -93,6 +93,8 @@ pub enum StatusFlag {
     Failed,
     /// Whoever ran it was killed
     Interrupted,
+    /// Its session ended under it.
+    Lost,
 }
 
 impl From<StatusFlag> for Status {
@@ -103,6 +105,7 @@ impl From<StatusFlag> for Status {
             StatusFlag::Signaled => Status::Signaled,
             StatusFlag::Failed => Status::Failed,
             StatusFlag::Interrupted => Status::Interrupted,
+            StatusFlag::Lost => Status::Lost,
         }
     }
 }

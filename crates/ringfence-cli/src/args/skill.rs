@@ -48,11 +48,20 @@ pub enum Skill {
         json: bool,
     },
     /// Let a skill run no more: all versions, or NAME@VERSION
-    Disable { skill: String },
-    /// Let a skill run again
-    Enable { skill: String },
+    Disable(SkillChange),
+    /// Let a skill run again: all versions, or NAME@VERSION
+    Enable(SkillChange),
     /// Remove a skill: all versions, or NAME@VERSION; its history stays
-    Rm { skill: String },
+    Rm(SkillChange),
+}
+
+#[derive(Debug, Args)]
+pub struct SkillChange {
+    /// NAME, NAME@VERSION or NAME@HASH
+    pub skill: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

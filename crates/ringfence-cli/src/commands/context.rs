@@ -9,7 +9,7 @@ use ringfence::code::{Code, CodeResult, Context, Contexts};
 use ringfence::policy::limits::parse_duration;
 use ringfence::policy::policy::Policy;
 use ringfence::records::{End, Status, Ticket};
-use ringfence::session::{Create, Info};
+use ringfence::session::{Create, Info, Session};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -86,28 +86,17 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<(CodeResult,
     })
 }
 
-/// How long a session lives whose owner was killed before it could own it.
-pub const UNOWNED: Duration = Duration::from_secs(60);
-
 /// Runs code in a container of its own: a session with one context, which ends with it. Cancelled when `cancel` becomes
 /// readable.
 pub fn once(code: &Code, policy: Policy, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
     fetch_image(situation)?;
     let timeout = policy.limits.timeout;
     let create = Create::new(policy, situation.facts.clone()).choice(situation.resolved.engine);
-    // The caller records it. Until it is owned it ends by itself.
-    let create = create.idle(Some(UNOWNED)).life(Some(UNOWNED));
+    // The caller records it.
     within(async |sessions| {
         let cancelled = cancelled_by(cancel)?;
-        let session = sessions.create(create).await?;
-        // However this process ends, the container does too.
-        session.own().await?;
-        let id = session.id().to_owned();
-        let ran = Contexts::of(session).once("once", code, timeout, cancelled).await;
-        let removed = sessions.remove(&id).await;
-        let result = ran?;
-        removed?;
-        Ok(result)
+        let run = async |session: &Session| Contexts::of(session.clone()).once("once", code, timeout, cancelled).await;
+        Ok(sessions.once(create, run).await?)
     })
 }
 

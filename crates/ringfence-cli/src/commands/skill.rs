@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use ringfence::code::{CodeResult, Language};
 use ringfence::policy::policy::Verdict;
 use ringfence::records::SkillRun;
-use ringfence::skills::registry::{Listed, Which};
+use ringfence::skills::registry::{Changed, Listed, Which};
 use ringfence::skills::scan::Scan;
 use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
 use serde::Serialize;
 
 use crate::archive::Archive;
-use crate::args::{self, SkillAdd, SkillScan};
+use crate::args::{self, SkillAdd, SkillChange, SkillScan};
 use crate::commands::code::Room;
 use crate::commands::{code, failed_in_json, history, requirements};
 use crate::failure::{Failure, Kind};
@@ -32,9 +32,9 @@ pub fn skill(command: args::Skill) -> Result<ExitCode, Failure> {
         args::Skill::List { json } => list(json),
         args::Skill::Show { skill, code, json } => show(&Which::parse(&skill), code, json),
         args::Skill::History { name, limit, json } => executions(&name, limit, json),
-        args::Skill::Disable { skill } => set_disabled(&Which::parse(&skill), true),
-        args::Skill::Enable { skill } => set_disabled(&Which::parse(&skill), false),
-        args::Skill::Rm { skill } => remove(&Which::parse(&skill)),
+        args::Skill::Disable(change) => self::change(&change, Act::Disabled),
+        args::Skill::Enable(change) => self::change(&change, Act::Enabled),
+        args::Skill::Rm(change) => self::change(&change, Act::Removed),
     }
 }
 
@@ -263,18 +263,56 @@ fn executions(name: &str, limit: u64, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn set_disabled(which: &Which, disabled: bool) -> Result<ExitCode, Failure> {
-    let count = registry()?.set_disabled(which, disabled)?;
-    said(which, count, if disabled { "disabled" } else { "enabled" })
+/// What can be done to versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Act {
+    Disabled,
+    Enabled,
+    Removed,
 }
 
-fn remove(which: &Which) -> Result<ExitCode, Failure> {
-    let count = registry()?.remove(which)?;
-    said(which, count, "removed")
+/// What was done, in JSON.
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    #[serde(flatten)]
+    changed: &'a Changed,
+    state: Act,
 }
 
-fn said(which: &Which, count: u64, what: &str) -> Result<ExitCode, Failure> {
-    let versions = if count == 1 { "1 version".to_owned() } else { format!("{count} versions") };
-    output::say(&format!("ringfence: {versions} of {} {what}", which.name));
+fn change(args: &SkillChange, act: Act) -> Result<ExitCode, Failure> {
+    let which = Which::parse(&args.skill);
+    let mut registry = registry()?;
+    let changed = match act {
+        Act::Removed => registry.remove(&which)?,
+        Act::Disabled | Act::Enabled => registry.set_disabled(&which, act == Act::Disabled)?,
+    };
+    if args.json {
+        output::json(&Done { changed: &changed, state: act })?;
+    } else {
+        output::say(&format!("ringfence: {}", printable(&said(&changed, act))));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which versions it was done to, which not, and what stays of those that are gone.
+fn said(changed: &Changed, act: Act) -> String {
+    let Changed { name, versions, others } = changed;
+    let named: Vec<_> = versions.iter().map(|version| format!("{name}@{}", version.version)).collect();
+    let what = match act {
+        Act::Disabled => "disabled",
+        Act::Enabled => "enabled",
+        Act::Removed => "removed",
+    };
+    let others = match (others, versions.len()) {
+        (0, 1) => ", its only version".to_owned(),
+        (0, _) => ", all its versions".to_owned(),
+        (1, _) => "; 1 other version is as it was".to_owned(),
+        (others, _) => format!("; {others} other versions are as they were"),
+    };
+    let history = match act {
+        Act::Removed => format!("; what it ran stays in `ringfence skill history {name}`"),
+        Act::Disabled | Act::Enabled => String::new(),
+    };
+    format!("{what} {}{others}{history}", named.join(", "))
 }

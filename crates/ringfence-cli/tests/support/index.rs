@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, Place};
 
-/// What is kept or left of packages, but for locks.
+/// What is kept or left of packages, but for the locks of sets.
 pub fn kept(place: &Place) -> Vec<String> {
     let store = place.home.join(".local/state/ringfence/requirements");
     let names = if store.exists() { support::names(&store) } else { Vec::new() };
-    names.into_iter().filter(|name| !name.ends_with(".lock")).collect()
+    let is_lock = |name: &String| name.strip_suffix(".lock").is_some_and(|id| names.iter().any(|name| name == id));
+    names.iter().filter(|name| !is_lock(name)).cloned().collect()
 }
 
 /// Makes packages, then serves them: a directory listing is an index that pip reads. Prints the port, then every path that
@@ -62,16 +63,32 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         super().do_GET()
 
 server = http.server.ThreadingHTTPServer((sys.argv[2], 0), Handler)
+if len(sys.argv) > 3:
+    import ssl
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[3])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 "##;
+
+/// Makes a certificate for an address, and its key: a file with both.
+fn certify(dir: &std::path::Path, address: &str) -> std::path::PathBuf {
+    let pem = dir.join("both.pem");
+    let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index \
+        -addext \"subjectAltName=IP:$2\" -keyout \"$1.key\" -out \"$1.crt\" && cat \"$1.key\" \"$1.crt\" >\"$1\"";
+    let made = Command::new("sh").args(["-c", make, "sh"]).arg(&pem).arg(address).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    pem
+}
 
 pub struct Index {
     process: Child,
     pub address: String,
     pub port: u16,
     log: Arc<Mutex<Vec<String>>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    scheme: &'static str,
 }
 
 impl Index {
@@ -85,8 +102,36 @@ impl Index {
         Index::serving(process, lines, "127.0.0.1".to_owned(), dir)
     }
 
+    /// On loopback, with a certificate that nobody believes but who has `authority` for one.
+    pub fn encrypted() -> Index {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Command::new("/usr/bin/python3");
+        server.args(["-c", SERVER]).arg(dir.path()).arg("127.0.0.1").arg(certify(dir.path(), "127.0.0.1"));
+        let mut process = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut index = Index::serving(process, lines, "127.0.0.1".to_owned(), dir);
+        index.scheme = "https";
+        index
+    }
+
+    /// The certificate of one that is encrypted.
+    pub fn authority(&self) -> std::path::PathBuf {
+        self.dir.path().join("both.pem.crt")
+    }
+
     /// On a machine next to this one, as a container sees it: in a network of its own, which goes with the server. For root.
     pub fn next_door() -> Index {
+        Index::beyond(false)
+    }
+
+    /// The same, encrypted.
+    pub fn next_door_encrypted() -> Index {
+        let mut index = Index::beyond(true);
+        index.scheme = "https";
+        index
+    }
+
+    fn beyond(encrypted: bool) -> Index {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = std::process::id() * 4 + NEXT.fetch_add(1, Ordering::Relaxed);
         let (net, link) = (format!("10.213.{}", number % 250), format!("rf{}", number % 1_000_000));
@@ -94,6 +139,9 @@ impl Index {
         let wait = "echo there; read go; exec /usr/bin/python3 -c \"$@\"";
         let mut server = Command::new("unshare");
         server.args(["--net", "--", "sh", "-c", wait, "sh", SERVER]).arg(dir.path()).arg(&address);
+        if encrypted {
+            server.arg(certify(dir.path(), &address));
+        }
         let mut process = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "there");
@@ -127,7 +175,7 @@ impl Index {
         let log = Arc::new(Mutex::new(Vec::new()));
         let written = log.clone();
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line)));
-        Index { process, address, port, log, _dir: dir }
+        Index { process, address, port, log, dir, scheme: "http" }
     }
 
     pub fn python(&self) -> String {
@@ -135,7 +183,7 @@ impl Index {
     }
 
     pub fn node(&self) -> String {
-        format!("http://{}:{}", self.address, self.port)
+        format!("{}://{}:{}", self.scheme, self.address, self.port)
     }
 
     pub fn fetched(&self, end: &str) -> usize {

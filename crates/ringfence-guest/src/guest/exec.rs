@@ -39,6 +39,9 @@ const LARGE_PIPE: usize = 256 * 1024;
 /// What was written to a terminal reaches its other side a little later. It ends by itself when its session does.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(100);
 
+/// What is killed is gone by then.
+const CLEARED: Duration = Duration::from_secs(2);
+
 /// One command and its channels.
 #[derive(Debug)]
 pub struct Exec {
@@ -65,6 +68,17 @@ pub struct Exec {
     killing: bool,
     ended: Option<Exited>,
     give_up_at: Option<Instant>,
+    /// What it takes to order it once more, until it runs: only where earlier commands left something.
+    again: Option<Again>,
+}
+
+/// An order that may have to be given twice.
+#[derive(Debug)]
+struct Again {
+    order: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    /// There was no process for it: what was left behind is being ended, and waited for until then.
+    until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -104,6 +118,7 @@ impl Exec {
             killing: false,
             ended: None,
             give_up_at: None,
+            again: None,
         };
         let theirs = match exec.terminal {
             Some(size) => vec![new.open_terminal(size).map_err(|errno| (Step::Terminal, errno))?],
@@ -128,8 +143,46 @@ impl Exec {
             return Ok(new);
         }
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
-        new.reaper = Some(cx.reapers.order(key, &order, &fds, &cx.epoll).map_err(fork)?);
+        let left = cx.reapers.owned() == 0 && !cx.own && !cx.is_childless();
+        match cx.reapers.order(key, &order, &fds, &cx.epoll) {
+            Ok(reaper) => new.reaper = Some(reaper),
+            Err(Errno::AGAIN) if left => {}
+            Err(errno) => return Err(fork(errno)),
+        }
+        if left {
+            let copies = fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 3)).collect::<Result<_, _>>();
+            new.again = Some(Again { order, fds: copies.map_err(fork)?, until: None });
+            if new.reaper.is_none() {
+                new.clear(cx);
+            }
+        }
         Ok(new)
+    }
+
+    /// There is no process left for it, and nobody else's command runs: ends what earlier ones left behind.
+    fn clear(&mut self, cx: &mut Context) {
+        let guest = rustix::process::getpid().as_raw_nonzero().get();
+        cx.processes.signal(guest, libc::SIGKILL, |pid| cx.reapers.is_idle(pid));
+        if let Some(again) = &mut self.again {
+            again.until = Some(Instant::now() + CLEARED);
+        }
+    }
+
+    /// Orders it once more, when what was left behind is gone.
+    fn order_again(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
+        let Some(until) = self.again.as_ref().and_then(|again| again.until) else { return Ok(Flow::Goes) };
+        if !cx.is_childless() && Instant::now() < until {
+            return Ok(Flow::Goes);
+        }
+        let Some(again) = self.again.take() else { return Ok(Flow::Goes) };
+        let fds: Vec<_> = again.fds.iter().map(AsFd::as_fd).collect();
+        match cx.reapers.order(key, &again.order, &fds, &cx.epoll) {
+            Ok(reaper) => {
+                self.reaper = Some(reaper);
+                Ok(Flow::Goes)
+            }
+            Err(errno) => self.report(key, Report::Failed { step: Step::Fork, errno: errno.raw_os_error() }, cx),
+        }
     }
 
     /// What the command gets of them: its input, if it has one, and its two outputs.
@@ -181,6 +234,11 @@ impl Exec {
                 if let Some(reaper) = self.reaper.take() {
                     cx.reapers.release(reaper);
                 }
+                let none = (step, errno) == (Step::Fork, Errno::AGAIN.raw_os_error());
+                if none && self.again.is_some() && !self.closed && cx.reapers.owned() == 0 && !cx.own {
+                    self.clear(cx);
+                    return Ok(Flow::Goes);
+                }
                 if !self.closed {
                     cx.link.message(self.stream, &Reply::Failed { step, errno });
                 }
@@ -225,6 +283,7 @@ impl Exec {
 
     fn started(&mut self, pid: i32, cx: &mut Context) {
         self.pid = Some(pid);
+        self.again = None;
         if !std::mem::replace(&mut self.announced, true) && !self.closed {
             cx.link.message(self.stream, &Reply::Started { pid: pid as u32 });
         }
@@ -410,7 +469,7 @@ impl Exec {
         if let Some(input) = &mut self.input {
             input.close(&cx.epoll);
         }
-        (self.outputs, self.input, self.terminal) = ([None, None], None, None);
+        (self.outputs, self.input, self.terminal, self.again) = ([None, None], None, None, None);
         self.signal_tree(libc::SIGKILL, cx);
         if self.reaper.is_some() || self.own { Flow::Goes } else { Flow::Ended }
     }
@@ -463,7 +522,8 @@ impl Exec {
     /// Whether it must be looked at again soon.
     pub fn is_pending(&self) -> bool {
         let waits = self.own && (!self.announced || self.whole_tree);
-        self.killing && self.reaper.is_some() || self.give_up_at.is_some() || waits
+        let again = self.again.as_ref().is_some_and(|again| again.until.is_some());
+        self.killing && self.reaper.is_some() || self.give_up_at.is_some() || waits || again
     }
 
     pub fn look(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
@@ -472,6 +532,9 @@ impl Exec {
         }
         if self.killing && (self.reaper.is_some() || self.own) {
             self.signal_tree(libc::SIGKILL, cx);
+        }
+        if self.order_again(key, cx)? == Flow::Ended {
+            return Ok(Flow::Ended);
         }
         self.finish(key, cx)
     }

@@ -227,8 +227,11 @@ pub struct Target {
 }
 
 /// ext4 writes a file that is renamed over another one to the disk first, so that a power cut leaves one of the two. Nothing
-/// else happens in a box meanwhile, for seconds where it is large: then the two change places, which does not wait.
+/// else happens in a box meanwhile, for seconds where it is large: then the two change places, which does not wait. Neither
+/// may be whole after a power cut then, as with any large file that was just written.
 const FLUSHED: u64 = 8 << 20;
+/// What `statfs(2)` calls an overlay.
+const OVERLAYFS: u64 = 0x794c_7630;
 
 /// A file under a name of its own until it is complete.
 #[derive(Debug)]
@@ -294,9 +297,17 @@ impl Place {
 
     /// Changes places with the file that is there, which goes then; false where there is none, or it cannot be done.
     fn exchange(&self) -> bool {
-        let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        there.is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::RegularFile)
-            && self.rename(RenameFlags::EXCHANGE).is_ok()
+        let is_file = |name: &CString| {
+            let there = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+            there.is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::RegularFile)
+        };
+        // There, the old file would be copied first.
+        let overlay = rustix::fs::fstatfs(&self.directory).is_ok_and(|data| data.f_type as u64 == OVERLAYFS);
+        if overlay || !is_file(&self.name) || self.rename(RenameFlags::EXCHANGE).is_err() {
+            return false;
+        }
+        // Somebody may have put a directory there meanwhile: then both go back.
+        is_file(&self.temporary) || self.rename(RenameFlags::EXCHANGE).is_err()
     }
 }
 

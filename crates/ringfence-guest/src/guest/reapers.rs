@@ -98,6 +98,16 @@ impl Reapers {
         (self.all.len() - self.idle.len()) as u64
     }
 
+    /// How many look after a command that somebody waits for.
+    pub fn owned(&self) -> usize {
+        self.all.values().filter(|reaper| reaper.owner.is_some()).count()
+    }
+
+    /// Whether it waits for an order.
+    pub fn is_idle(&self, pid: i32) -> bool {
+        self.idle.contains(&pid)
+    }
+
     pub fn make_spare(&mut self, epoll: &OwnedFd) {
         match self.make(epoll) {
             Ok(pid) => self.idle.push(pid),

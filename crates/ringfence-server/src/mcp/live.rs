@@ -20,9 +20,6 @@ use super::jobs::Jobs;
 use super::owner::{Allowed, Owner};
 use super::tools;
 
-/// A session that is not kept ends with the server. Until that is agreed with it, it ends after so long by itself.
-const UNOWNED: Duration = Duration::from_secs(60);
-
 /// So many pieces of code and skills run at once; more wait.
 pub const MOST_BOXES: usize = 4;
 /// So many pieces of code and skills that ran are remembered.
@@ -134,7 +131,8 @@ impl Live {
         let sessions = &self.owner.sessions;
         let made = match &self.owner.keep {
             Some(name) => sessions.open_or_create(name, create).await,
-            None => sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await,
+            // It ends with the server.
+            None => sessions.create_owned(create).await,
         };
         let session = made.map_err(|error| {
             Trouble::new(format!("There is no sandbox: {error}."))
@@ -159,9 +157,6 @@ impl Live {
             return Err(Trouble::new(message).advise(advice));
         }
         allowed.report = report;
-        if self.owner.keep.is_none() {
-            session.own().await?;
-        }
         let sessions_only = info.engine == Engine::Docker.name();
         let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only });
         *opened = Some(new.clone());

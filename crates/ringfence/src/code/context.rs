@@ -72,6 +72,8 @@ pub enum ContextError {
     OtherLanguage { name: String, language: String },
     #[error("there is no context `{0}`")]
     NoContext(String),
+    #[error("the code requires the set of packages `{asked}`, and its session has {}", named(.has))]
+    OtherSet { asked: String, has: Option<String> },
     #[error("part of what came from context `{0}` was lost: it is more than the session keeps")]
     Lost(String),
     #[error("cannot make a mark for a request: {0}")]
@@ -170,8 +172,11 @@ impl Contexts {
             return Err(SessionError::TimeoutAboveCeiling { asked, ceiling }.into());
         }
         let mark = mark()?;
-        let shown = info.packages.iter().any(|at| at == code.language.packages_at());
-        let request = request::encode(code, Some(&mark), shown)?;
+        let set = info.requirements.iter().find(|set| set.at == code.language.requirements_at());
+        if let Some(asked) = code.installed.as_ref().filter(|asked| set.is_none_or(|set| set.id != asked.id)) {
+            return Err(ContextError::OtherSet { asked: asked.id.clone(), has: set.map(|set| set.id.clone()) });
+        }
+        let request = request::encode(code, Some(&mark), set.is_some())?;
         let execution = match self.find(name).await? {
             Some(context) if context.language != code.language.name => {
                 return Err(ContextError::OtherLanguage { name: name.to_owned(), language: context.language });
@@ -219,6 +224,10 @@ impl Contexts {
     }
 }
 
+fn named(set: &Option<String>) -> String {
+    set.as_ref().map_or_else(|| "none".to_owned(), |id| format!("`{id}`"))
+}
+
 fn check(name: &str) -> Result<(), ContextError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let good = (1..=LONGEST).contains(&name.len()) && name.chars().all(plain);
@@ -254,7 +263,7 @@ impl Call<'_> {
         let started = Instant::now();
         let controls = execution.controls();
         // However this process ends, the code does not run for longer.
-        controls.allow(self.time.map(|time| time + GRACE + SLACK)).await?;
+        controls.allow(Some(self.time.map_or(Duration::MAX, |time| time + GRACE + SLACK))).await?;
         let mut answer = Answer::new(&self.mark);
         let mut stopped = None;
         let mut ended = None;

@@ -107,7 +107,7 @@ impl Language {
     }
 
     /// Where required packages stand in the box: where the language looks by itself, or is told to.
-    pub(super) fn packages_at(&self) -> &'static str {
+    pub(super) fn requirements_at(&self) -> &'static str {
         match self.wire {
             // Both ways to load a module look in every directory above.
             Wire::Json => "/node_modules",

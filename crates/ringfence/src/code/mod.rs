@@ -64,11 +64,11 @@ pub struct Code {
     pub files: Vec<File>,
     /// Which files come back: `*` and `?` within a name, `**` across directories.
     pub out: Vec<String>,
-    /// Whether installed packages can be imported; costs time at the start.
+    /// Whether packages that the host or the image has can be imported; costs time at the start.
     pub packages: bool,
-    /// Packages that it needs.
+    /// Packages that are installed for it.
     pub requirements: Option<Requirements>,
-    /// Where they are; code with requirements does not run without.
+    /// The set that they are; code with requirements does not run without.
     pub installed: Option<Installed>,
 }
 

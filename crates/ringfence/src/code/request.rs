@@ -217,7 +217,7 @@ fn marshal(code: &Code, mark: Option<&str>, more: &str, required: bool) -> Resul
     let text = marshal_text;
     out.push(b'{');
     let mark_text = mark.unwrap_or_default();
-    let required = if required { code.language.packages_at() } else { "" };
+    let required = if required { code.language.requirements_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);
     let texts = [("code", code.source()), ("name", code.name()), ("more", more), ("mark", mark_text)];

@@ -99,7 +99,9 @@ pub struct Stream {
     pub tail: Option<String>,
 }
 
-/// Which file this is.
+/// A file that is open, and which one it is.
+type Kept = (File, [u64; 2]);
+
 fn which(data: &Metadata) -> [u64; 2] {
     [data.dev(), data.ino()]
 }
@@ -108,8 +110,8 @@ fn which(data: &Metadata) -> [u64; 2] {
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
-    /// The file that was written to last, and which one that is.
-    file: Arc<Mutex<Option<(File, [u64; 2])>>>,
+    /// The file that was written to last.
+    file: Arc<Mutex<Option<Kept>>>,
 }
 
 impl Journal {

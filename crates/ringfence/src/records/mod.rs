@@ -47,11 +47,13 @@ pub enum Status {
     Failed,
     /// Begun, and whoever ran it is gone without a word.
     Interrupted,
+    /// Its session ended under it, and said so. Told by its reason: in the database it is `signaled`.
+    Lost,
 }
 
 impl Status {
-    pub const ALL: [Status; 5] =
-        [Status::Running, Status::Exited, Status::Signaled, Status::Failed, Status::Interrupted];
+    pub const ALL: [Status; 6] =
+        [Status::Running, Status::Exited, Status::Signaled, Status::Failed, Status::Interrupted, Status::Lost];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -60,6 +62,7 @@ impl Status {
             Status::Signaled => "signaled",
             Status::Failed => "failed",
             Status::Interrupted => "interrupted",
+            Status::Lost => "lost",
         }
     }
 

@@ -18,14 +18,14 @@ use shapes::{FLAGGED, Flagged, SECRET_NAMES, SECRET_PARTS};
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
 /// A shorter value of a variable is not looked for: it would be found everywhere.
-const SHORTEST_VALUE: usize = 6;
+pub(crate) const SHORTEST_VALUE: usize = 6;
 /// Kept of a command line.
 const COMMAND: usize = 4 << 10;
 /// How much around what is kept is looked at, so that a secret on its edge is seen whole.
 pub(super) const SLACK: usize = 4 << 10;
 
 /// Knows the secrets of one caller.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redactor {
     /// Longest first.
     values: Vec<Vec<u8>>,
@@ -146,7 +146,7 @@ impl Redactor {
 }
 
 /// Whether the name of a variable says that its value is a secret.
-fn is_secret_variable(name: &OsStr) -> bool {
+pub(crate) fn is_secret_variable(name: &OsStr) -> bool {
     let plain = plain_name(name.as_bytes());
     !matches!(plain.as_str(), "pwd" | "oldpwd")
         && (SECRET_NAMES.iter().any(|end| plain.ends_with(end)) || SECRET_PARTS.iter().any(|part| plain.contains(part)))
@@ -483,7 +483,7 @@ fn write(raw: &[u8], keep: Range<usize>, secrets: &[Range<usize>], lines: Lines)
 }
 
 /// A name that comes from outside, as one harmless line.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     clean(text.as_bytes(), Lines::Escape, &mut out);
     out

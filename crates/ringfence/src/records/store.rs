@@ -272,8 +272,14 @@ impl Store {
         if let Some(since) = since {
             add("began >= $?", (*since).into());
         }
-        if let Some(status) = status {
-            add("status = $?", status.name().into());
+        match status {
+            Some(Status::Lost) => add("reason = $?", Status::Lost.name().into()),
+            Some(Status::Signaled) => {
+                add("status = $?", Status::Signaled.name().into());
+                add("coalesce(reason, '') <> $?", Status::Lost.name().into());
+            }
+            Some(status) => add("status = $?", status.name().into()),
+            None => {}
         }
         if let Some(profile) = profile {
             add("profile = $?", profile.as_str().into());
@@ -393,7 +399,7 @@ const COLUMNS: &str = "id, began, ended, status, profile, engine, sandbox, comma
 
 fn record(mut row: Row) -> Result<Record, DatabaseError> {
     let json = |text: Option<String>| text.unwrap_or_default();
-    Ok(Record {
+    let mut record = Record {
         id: row.text()?.unwrap_or_default(),
         began: row.integer()?.unwrap_or(0),
         ended: row.integer()?,
@@ -418,5 +424,10 @@ fn record(mut row: Row) -> Result<Record, DatabaseError> {
             (Some(name), Some(hash), version) => Some(SkillRun { name, version, hash }),
             _ => None,
         },
-    })
+    };
+    // One story, whoever tells it: no signal ended it that anybody sent.
+    if record.reason.as_deref() == Some(Status::Lost.name()) {
+        (record.status, record.signal) = (Status::Lost, None);
+    }
+    Ok(record)
 }

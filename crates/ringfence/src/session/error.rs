@@ -59,10 +59,14 @@ pub enum SessionError {
     Supervisor { program: PathBuf, source: io::Error },
     #[error("cannot make the sandbox: {0}")]
     Start(String),
+    #[error("the session was made with packages that were removed since (set `{0}`)")]
+    NoSet(String),
     #[error("cannot make the sandbox: {message}")]
     Docker { kind: docker::Kind, message: String, cure: Option<String> },
     #[error("cannot connect to session {id}: {source}")]
     Connect { id: String, source: io::Error },
+    #[error("cannot end the supervisor of session {id}, process {pid}: {source}")]
+    Kill { id: String, pid: u32, source: io::Error },
     #[error("session {id} was made by another version of Ringfence: end it and make a new one")]
     Version { id: String },
     #[error("lost the connection to session {id}")]

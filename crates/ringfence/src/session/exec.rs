@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, Kind};
+use ringfence_guest::frame::{Channel, FrameError, Kind};
 use ringfence_guest::message::{Size, Step};
 use ringfence_policy::limits::format_duration;
 use rustix::io::Errno;
@@ -18,7 +18,12 @@ use super::link::{Incoming, Link, Sender, Stream};
 use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
+use crate::records::Caller;
+use crate::records::redact::{SHORTEST_VALUE, is_secret_variable};
 use crate::supervise::{Ended, Outcome, Reason};
+
+/// Of the environment of this process, what is told without a second look.
+const MOST_VARIABLES: usize = 256 << 10;
 
 /// A command to run in a session.
 #[derive(Debug, Clone)]
@@ -31,6 +36,7 @@ pub struct Exec {
     pub(super) terminal: Option<Size>,
     pub(super) background: bool,
     pub(super) context: Option<String>,
+    pub(super) caller: Option<Caller>,
 }
 
 impl Exec {
@@ -45,6 +51,7 @@ impl Exec {
             terminal: None,
             background: false,
             context: None,
+            caller: None,
         }
     }
 
@@ -82,6 +89,12 @@ impl Exec {
     /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches.
     pub fn background(mut self, background: bool) -> Exec {
         self.background = background;
+        self
+    }
+
+    /// For whom it is asked, in its record; without, for this process.
+    pub fn caller(mut self, caller: Caller) -> Exec {
+        self.caller = Some(caller);
         self
     }
 
@@ -131,6 +144,8 @@ impl Exec {
             background: self.background,
             context: self.context.clone(),
             piped,
+            caller: self.caller.clone(),
+            variables: own_variables(),
         })
     }
 
@@ -145,12 +160,26 @@ impl Exec {
         let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
         let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
         let ask = self.ask(outputs.is_some());
-        let stream = link.open(&ask, pipes)?;
+        let stream = link.open(&ask, pipes).map_err(|error| match error {
+            SessionError::Malformed(FrameError::TooLong { .. }) => {
+                let program = self.argv.first().map_or_else(String::new, |p| p.to_string_lossy().into_owned());
+                not_started(program, Step::Execute, libc::E2BIG, None)
+            }
+            error => error,
+        })?;
         if outputs.is_some() {
             Outputs::prepare_next();
         }
         Ok(Asked { stream, outputs })
     }
+}
+
+/// The environment of this process, for what must not be in the record. Of one that is very large, what is secret by name.
+fn own_variables() -> Vec<Vec<u8>> {
+    let all = || std::env::vars_os().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
+    let size: usize = all().map(|(name, value)| name.len() + value.len()).sum();
+    let sent = all().filter(|(name, _)| size <= MOST_VARIABLES || is_secret_variable(name));
+    sent.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
 /// A command that was asked for.
@@ -214,7 +243,8 @@ impl Execution {
                     Some(Incoming::Data(Channel::Err, bytes)) => return Poll::Ready(Some(Event::Stderr(bytes))),
                     Some(Incoming::Data(_, bytes)) => return Poll::Ready(Some(Event::Stdout(bytes))),
                     Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
-                        self.skipped[usize::from(stderr)] += bytes;
+                        let skipped = &mut self.skipped[usize::from(stderr)];
+                        *skipped = skipped.saturating_add(bytes);
                     }
                     Some(Incoming::Answer(Answer::Ended(finished))) => self.ending = Some(outcome(&finished)),
                     Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
@@ -301,7 +331,8 @@ impl Execution {
             }
         }
         let [out, err] = captures.each_ref().map(Capture::dropped);
-        let (stdout_dropped, stderr_dropped) = (out + self.skipped[0], err + self.skipped[1]);
+        let (stdout_dropped, stderr_dropped) =
+            (out.saturating_add(self.skipped[0]), err.saturating_add(self.skipped[1]));
         let [stdout, stderr] =
             captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
         Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }
@@ -356,7 +387,8 @@ impl Controls {
         self.sender.message(Kind::Input, &Say::Stop)
     }
 
-    /// From now on a context may run for so long; `None`: it waits, and has its session's time.
+    /// From now on a context works, and may for so long ([`Duration::MAX`]: without end); `None`: it waits, and has its
+    /// session's time.
     pub(crate) async fn allow(&self, time: Option<Duration>) -> Result<(), SessionError> {
         let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.sender.message(Kind::Input, &Say::Allow { ms })

@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ringfence_policy::policy::Shown;
 use serde::{Deserialize, Serialize};
 
 use crate::engines::docker::volumes::Cache;
+use crate::sets;
 use crate::supervise::Reason;
 
 /// A session.
@@ -26,7 +28,7 @@ pub struct Info {
     /// Of the supervisor.
     pub pid: u32,
     pub idle: Option<Duration>,
-    /// When it will end for idleness, if nothing is asked of it.
+    /// When it will end for idleness, if nothing is asked of it; none while it is in use.
     pub idle_at: Option<SystemTime>,
     /// When it will end whatever happens.
     pub expires: Option<SystemTime>,
@@ -42,12 +44,30 @@ pub struct Info {
     /// What became of the package caches that its policy asks for.
     #[serde(default)]
     pub caches: Vec<Cache>,
-    /// Where required packages stand in it.
+    /// Sets of packages that it was made with.
     #[serde(default)]
-    pub packages: Vec<String>,
+    pub requirements: Vec<Required>,
     /// Why something of its box is still there although it has ended.
     #[serde(default)]
     pub left: Option<String>,
+    /// Why its supervisor cannot be talked to: what is said here is as old as its state file then.
+    #[serde(default)]
+    pub unreachable: Option<String>,
+}
+
+/// A set of packages in a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Required {
+    /// As the store has it.
+    pub id: String,
+    /// Where it stands inside.
+    pub at: String,
+}
+
+impl Required {
+    pub(super) fn of(shown: &Shown) -> Required {
+        Required { id: sets::id_of(&shown.source), at: shown.target.to_string_lossy().into_owned() }
+    }
 }
 
 /// For people: what is not UTF-8 is replaced.

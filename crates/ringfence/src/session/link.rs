@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
@@ -103,17 +103,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Connects to the supervisor that listens at `path`.
-    pub fn connect(id: &str, path: &Path) -> io::Result<Link> {
+    /// Connects to the supervisor that listens at `path`. Where as many others wait as there is room for, so does this.
+    pub async fn connect(id: &str, path: &Path, until: Instant) -> io::Result<Link> {
         let (_dir, address) = address(path)?;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Of a local socket this does not wait, unless more than a hundred others are just connecting.
-        rustix::net::connect(socket.as_fd(), &address)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        loop {
+            match rustix::net::connect(socket.as_fd(), &address) {
+                Err(Errno::AGAIN) if Instant::now() < until => tokio::time::sleep(LOOK).await,
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(Errno::INTR) => {}
+                result => break result?,
+            }
+        }
         // Whoever could change the directory could listen there in its place.
         if rustix::net::sockopt::socket_peercred(&socket)?.uid != rustix::process::getuid() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        rustix::io::ioctl_fionbio(&socket, true)?;
         let shared = Arc::new(Shared {
             id: id.to_owned(),
             socket: pipe::Receiver::from_owned_fd_unchecked(socket)?,

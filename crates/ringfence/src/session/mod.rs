@@ -37,9 +37,11 @@ mod contents;
 mod error;
 mod exec;
 mod files;
+mod force;
 mod homes;
 mod info;
 mod link;
+mod once;
 mod outputs;
 mod pipes;
 mod place;
@@ -71,7 +73,7 @@ pub use contents::{FileReader, FileWriter};
 pub use error::{SessionError, Tried};
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
-pub use info::{End, ExecutionInfo, ExecutionState, Info, State};
+pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, State};
 pub use place::is_name;
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{SuperviseError, supervise};
@@ -302,40 +304,79 @@ impl Sessions {
         })
         .await?;
         let mut all: Vec<Info> = ended.into_iter().map(|kept| kept.info).collect();
+        let mut looks = tokio::task::JoinSet::new();
         for id in self.place().ids() {
             if all.iter().any(|info| info.id == id) {
                 continue;
             }
-            // It has just ended, or is being made: then it is none yet, and may not be for a while.
-            if !self.place().socket(&id).exists() {
-                all.extend(self.place().kept(&id).map(|kept| kept.info));
-                continue;
+            // It is being made: then it is none yet, and may not be for a while.
+            if self.place().socket(&id).exists() || self.place().known(&id).is_some() {
+                let sessions = self.clone();
+                looks.spawn(async move { sessions.look(&id).await });
             }
-            match self.info(&id).await {
-                Ok(info) => all.push(info),
-                // It ended or was removed while we looked.
-                Err(SessionError::NotFound(_)) => {}
-                Err(error) => return Err(error),
+            if looks.len() >= LOOKS {
+                all.extend(looks.join_next().await.and_then(Result::ok).flatten());
             }
+        }
+        while let Some(looked) = looks.join_next().await {
+            all.extend(looked.ok().flatten());
         }
         all.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
         Ok(all)
     }
 
-    /// One session by id or name, also when it has ended.
+    /// One session by id or name, also when it has ended, or cannot be talked to: then `unreachable` says why.
     pub async fn info(&self, id_or_name: &str) -> Result<Info, SessionError> {
-        let place = self.place();
-        let id = place.resolve(id_or_name)?;
-        match self.connect(&id, None).await {
-            Ok((session, _)) => match session.info().await {
-                Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
-                result => return result,
-            },
-            Err(SessionError::Ended { .. }) => {}
-            Err(error) => return Err(error),
+        let id = self.place().resolve(id_or_name)?;
+        self.look(&id).await.ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
+    }
+
+    /// What is to be known of a session; `None`: it was removed while we looked, or does not stand yet.
+    async fn look(&self, id: &str) -> Option<Info> {
+        let asked = async {
+            let (session, _) = self.connect_for(id, None, ANSWER).await?;
+            session.info().await
+        };
+        let error = match tokio::time::timeout(2 * ANSWER, asked).await {
+            Ok(Ok(info)) => return Some(info),
+            Ok(Err(error)) => error,
+            Err(_) => silent(id),
+        };
+        let (place, id) = (self.place(), id.to_owned());
+        let known = blocking(move || {
+            // It may have ended this moment: then that is what there is to say.
+            let ended = place.ended(&id)?.map(|kept| (kept.info, false));
+            Ok(ended.or_else(|| place.known(&id).map(|info| (info, true))))
+        });
+        let (mut info, lives) = known.await.ok().flatten()?;
+        if lives && info.state == State::Live {
+            info.unreachable = Some(match error {
+                SessionError::Version { .. } => "it was made by another version of Ringfence".to_owned(),
+                SessionError::Connect { source, .. } => source.to_string(),
+                error => error.to_string(),
+            });
         }
-        let kept = blocking(move || Ok(place.kept(&id))).await?;
-        kept.map(|kept| kept.info).ok_or_else(|| SessionError::NotFound(id_or_name.to_owned()))
+        Some(info)
+    }
+
+    /// Ends a live session with everything in it, also one that cannot be talked to.
+    pub async fn stop(&self, id_or_name: &str) -> Result<(), SessionError> {
+        let id = self.place().resolve(id_or_name)?;
+        self.end(&id).await
+    }
+
+    /// Ends a session: by asking its supervisor, and where that does not answer or speaks another version, by its process.
+    async fn end(&self, id: &str) -> Result<(), SessionError> {
+        let failed = match self.connect_for(id, None, ENDING).await {
+            Ok((session, _)) => match tokio::time::timeout(MAKING * 4, session.stop()).await {
+                Ok(result) => return result,
+                Err(_) => silent(id),
+            },
+            Err(error @ (SessionError::Version { .. } | SessionError::Connect { .. })) => error,
+            Err(error) => return Err(error),
+        };
+        let (place, silent) = (self.place(), id.to_owned());
+        if blocking(move || force::end(&place, &silent)).await? { Ok(()) } else { Err(failed) }
     }
 
     /// How each guarantee was kept, also of a session that has ended.
@@ -372,8 +413,8 @@ impl Sessions {
             if blocking(move || clear_left(&place, &gone).and_then(|()| place.remove(&gone))).await? {
                 return Ok(());
             }
-            match self.connect(&id, None).await {
-                Ok((session, _)) => session.stop().await?,
+            match self.end(&id).await {
+                Ok(()) => {}
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) if std::time::Instant::now() < until => {}
                 // It lives, and does not answer.
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
@@ -404,23 +445,29 @@ impl Sessions {
 
     /// Connects to a session, and asks for a command if there is one; waits while it is being made.
     async fn connect(&self, id: &str, exec: Option<&Exec>) -> Result<(Session, Option<exec::Asked>), SessionError> {
+        self.connect_for(id, exec, MAKING).await
+    }
+
+    /// The same for so long.
+    async fn connect_for(
+        &self,
+        id: &str,
+        exec: Option<&Exec>,
+        patience: Duration,
+    ) -> Result<(Session, Option<exec::Asked>), SessionError> {
         let place = self.place();
         let path = place.socket(id);
-        let until = std::time::Instant::now() + MAKING;
+        let until = std::time::Instant::now() + patience;
         loop {
-            let failed = match Link::connect(id, &path) {
-                Ok(link) => match greeted(&link, exec).await {
+            let failed = match Link::connect(id, &path, until).await {
+                Ok(link) => match greeted(&link, exec, patience).await {
                     Ok(Ok(asked)) => return Ok((Session { link, place }, asked)),
                     Ok(Err(lost @ SessionError::Lost { .. })) => lost,
                     Ok(Err(error)) => return Err(error),
-                    Err(_) => {
-                        return Err(SessionError::Connect {
-                            id: id.to_owned(),
-                            source: std::io::ErrorKind::TimedOut.into(),
-                        });
-                    }
+                    Err(_) => return Err(silent(id)),
                 },
                 Err(error) if absent(&error) => SessionError::NotFound(id.to_owned()),
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => return Err(silent(id)),
                 Err(source) => return Err(SessionError::Connect { id: id.to_owned(), source }),
             };
             let (looked, gone) = (self.place(), id.to_owned());
@@ -435,7 +482,10 @@ impl Sessions {
                 return Err(SessionError::NotFound(id.to_owned()));
             }
             if std::time::Instant::now() >= until {
-                return Err(failed);
+                // Else it is still being made.
+                let stands = matches!(failed, SessionError::NotFound(_)) && place.known(id).is_some();
+                let source = std::io::Error::new(std::io::ErrorKind::NotFound, "nobody listens at its socket");
+                return Err(if stands { SessionError::Connect { id: id.to_owned(), source } } else { failed });
             }
             tokio::time::sleep(STARTING).await;
         }
@@ -443,19 +493,34 @@ impl Sessions {
 }
 
 /// Asks for a command if there is one, and waits until the supervisor has spoken: it listens when it has.
-async fn greeted(link: &Link, exec: Option<&Exec>) -> Result<Result<Option<exec::Asked>, SessionError>, Elapsed> {
+async fn greeted(
+    link: &Link,
+    exec: Option<&Exec>,
+    patience: Duration,
+) -> Result<Result<Option<exec::Asked>, SessionError>, Elapsed> {
     let asked = match exec.map(|exec| exec.send(link)).transpose() {
         Ok(asked) => asked,
         Err(error) => return Ok(Err(error)),
     };
-    let spoken = tokio::time::timeout(MAKING, link.greeted()).await?;
+    let spoken = tokio::time::timeout(patience, link.greeted()).await?;
     Ok(spoken.map(|()| asked))
 }
 
 /// How long a session may take to be made, for those who wait for it.
 const MAKING: Duration = Duration::from_secs(15);
+/// How long its supervisor may take to answer, for a list; and for whoever ends it, by force afterwards.
+const ANSWER: Duration = Duration::from_secs(3);
+const ENDING: Duration = Duration::from_secs(10);
+/// Sessions that are looked at at once.
+const LOOKS: usize = 64;
 /// Between two looks at one that is being made.
 const STARTING: Duration = Duration::from_millis(5);
+
+/// Its supervisor lives, and says nothing.
+fn silent(id: &str) -> SessionError {
+    let source = std::io::Error::new(std::io::ErrorKind::TimedOut, "its supervisor does not answer");
+    SessionError::Connect { id: id.to_owned(), source }
+}
 
 /// Nobody listens there, or not yet.
 fn absent(error: &std::io::Error) -> bool {
@@ -511,7 +576,7 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
         idle,
         life,
         records,
-        packages: policy.shown,
+        requirements: policy.shown,
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();
@@ -547,6 +612,12 @@ fn start_in(
     });
     started.inspect_err(|_| place.unmake(&id))?;
     Ok(id)
+}
+
+/// Keeps a session in use.
+#[derive(Debug)]
+pub struct Held {
+    _stream: link::Stream,
 }
 
 /// A live session. Cheap to clone; all clones share one connection.
@@ -652,6 +723,11 @@ impl Session {
             Answer::Done => Ok(()),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Counts as use of the session, which is not idle until what is returned is dropped.
+    pub fn hold(&self) -> Result<Held, SessionError> {
+        Ok(Held { _stream: self.link.open(&Ask::Hold, Vec::new())? })
     }
 
     /// Waits until it has ended.

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +26,28 @@ pub struct Kept {
     /// When it ended.
     pub ended: Option<SystemTime>,
 }
+
+/// How many executions there were, and why it ended: for when the rest cannot be written any more.
+#[derive(Debug)]
+pub struct Last {
+    file: Option<fs::File>,
+}
+
+impl Last {
+    pub fn write(&self, executions: u64, end: Option<End>) {
+        let end = end.and_then(|end| ENDS.iter().position(|known| *known == end));
+        let mut bytes = [0; 9];
+        bytes[..8].copy_from_slice(&executions.to_le_bytes());
+        bytes[8] = end.map_or(0, |at| at as u8 + 1);
+        if let Some(file) = &self.file {
+            // What is not written here is found in the state, or not known.
+            let _ = file.write_all_at(&bytes, 0);
+        }
+    }
+}
+
+/// Ends, by their numbers in such a file.
+const ENDS: [End; 6] = [End::Stopped, End::Idle, End::Expired, End::Died, End::Memory, End::Unruly];
 
 /// A state file is never longer.
 const LARGEST: u64 = 1 << 20;
@@ -60,6 +82,10 @@ impl Place {
 
     pub fn socket(&self, id: &str) -> PathBuf {
         self.session(id).join("socket")
+    }
+
+    pub fn lock_of(&self, id: &str) -> PathBuf {
+        self.session(id).join("lock")
     }
 
     fn names(&self) -> PathBuf {
@@ -164,10 +190,8 @@ impl Place {
     /// Whether its supervisor lives, or is about to. Where that cannot be looked up (no descriptor is left), it does: a live
     /// session must not be taken for a lost one.
     pub fn lives(&self, id: &str) -> bool {
-        let lock = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(self.session(id).join("lock"));
+        let lock =
+            fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.lock_of(id));
         match lock {
             Ok(lock) => rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -176,10 +200,53 @@ impl Place {
 
     /// What is written about a session.
     pub fn kept(&self, id: &str) -> Option<Kept> {
+        self.state(id)
+    }
+
+    fn state<T: serde::de::DeserializeOwned>(&self, id: &str) -> Option<T> {
         let path = self.session(id).join("state");
         let file =
             fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
         serde_json::from_reader(io::BufReader::new(io::Read::take(file, LARGEST))).ok()
+    }
+
+    /// The process of its supervisor, by what is written: also by another version, whatever else that writes.
+    pub fn supervisor(&self, id: &str) -> Option<u32> {
+        let state: serde_json::Value = self.state(id)?;
+        u32::try_from(state.get("info")?.get("pid")?.as_u64()?).ok()
+    }
+
+    /// What is known of a session without its supervisor. `None`: it does not stand yet, or has left nothing.
+    pub fn known(&self, id: &str) -> Option<Info> {
+        if let Some(kept) = self.kept(id) {
+            return Some(kept.info);
+        }
+        let written = fs::symlink_metadata(self.session(id).join("state")).ok()?;
+        let names = fs::read_dir(self.names()).ok()?.flatten();
+        let mut names = names.filter_map(|link| link.file_name().into_string().ok());
+        Some(Info {
+            id: id.to_owned(),
+            name: names.find(|name| self.named(name).as_deref() == Some(id)),
+            profile: "-".to_owned(),
+            engine: "-".to_owned(),
+            workdir: PathBuf::new(),
+            workdir_inside: PathBuf::new(),
+            created: written.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            state: State::Live,
+            pid: self.supervisor(id).unwrap_or(0),
+            idle: None,
+            idle_at: None,
+            expires: None,
+            timeout: None,
+            timeout_ceiling: None,
+            output: 0,
+            executions: 0,
+            running: 0,
+            caches: Vec::new(),
+            packages: Vec::new(),
+            left: None,
+            unreachable: None,
+        })
     }
 
     /// Writes it, all or nothing.
@@ -189,6 +256,27 @@ impl Place {
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&serde_json::to_vec(kept)?)?;
         fs::rename(&temporary, dir.join("state"))
+    }
+
+    /// What can be written also when there is no room left, since it has its room from the beginning.
+    pub fn last(&self, id: &str) -> Last {
+        let path = self.session(id).join("last");
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let last = Last { file: options.open(path).ok() };
+        last.write(0, None);
+        last
+    }
+
+    fn read_last(&self, id: &str) -> Option<(u64, Option<End>)> {
+        let path = self.session(id).join("last");
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+        let mut bytes = [0; 9];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let [count @ .., end] = bytes;
+        let end = usize::from(end).checked_sub(1).and_then(|at| ENDS.get(at)).copied();
+        Some((u64::from_le_bytes(count), end))
     }
 
     /// Gives up what only a live session needs: its socket and its name.
@@ -213,7 +301,9 @@ impl Place {
             return None;
         };
         if kept.info.state == State::Live {
-            kept.info.state = State::Ended(End::Lost);
+            let (executions, end) = self.read_last(id).unwrap_or((kept.info.executions, None));
+            kept.info.state = State::Ended(end.unwrap_or(End::Lost));
+            kept.info.executions = executions;
             kept.info.running = 0;
             kept.ended = Some(SystemTime::now());
             // What cannot be written now is found again at the next look.
@@ -387,6 +477,24 @@ mod tests {
         assert!(place.lives(&one.id));
         assert!(place.clear(true).unwrap().is_empty());
         assert_eq!(place.ids(), [one.id]);
+    }
+
+    #[test]
+    fn why_it_ended_is_known_without_room_for_its_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("sessions"));
+        let one = place.make(None).unwrap();
+        let mut kept = super::super::supervisor::tests::kept(dir.path());
+        kept.info.id = one.id.clone();
+        place.keep(&kept).unwrap();
+        let last = place.last(&one.id);
+        last.write(12, None);
+        drop(one.lock);
+        let ended = |place: &Place| place.ended(&one.id).unwrap().unwrap().info;
+        assert_eq!((ended(&place).state, ended(&place).executions), (State::Ended(End::Lost), 12));
+        place.keep(&kept).unwrap();
+        last.write(13, Some(End::Stopped));
+        assert_eq!((ended(&place).state, ended(&place).executions), (State::Ended(End::Stopped), 13));
     }
 
     #[test]

@@ -7,12 +7,13 @@ use ringfence_guest::message::{Reply, Request, Size, Step};
 use serde::{Deserialize, Serialize};
 
 use super::info::{End, ExecutionInfo, Info};
+use crate::records::Caller;
 use crate::report::Report;
 use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
 /// like must not come to mean something else.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -41,6 +42,8 @@ pub enum Ask {
     /// It ends when this client goes, and not for idleness.
     Own,
     Stop,
+    /// It is in use as long as this stream is open.
+    Hold,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +61,11 @@ pub struct ExecAsk {
     pub context: Option<String>,
     /// Two pipes came with it, for its outputs. They stay empty where these must come through the supervisor.
     pub piped: bool,
+    /// For whom the client asks, for the record; without it, for itself.
+    pub caller: Option<Caller>,
+    /// `NAME=value`, the client's own environment. Nothing of it reaches the command: what of it is secret is kept out of
+    /// the record.
+    pub variables: Vec<Vec<u8>>,
 }
 
 /// What a client tells of each output that it reads from a pipe: so much of its beginning as it comes, and so much of its
@@ -83,7 +91,7 @@ pub enum Say {
         tree: bool,
     },
     Resize(Size),
-    /// How long a context may run from now on; without it, it waits.
+    /// A context works from now on, and may for so long (`u64::MAX`: without end); without it, it waits.
     Allow {
         ms: Option<u64>,
     },
@@ -157,4 +165,46 @@ pub enum Refusal {
     /// The policy insists on a record, and none can be written.
     NotRecorded(String),
     Ended(End),
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_guest::frame::{self, Kind};
+
+    use super::*;
+
+    /// These bytes are on their way before either side knows the other's version: change them only with [`VERSION`].
+    #[test]
+    fn the_first_frames_are_as_they_were() {
+        let framed = |kind, message: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = Vec::new();
+            message(&mut bytes);
+            assert_eq!(bytes[8], kind);
+            assert_eq!(bytes[..4], ((bytes.len() - frame::HEADER) as u32).to_le_bytes());
+            bytes[frame::HEADER..].to_vec()
+        };
+        let hello = Hello { version: VERSION, output: 1 << 20 };
+        let greeting = framed(3, &|out| frame::put_message(out, 0, Kind::Reply, &hello).unwrap());
+        assert_eq!(greeting, b"\x04\x80\x80\x40");
+        let ask = Ask::Exec(ExecAsk {
+            argv: vec![b"sh".to_vec(), b"-c".to_vec()],
+            env: vec![b"A=b".to_vec()],
+            cwd: Some(b"/x".to_vec()),
+            terminal: None,
+            stdin: true,
+            timeout_ms: Some(300),
+            background: false,
+            context: None,
+            piped: true,
+            caller: Some(Caller { uid: 1000, pid: 7, program: Some("bash".to_owned()) }),
+            variables: vec![b"T=hunter2".to_vec()],
+        });
+        let asked = framed(1, &|out| frame::put_message(out, 1, Kind::Open, &ask).unwrap());
+        let expected: &[&[u8]] = &[
+            b"\0\x02\x02sh\x02-c\x01\x03A=b\x01\x02/x\0\x01\x01\xac\x02\0\0\x01",
+            b"\x01\xe8\x07\x0e\x01\x04bash",
+            b"\x01\x09T=hunter2",
+        ];
+        assert_eq!(asked, expected.concat());
+    }
 }

@@ -44,6 +44,7 @@ pub fn start(program: &Path, start: &Start, lock: OwnedFd) -> Result<(), Session
     match postcard::from_bytes(&told) {
         Ok(Told::Ready) => Ok(()),
         Ok(Told::Failed(message)) => Err(SessionError::Start(message)),
+        Ok(Told::NoSet(id)) => Err(SessionError::NoSet(id)),
         Ok(Told::Docker { kind, message, cure }) => Err(SessionError::Docker { kind, message, cure }),
         Err(_) => Err(SessionError::Start("the supervisor ended without a word".to_owned())),
     }

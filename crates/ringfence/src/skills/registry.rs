@@ -39,6 +39,23 @@ impl Listed {
     }
 }
 
+/// Versions that something was done to.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Changed {
+    pub name: String,
+    /// The latest first.
+    pub versions: Vec<Version>,
+    /// How many other versions the skill has, to which nothing was done.
+    pub others: u64,
+}
+
+/// One version, without what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Version {
+    pub version: String,
+    pub hash: String,
+}
+
 /// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Which {
@@ -149,17 +166,14 @@ impl Registry {
         self.find(&Which { name: skill.name, version: Some(skill.version) })
     }
 
-    /// Lets a skill run no more, or again: all versions, or the one that is named. How many there were.
-    pub fn set_disabled(&mut self, which: &Which, disabled: bool) -> Result<u64, SkillError> {
-        let (condition, values) = which.condition();
-        let update = format!("UPDATE skills SET disabled = {} WHERE {condition}", i64::from(disabled));
-        self.changed(which, &update, &values)
+    /// Lets a skill run no more, or again: all versions, or the one that is named.
+    pub fn set_disabled(&mut self, which: &Which, disabled: bool) -> Result<Changed, SkillError> {
+        self.change(which, &format!("UPDATE skills SET disabled = {}", i64::from(disabled)))
     }
 
     /// Removes all versions, or the one that is named, and code that nothing refers to any more. Its executions stay.
-    pub fn remove(&mut self, which: &Which) -> Result<u64, SkillError> {
-        let (condition, values) = which.condition();
-        let removed = self.changed(which, &format!("DELETE FROM skills WHERE {condition}"), &values)?;
+    pub fn remove(&mut self, which: &Which) -> Result<Changed, SkillError> {
+        let removed = self.change(which, "DELETE FROM skills")?;
         let orphans = "DELETE FROM skill_code WHERE hash NOT IN (SELECT hash FROM skills)";
         self.store.database().transaction(|database| database.execute(orphans, &[]).map_err(SkillError::from))?;
         Ok(removed)
@@ -176,10 +190,26 @@ impl Registry {
         Ok(records)
     }
 
-    fn changed(&mut self, which: &Which, statement: &str, values: &[Value]) -> Result<u64, SkillError> {
-        let database = self.store.database();
-        let changed = database.transaction(|database| database.execute(statement, values).map_err(SkillError::from))?;
-        if changed == 0 { Err(which.missing()) } else { Ok(changed) }
+    fn change(&mut self, which: &Which, what: &str) -> Result<Changed, SkillError> {
+        let (condition, values) = which.condition();
+        let statement = format!("{what} WHERE {condition} RETURNING version, hash, added");
+        let (mut rows, all) = self.store.database().transaction(|database| {
+            let of = "SELECT COUNT(*) FROM skills WHERE name = $1";
+            let all = database.query(of, &values[..1])?.first_mut().map(Row::integer).transpose()?.flatten();
+            let rows = database.query(&statement, &values)?.into_iter().map(|mut row| {
+                let mut text = || row.text().map(Option::unwrap_or_default);
+                let version = Version { version: text()?, hash: text()? };
+                Ok((row.integer()?.unwrap_or(0), version))
+            });
+            Ok::<_, SkillError>((rows.collect::<Result<Vec<_>, DatabaseError>>()?, all.unwrap_or(0)))
+        })?;
+        if rows.is_empty() {
+            return Err(which.missing());
+        }
+        rows.sort_by_key(|(added, _)| std::cmp::Reverse(*added));
+        let others = u64::try_from(all).unwrap_or(0).saturating_sub(rows.len() as u64);
+        let versions = rows.into_iter().map(|(_, version)| version).collect();
+        Ok(Changed { name: which.name.clone(), versions, others })
     }
 
     /// By name, the latest first.

@@ -1,7 +1,7 @@
 //! Declared inputs: a JSON Schema, checked before a run. It fetches nothing, whatever a schema refers to, and a hostile pattern
 //! costs no more than the text is long.
 
-use boon::{Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
+use boon::{CompileError, Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -11,8 +11,9 @@ use super::SkillError;
 const MAX_SCHEMA: usize = 256 << 10;
 /// Reasons that are told.
 const MAX_REASONS: usize = 5;
-/// Characters of a reason.
-const MAX_REASON: usize = 200;
+/// Characters of a reason, and of the values that it lists.
+const MAX_REASON: usize = 400;
+const MAX_VALUES: usize = 200;
 /// What the schema is called while it is compiled; nothing is there.
 const PLACE: &str = "https://ringfence.invalid/inputs.json";
 
@@ -46,10 +47,7 @@ impl Schema {
     /// Why a value does not fit, with the places of what is wrong.
     pub fn check(&self, value: &Value) -> Result<(), Vec<String>> {
         let (schemas, index) = self.compile().map_err(|reason| vec![shortened(&reason)])?;
-        let Err(error) = schemas.validate(value, index) else { return Ok(()) };
-        let mut reasons = Vec::new();
-        collect(&error, &mut reasons);
-        Err(reasons)
+        schemas.validate(value, index).map_err(|error| reasons(&error))
     }
 
     /// The schema itself.
@@ -60,15 +58,31 @@ impl Schema {
     fn compile(&self) -> Result<(Schemas, SchemaIndex), String> {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
         compiler.use_loader(Box::new(Nothing));
-        compiler.add_resource(PLACE, self.0.clone()).map_err(|error| error.to_string())?;
-        let index = compiler.compile(PLACE, &mut schemas).map_err(|error| format!("{error:#}"))?;
+        // It has no address.
+        let said = |error: CompileError| match error {
+            CompileError::ValidationError { src, .. } => reasons(&src).join("; "),
+            error => error.to_string().replace(PLACE, ""),
+        };
+        compiler.add_resource(PLACE, self.0.clone()).map_err(said)?;
+        let index = compiler.compile(PLACE, &mut schemas).map_err(said)?;
         Ok((schemas, index))
     }
 }
 
-/// The innermost reasons.
+/// The first of the innermost reasons, each once, and that there are more.
+fn reasons(error: &ValidationError<'_, '_>) -> Vec<String> {
+    let mut reasons = Vec::new();
+    collect(error, &mut reasons);
+    let more = reasons.len().saturating_sub(MAX_REASONS);
+    if more > 0 {
+        reasons.truncate(MAX_REASONS);
+        reasons.push("and more".to_owned());
+    }
+    reasons
+}
+
 fn collect(error: &ValidationError<'_, '_>, reasons: &mut Vec<String>) {
-    if reasons.len() >= MAX_REASONS {
+    if reasons.len() > MAX_REASONS {
         return;
     }
     error.causes.iter().for_each(|cause| collect(cause, reasons));
@@ -79,6 +93,7 @@ fn collect(error: &ValidationError<'_, '_>, reasons: &mut Vec<String>) {
             // The value itself may be a secret.
             ErrorKind::Pattern { want, .. } => format!("does not match `{want}`"),
             ErrorKind::Format { want, .. } => format!("is no {want}"),
+            ErrorKind::Enum { want } => format!("must be one of {}", values(want)),
             ErrorKind::Minimum { want, .. } => format!("must be at least {want}"),
             ErrorKind::Maximum { want, .. } => format!("must be at most {want}"),
             ErrorKind::ExclusiveMinimum { want, .. } => format!("must be more than {want}"),
@@ -89,7 +104,10 @@ fn collect(error: &ValidationError<'_, '_>, reasons: &mut Vec<String>) {
             }
             kind => kind.to_string(),
         };
-        reasons.push(shortened(&format!("{place}{what}")));
+        let reason = shortened(&format!("{place}{what}"));
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
     }
 }
 
@@ -99,14 +117,24 @@ impl std::fmt::Display for Schema {
     }
 }
 
-fn shortened(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut text: String = plain.take(MAX_REASON + 1).collect();
-    if text.chars().count() > MAX_REASON {
-        text.pop();
-        text.push('…');
+/// As many of them as there is room for, each whole, and how many there are besides.
+fn values(all: &[Value]) -> String {
+    let mut text = String::new();
+    for (index, value) in all.iter().map(Value::to_string).enumerate() {
+        if index > 0 && text.chars().count() + value.chars().count() > MAX_VALUES {
+            return format!("{text} and {} others", all.len() - index);
+        }
+        text = if index > 0 { format!("{text}, {value}") } else { value };
     }
     text
+}
+
+/// In one line. What is too long ends between two words.
+fn shortened(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let Some((end, _)) = plain.char_indices().nth(MAX_REASON) else { return plain };
+    let word = plain[..end].rfind(' ').filter(|word| *word > end / 2).unwrap_or(end);
+    format!("{} …", plain[..word].trim_end())
 }
 
 #[cfg(test)]
@@ -136,6 +164,37 @@ mod tests {
         }
         let secret = schema.check(&json!({ "year": "hunter2" })).unwrap_err().join(" ");
         assert!(!secret.contains("hunter2"), "{secret}");
+    }
+
+    /// What is said is whole: where, and what would be right.
+    #[test]
+    fn reasons_are_not_cut() {
+        let say = |text: &str| Schema::parse(text, "s.json").unwrap_err().to_string();
+        let types = say(r#"{"properties": {"a": {"type": "strin"}, "b": {"minimum": "x"}}, "required": "a"}"#);
+        for part in
+            ["/properties/a/type: must be one of", "\"string\"", "/properties/b/minimum: want number", "/required"]
+        {
+            assert!(types.contains(part), "{types}");
+        }
+        assert!(!types.contains('…') && !types.contains("ringfence.invalid"), "{types}");
+        assert!(say(r#"{"pattern": "("}"#).ends_with("/pattern: is no regex"), "{}", say(r#"{"pattern": "("}"#));
+        let names: Vec<String> = (0..40).map(|n| format!("the value with the number {n}")).collect();
+        let schema = json!({
+            "required": ["a", "b", "c"], "additionalProperties": false,
+            "properties": { "m": { "enum": names }, "t": { "pattern": format!("^{}$", "word |".repeat(200)) } },
+        });
+        let schema = Schema::parse(&schema.to_string(), "s.json").unwrap();
+        let reasons = schema.check(&json!({ "m": 1 })).unwrap_err();
+        assert_eq!(reasons[0], "missing properties 'a', 'b', 'c'");
+        assert!(reasons[1].starts_with("/m: must be one of \"the value with the number 0\", "), "{reasons:?}");
+        assert!(reasons[1].ends_with("\" and 34 others"), "{reasons:?}");
+        let long = json!({ "pattern": "word ".repeat(200) }).to_string();
+        let reasons = Schema::parse(&long, "s.json").unwrap().check(&json!("x")).unwrap_err();
+        assert!(reasons[0].starts_with("does not match `word word") && reasons[0].ends_with("word …"), "{reasons:?}");
+        let many = json!({ "properties": (0..9).map(|n| (n.to_string(), json!({ "type": "null" }))).collect::<serde_json::Map<_, _>>() });
+        let value = json!((0..9).map(|n| (n.to_string(), json!(1))).collect::<serde_json::Map<_, _>>());
+        let reasons = Schema::parse(&many.to_string(), "s.json").unwrap().check(&value).unwrap_err();
+        assert_eq!((reasons.len(), reasons[5].as_str()), (6, "and more"), "{reasons:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ringfence::Outcome;
+use ringfence::records::Caller;
 use ringfence::session::{Controls, Event, Exec, Execution, Tried};
 use ringfence_linux::sys;
 use tokio::net::unix::pipe::Receiver;
@@ -29,6 +30,7 @@ pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
 /// `tried`: what could not be started.
 fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Failure> {
     let mut exec = Exec::new(args.command.clone()).stdin(args.stdin).background(args.background);
+    exec = exec.caller(Caller::of_this_process());
     for (name, value) in super::variables(&args.env) {
         exec = exec.env(name, value);
     }

@@ -16,6 +16,8 @@ pub fn forward(session: &str, (local, inside): (u16, u16)) -> Result<ExitCode, F
             |error: std::io::Error| Failure::new(Kind::Session, format!("cannot listen at port {local}: {error}"));
         let listener = TcpListener::bind(("127.0.0.1", local)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        // A port that is open is use, whether anybody is connected or not.
+        let _held = session.hold()?;
         output::data(&format!("{address}\n"))?;
         loop {
             tokio::select! {

@@ -66,11 +66,11 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Session::Stop { session, execution: None } => within(async |sessions| {
-            match sessions.open_live(session).await {
-                Ok(live) => {
-                    live.stop().await?;
+            let id = sessions.id(session)?;
+            match sessions.stop(&id).await {
+                Ok(()) => {
                     // Somebody may have removed it since.
-                    let left = sessions.info(live.id()).await.ok().and_then(|info| info.left);
+                    let left = sessions.info(&id).await.ok().and_then(|info| info.left);
                     if let Some(left) = left {
                         let message = format!("the session has ended, and something of it is left: {left}");
                         return Err(Failure::new(Kind::Session, message).hint("`ringfence session rm` tries again"));
@@ -154,26 +154,51 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     prepare()?;
     let mut situation = Situation::gather(&flags)?;
     situation.warn(false);
+    let made = Made {
+        flags_said: args.policy != PolicyFlags::default() || args.required.requirements.is_some(),
+        with_caches: !situation.resolved.policy.caches.names.is_empty(),
+        begun: SystemTime::now(),
+    };
+    // One that is there needs nothing. Whether one with a home is still the same is seen when all that makes it is there.
+    if let (Some(name), true, false) = (&args.name, args.reuse, situation.resolved.policy.keep_home)
+        && let Some(code) = within(async |sessions| match sessions.open_live(name).await {
+            Ok(session) => made.tell(args, &session).await.map(Some),
+            Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        })?
+    {
+        return Ok(code);
+    }
     // Held until the session holds it itself.
     let _installed = requirements::install_for_all(&args.required, &mut situation)?;
     let choice = situation.resolved.engine;
     fetch_image(&situation)?;
-    let with_caches = !situation.resolved.policy.caches.names.is_empty();
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
     create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
-    let begun = SystemTime::now();
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,
             Some(name) => sessions.create(create.name(name)).await?,
             None => sessions.create(create).await?,
         };
-        let asked = args.policy != PolicyFlags::default() || args.required.requirements.is_some();
-        if args.reuse && asked && session.info().await?.created < begun {
+        made.tell(args, &session).await
+    })
+}
+
+/// What decides what is said of a session that was made, or was there.
+struct Made {
+    flags_said: bool,
+    with_caches: bool,
+    begun: SystemTime,
+}
+
+impl Made {
+    async fn tell(&self, args: &SessionCreate, session: &Live) -> Result<ExitCode, Failure> {
+        if args.reuse && self.flags_said && session.info().await?.created < self.begun {
             output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
         }
-        if with_caches {
-            say_caches(&session).await?;
+        if self.with_caches {
+            say_caches(session).await?;
         }
         if args.json {
             output::json(&show::described(&session.info().await?))?;
@@ -181,7 +206,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
             output::data(&format!("{}\n", session.id()))?;
         }
         Ok(ExitCode::SUCCESS)
-    })
+    }
 }
 
 /// Says which caches a new box has, and which it runs without and why.

@@ -7,13 +7,13 @@ use std::sync::Mutex;
 
 use ringfence::engines::docker::{self, images::Progress};
 use ringfence::policy::policy::Root;
-use ringfence::session::{Create, Exec};
+use ringfence::records::Caller;
+use ringfence::session::{Create, Exec, Session};
 use ringfence::{Engine, Outcome, Report};
 
 use super::super::run::Summary;
 use super::{exec, shell};
 use crate::args::Run;
-use crate::commands::context::UNOWNED;
 use crate::companions::terminal;
 use crate::failure::Failure;
 use crate::output;
@@ -26,25 +26,22 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
     let create = fetch_image(situation).map(|()| {
         let choice = situation.resolved.engine;
         let create = Create::new(policy.clone(), situation.facts.clone()).choice(choice);
-        // Until it is owned it ends by itself.
-        create.idle(Some(UNOWNED)).life(Some(UNOWNED)).records(situation.records.clone())
+        create.records(situation.records.clone())
     });
     let carried = !args.json && terminal::at_both_ends();
     // Taken over before the command runs, so that none is lost.
     let signals = if carried { shell::take_signals()? } else { exec::take_signals()? };
     super::within(async |sessions| {
         let made = match create {
-            Ok(create) => sessions.create(create).await.map_err(Failure::from),
+            Ok(create) => sessions.create_owned(create).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
         let session = made.map_err(|failure| record::failed(situation, &command, None, failure))?;
-        let run = async {
-            // However this process ends, the container does too.
-            session.own().await?;
+        let run = async |session: &Session| {
             if !policy.caches.names.is_empty() {
-                super::say_caches(&session).await?;
+                super::say_caches(session).await?;
             }
-            let exec = Exec::new(command);
+            let exec = Exec::new(command).caller(Caller::of_this_process());
             // Said by name: a session's own limit leaves terminals out.
             let exec = policy.limits.timeout.map_or(exec.clone(), |limit| exec.timeout(limit));
             let signals = signals.watch()?;
@@ -64,11 +61,7 @@ pub fn once(args: &Run, situation: &Situation, command: Vec<OsString>, report: &
             output::json(&summary.under(Engine::Docker, &policy.profile, report))?;
             Ok(outcome)
         };
-        let ended = run.await;
-        let removed = sessions.remove(session.id()).await;
-        let outcome = ended?;
-        removed?;
-        Ok(outcome)
+        sessions.use_up(session, run).await
     })
 }
 

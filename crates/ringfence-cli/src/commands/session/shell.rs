@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use ringfence::Outcome;
+use ringfence::records::Caller;
 use ringfence::session::{Controls, Event, Exec, Execution, SessionError, Size};
 use ringfence_linux::sys;
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
         let shells: [&[std::ffi::OsString]; 2] =
             if args.command.is_empty() { [&["bash".into()], &["sh".into()]] } else { [&args.command, &args.command] };
         let exec = |argv: &[std::ffi::OsString]| {
-            let mut exec = Exec::new(argv.to_vec()).terminal(size());
+            let mut exec = Exec::new(argv.to_vec()).terminal(size()).caller(Caller::of_this_process());
             if let Some(term) = std::env::var_os("TERM") {
                 exec = exec.env("TERM", term);
             }

@@ -39,8 +39,9 @@ pub fn described(info: &Info) -> Value {
         "executions": info.executions,
         "running": info.running,
         "caches": info.caches,
-        "packages": info.packages,
+        "requirements": info.requirements,
         "left": info.left,
+        "unreachable": info.unreachable,
     })
 }
 
@@ -62,6 +63,7 @@ fn millis(duration: Duration) -> u64 {
 
 fn state(info: &Info) -> String {
     match info.state {
+        State::Live if info.unreachable.is_some() => "unreachable".to_owned(),
         State::Live if info.running > 0 => format!("live, {} running", info.running),
         State::Live => "live".to_owned(),
         State::Ended(end) => format!("ended: {end}"),
@@ -94,12 +96,19 @@ pub fn list(as_json: bool) -> Result<ExitCode, Failure> {
 pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let info = sessions.info(session).await?;
-        let kept = sessions.report(session).await?;
-        let executions = match sessions.open_live(&info.id).await {
-            Ok(session) => session.executions().await?,
-            // What it ran is forgotten with it, but for the records.
-            Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
-            Err(error) => return Err(error.into()),
+        let kept = match sessions.report(session).await {
+            // Written by another version.
+            Err(SessionError::NotFound(_)) if info.unreachable.is_some() => None,
+            report => Some(report?),
+        };
+        let executions = match &info.unreachable {
+            Some(_) => Vec::new(),
+            None => match sessions.open_live(&info.id).await {
+                Ok(session) => session.executions().await?,
+                // What it ran is forgotten with it, but for the records.
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
+                Err(error) => return Err(error.into()),
+            },
         };
         if as_json {
             let mut value = described(&info);
@@ -122,13 +131,20 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             }
         };
         if info.state == State::Live {
-            text += &format!("ends {}, when idle {}\n", left(info.expires), left(info.idle_at));
+            let idle = match (info.idle, info.idle_at) {
+                (Some(idle), None) => format!("for {} (it is in use)", format_duration(idle)),
+                (_, at) => left(at),
+            };
+            text += &format!("ends {}, when idle {idle}\n", left(info.expires));
         }
         for line in caches(&info) {
             text += &format!("{line}\n");
         }
-        for at in &info.packages {
-            text += &format!("packages at {at}\n");
+        for set in &info.requirements {
+            text += &format!("requirements {} at {}\n", set.id, set.at);
+        }
+        if let Some(why) = &info.unreachable {
+            text += &format!("unreachable: {}; `ringfence session stop` ends it all the same\n", output::one_line(why));
         }
         if let Some(left) = &info.left {
             text += &format!("left behind: {}\n", output::one_line(left));
@@ -136,7 +152,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         for one in &executions {
             text += &format!("execution {}  {}  {}\n", one.id, how(one), output::one_line(&one.command.join(" ")));
         }
-        text += &report::table(&kept);
+        text += &kept.as_ref().map(report::table).unwrap_or_default();
         output::data(&text)?;
         Ok(ExitCode::SUCCESS)
     })

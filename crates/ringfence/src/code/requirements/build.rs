@@ -21,14 +21,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::store::{self, Installed, Kept, Lock, Store, failed};
-use super::{Requirements, RequirementsError, container};
+use super::store::{self, Installed, Kept, Store, failed};
+use super::{Requirements, RequirementsError, authorities, container};
 use crate::capture::Capture;
 use crate::code::Language;
 use crate::code::channel::Channel;
 use crate::code::language::Wire;
 use crate::engines::{self, Engine, EngineError, StdioSpec, docker};
 use crate::report::Report;
+use crate::sets::Lock;
 use crate::supervise::{Ended, Outcome, supervise};
 
 /// Where the box has its working directory.
@@ -244,18 +245,23 @@ impl Build {
     pub(super) fn new(
         installer: Installer,
         requirements: &Requirements,
-        store: Store,
-        id: String,
+        store: &Store,
+        id: &str,
         lock: Lock,
         policy: &Policy,
         facts: &Facts,
         choice: EngineChoice,
     ) -> Result<Build, RequirementsError> {
-        let beside = store.beside(&id);
+        let beside = store.beside(id);
         // Of one that was killed.
-        store::remove_tree(&beside)?;
-        let made = furnish(&beside, &installer, requirements, facts).and_then(|work| {
-            let policy = policy_for(policy, &work, &installer.target, facts);
+        store::remove(&beside)?;
+        let found = authorities::find(facts);
+        let furnished = found.and_then(|believed| {
+            let work = furnish(&beside, &installer, requirements, believed.as_deref(), facts)?;
+            Ok((work, believed.is_some()))
+        });
+        let made = furnished.and_then(|(work, believes)| {
+            let policy = policy_for(policy, &work, &installer.target, believes, facts);
             let plan = plan::plan(&policy, facts, &installer.command)?;
             let (engine, report) = engines::select(choice, &plan, facts)?;
             // What such a daemon's containers write belongs to nobody whom the caller could be.
@@ -266,9 +272,9 @@ impl Build {
         });
         let (policy, plan, engine, report) = made.inspect_err(|_| {
             // The next one clears it too.
-            let _ = store::remove_tree(&beside);
+            let _ = store::remove(&beside);
         })?;
-        let requirements = requirements.clone();
+        let (requirements, store, id) = (requirements.clone(), store.clone(), id.to_owned());
         Ok(Build { installer, requirements, store, id, lock, policy, plan, engine, report })
     }
 
@@ -290,15 +296,26 @@ impl Build {
 
     /// Keeps what was installed, or removes all of it.
     pub(super) fn settle(self, ran: Result<Ran, RequirementsError>) -> Result<Built, RequirementsError> {
-        let beside = self.store.beside(&self.id);
-        let (outcome, captures, end) = ran.inspect_err(|_| {
+        let (store, id) = (self.store.clone(), self.id.clone());
+        let beside = store.beside(&id);
+        let undo = || {
             // The next one clears it too.
-            let _ = store::remove_tree(&beside);
-        })?;
+            let _ = store::remove(&beside);
+            store.tidy(&id);
+        };
+        let (outcome, captures, end) = match ran {
+            Ok(ran) => ran,
+            Err(error) => {
+                drop(self);
+                undo();
+                return Err(error);
+            }
+        };
         let done = end.map_or_else(|| done(&self.installer, &outcome, &captures), Err);
+        // Its lock goes with it where that fails.
         let installed = done.and_then(|()| self.keep(&beside));
         if installed.is_err() {
-            let _ = store::remove_tree(&beside);
+            undo();
         }
         Ok(Built { installed, outcome, captures })
     }
@@ -349,6 +366,7 @@ fn furnish(
     beside: &Path,
     installer: &Installer,
     requirements: &Requirements,
+    believed: Option<&[u8]>,
     facts: &Facts,
 ) -> Result<PathBuf, RequirementsError> {
     let work = beside.join("work");
@@ -364,17 +382,18 @@ fn furnish(
         fs::DirBuilder::new().mode(0o700).create(dir).map_err(failed("make", dir))?;
         give(dir)?;
     }
-    let write = |name: &str, text: String| {
+    let write = |name: &str, text: &[u8]| {
         let path = work.join(name);
         fs::write(&path, text).map_err(failed("write", &path))?;
         give(&path)
     };
+    believed.map(|bytes| write(authorities::FILE, bytes)).transpose()?;
     match installer.kind {
-        Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n"))?,
+        Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n").as_bytes())?,
         Kind::Npm => {
             let (lock, manifest) = requirements.lock()?;
-            write("package-lock.json", lock.to_string())?;
-            write("package.json", manifest.to_string())?;
+            write("package-lock.json", lock.to_string().as_bytes())?;
+            write("package.json", manifest.to_string().as_bytes())?;
         }
     }
     Ok(work)
@@ -452,7 +471,7 @@ fn names(kind: Kind, requirements: &Requirements) -> String {
 }
 
 /// The box of the installer: the same wherever code is to run, but for what its policy does without.
-fn policy_for(policy: &Policy, work: &Path, target: &Target, facts: &Facts) -> Policy {
+fn policy_for(policy: &Policy, work: &Path, target: &Target, believes: bool, facts: &Facts) -> Policy {
     let (root, network, (uid, gid)) = match target {
         Target::Host { .. } => (Root::Programs, Network::Open, NOBODYS),
         // What it writes must be the caller's to remove: nothing maps ids there.
@@ -464,7 +483,10 @@ fn policy_for(policy: &Policy, work: &Path, target: &Target, facts: &Facts) -> P
     let origin = Origin { layer: LayerKind::Profile, place: "requirements".into() };
     let pattern = Pattern::Exact(work.to_path_buf());
     let tmp = || OsString::from(format!("{INSIDE}/tmp"));
-    let set = [("HOME".to_owned(), tmp()), ("TMPDIR".to_owned(), tmp())].into();
+    let own = ["HOME", "TMPDIR"].map(|name| (name.to_owned(), tmp()));
+    let believed = authorities::VARIABLES.iter().filter(|_| believes);
+    let believed = believed.map(|name| (name.to_string(), format!("{INSIDE}/{}", authorities::FILE).into()));
+    let set = own.into_iter().chain(believed).collect();
     Policy {
         profile: "requirements".to_owned(),
         workdir: work.to_path_buf(),

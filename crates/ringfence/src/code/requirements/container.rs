@@ -19,8 +19,6 @@ use crate::engines::EngineError;
 use crate::session::{Create, Event, Exec, Session, Sessions};
 use crate::supervise::{Ended, Outcome};
 
-/// How long a session lives whose owner was killed before it could own it.
-const UNOWNED: Duration = Duration::from_secs(60);
 /// How often the size is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -36,6 +34,12 @@ for p in $1; do
     fi
     shift 2
     umask 022
+    # Whom the image believes, besides.
+    for c in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
+        [ -w authorities.pem ] && [ -r "$c" ] || continue
+        while IFS= read -r l; do printf '%s\n' "$l"; done <"$c" >>authorities.pem
+        break
+    done
     exec "$p" "$@"
 done
 exit 76
@@ -53,31 +57,14 @@ impl Build {
         facts: &Facts,
         cancel: impl Future<Output = ()>,
     ) -> Result<Built, RequirementsError> {
-        let ran = self.carry_out_in(sessions, facts, cancel).await;
-        self.settle(ran)
-    }
-
-    async fn carry_out_in(
-        &self,
-        sessions: &Sessions,
-        facts: &Facts,
-        cancel: impl Future<Output = ()>,
-    ) -> Result<Ran, RequirementsError> {
         let create = Create::new(self.policy.clone(), facts.clone()).choice(self.engine.into());
-        // Until it is owned it ends by itself.
-        let session = sessions.create(create.idle(Some(UNOWNED)).life(Some(UNOWNED))).await?;
-        let ran = self.install_in(&session, cancel).await;
-        // What it wrote is looked at when nobody writes any more. Why it failed is worth more than that it is still there.
-        let removed = sessions.remove(session.id()).await;
-        let ran = ran?;
-        removed?;
-        Ok(ran)
+        // What it wrote is looked at when its session is gone and nobody writes any more.
+        let ran = sessions.once(create, async |session| self.install_in(session, cancel).await).await;
+        self.settle(ran)
     }
 
     /// Runs the installer, and watches what it writes.
     async fn install_in(&self, session: &Session, cancel: impl Future<Output = ()>) -> Result<Ran, RequirementsError> {
-        // However this process ends, the container does too.
-        session.own().await?;
         let mut execution = session.exec(Exec::new(self.installer.command.iter().cloned())).await?;
         let mut captures = [self.plan.limits.output; 2].map(Capture::new);
         let (mut outcome, mut end) = (None, None);

@@ -4,9 +4,11 @@
 //! (`store`); code then sees them read-only. Here the file is read: only packages of an index by their names, so that
 //! installing reaches nothing else and runs nothing of theirs. Nothing here starts a process.
 
+mod authorities;
 mod build;
 mod container;
 mod store;
+mod tree;
 
 use std::collections::BTreeMap;
 
@@ -15,11 +17,11 @@ use serde_json::{Map, Value, json};
 
 pub use self::build::{Build, Built};
 pub use self::store::{Found, Installed, Kept, Store};
-pub(crate) use self::store::{Lock, hold};
 use super::Language;
 use super::language::Wire;
 use crate::engines::EngineError;
 use crate::session::SessionError;
+pub use crate::sets::SetError;
 use ringfence_policy::plan::PlanError;
 
 /// Bytes of a file of requirements.
@@ -65,6 +67,8 @@ pub enum RequirementsError {
         "requirements cannot be installed by a Docker daemon that maps ids: what it writes would belong to nobody here"
     )]
     MappedIds,
+    #[error(transparent)]
+    Set(#[from] SetError),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]

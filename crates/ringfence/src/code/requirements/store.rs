@@ -4,10 +4,10 @@
 //! counted and removed without following anything, and never read here.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,17 +22,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::build::{Build, Installer};
-use super::{Bounds, Requirements, RequirementsError};
+use super::{Bounds, Requirements, RequirementsError, tree};
 use crate::code::language::Wire;
 use crate::code::{CodeError, Language};
+use crate::sets::{self, ABOUT, FILES, Lock};
 
 /// Changes when the same requirements are to be installed anew.
 const FORM: &str = "1";
 const BUILDING: &str = "building-";
-const LOCK: &str = ".lock";
-/// The packages themselves, and what is known about them.
-pub(super) const FILES: &str = "files";
-pub(super) const ABOUT: &str = "about.json";
 /// How often a build of somebody else's is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -85,10 +82,6 @@ pub struct Kept {
     pub image: Option<String>,
 }
 
-/// Holds a name in the store as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Lock(File);
-
 impl Installed {
     /// Makes sandboxes of a policy show them to code in this language.
     pub fn show(&self, language: &Language, policy: &mut Policy) -> Result<(), CodeError> {
@@ -98,7 +91,7 @@ impl Installed {
             (Root::Image(name), Some(id)) => name.clone_from(id),
             _ => return Err(CodeError::OtherPrograms),
         }
-        policy.shown.push(Shown { source: self.source.clone(), target: language.packages_at().into() });
+        policy.shown.push(Shown { source: self.source.clone(), target: language.requirements_at().into() });
         Ok(())
     }
 
@@ -107,7 +100,7 @@ impl Installed {
         self.show(language, policy)?;
         if language.wire == Wire::Marshal {
             let places = policy.env.set.entry("PYTHONPATH".to_owned()).or_default();
-            let mut all = OsString::from(language.packages_at());
+            let mut all = OsString::from(language.requirements_at());
             if !places.is_empty() {
                 all.push(":");
                 all.push(&*places);
@@ -116,16 +109,6 @@ impl Installed {
         }
         Ok(())
     }
-}
-
-/// Keeps a set from being removed, for a process that was told where its files are.
-pub(crate) fn hold(source: &Path) -> Result<Lock, RequirementsError> {
-    let gone = || failed("use", source)(io::ErrorKind::NotFound.into());
-    let place = source.parent().ok_or_else(gone)?;
-    let (dir, id) = (place.parent().ok_or_else(gone)?, place.file_name().and_then(|id| id.to_str()).ok_or_else(gone)?);
-    // Whoever has it for themselves installs or removes it.
-    let lock = Store::new(dir.to_path_buf()).lock(id, FlockOperation::NonBlockingLockShared)?.ok_or_else(gone)?;
-    if place.join(ABOUT).exists() { Ok(lock) } else { Err(gone()) }
 }
 
 impl Store {
@@ -141,7 +124,7 @@ impl Store {
 
     /// Whether a directory has more in it than a set may.
     pub(super) fn check(&self, dir: &Path) -> Result<(u64, u64), RequirementsError> {
-        let (bytes, files) = weigh(dir, self.bounds.files);
+        let (bytes, files) = tree::weigh(dir, self.bounds.files);
         let fits = bytes <= self.bounds.bytes && files <= self.bounds.files;
         if fits { Ok((bytes, files)) } else { Err(RequirementsError::TooMuch(self.bounds)) }
     }
@@ -164,12 +147,12 @@ impl Store {
         let dir = self.dir.canonicalize().map_err(failed("find", &self.dir))?;
         let store = Store { dir, bounds: self.bounds };
         loop {
-            let there = store.dir.join(&id).join(ABOUT).exists();
+            let there = sets::is_there(&store.dir, &id);
             let how =
                 if there { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-            if let Some(lock) = store.lock(&id, how)? {
+            if let Some(lock) = Lock::take(&store.dir, &id, how)? {
                 // Removed or built between the look and the lock.
-                if store.dir.join(&id).join(ABOUT).exists() != there {
+                if sets::is_there(&store.dir, &id) != there {
                     continue;
                 }
                 if there {
@@ -177,8 +160,8 @@ impl Store {
                     let image = installer.target.image().map(str::to_owned);
                     return Ok(Found::Installed(Installed { id, source, image, _lock: lock.into() }));
                 }
-                let build = Build::new(installer, requirements, store, id, lock, policy, facts, choice)?;
-                return Ok(Found::Missing(Box::new(build)));
+                let build = Build::new(installer, requirements, &store, &id, lock, policy, facts, choice);
+                return build.map(|build| Found::Missing(Box::new(build))).inspect_err(|_| store.tidy(&id));
             }
             wait(cancel)?;
         }
@@ -201,25 +184,34 @@ impl Store {
         if !is_id(id) || !self.dir.join(id).exists() {
             return Ok(false);
         }
-        let Some(_lock) = self.lock(id, FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
+        let how = FlockOperation::NonBlockingLockExclusive;
+        let Some(lock) = Lock::take(&self.dir, id, how)? else { return Ok(false) };
         // First of all it is no set any more.
         let gone = self.beside(id);
-        remove_tree(&gone)?;
+        remove(&gone)?;
         fs::rename(self.dir.join(id), &gone).map_err(failed("rename", &self.dir.join(id)))?;
-        remove_tree(&gone)?;
+        remove(&gone)?;
+        drop(lock);
+        self.tidy(id);
         Ok(true)
     }
 
     /// Removes what builds left that were killed. How many those were.
     pub fn clear(&self) -> Result<usize, RequirementsError> {
-        let mut cleared = 0;
-        for name in self.names()? {
-            let Some(id) = name.strip_prefix(BUILDING) else { continue };
-            let Some(_lock) = self.lock(id, FlockOperation::NonBlockingLockExclusive)? else { continue };
-            remove_tree(&self.dir.join(&name))?;
+        let (mut cleared, names) = (0, self.names()?);
+        for id in names.iter().filter_map(|name| name.strip_prefix(BUILDING)) {
+            let how = FlockOperation::NonBlockingLockExclusive;
+            let Some(_lock) = Lock::take(&self.dir, id, how)? else { continue };
+            remove(&self.beside(id))?;
             cleared += 1;
         }
+        names.iter().filter_map(|name| name.strip_suffix(sets::LOCK)).for_each(|id| self.tidy(id));
         Ok(cleared)
+    }
+
+    /// Removes the lock of what is not there any more, unless somebody has it. One that stays is in nobody's way.
+    pub(super) fn tidy(&self, id: &str) {
+        let _ = Lock::tidy(&self.dir, id, &self.beside(id));
     }
 
     fn names(&self) -> Result<Vec<String>, RequirementsError> {
@@ -234,20 +226,6 @@ impl Store {
     /// Where a set is built.
     pub(super) fn beside(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{BUILDING}{id}"))
-    }
-
-    /// The lock of a name, when nobody else has one that excludes it.
-    fn lock(&self, id: &str, how: FlockOperation) -> Result<Option<Lock>, RequirementsError> {
-        // Never removed: whoever holds a lock on a file that has gone holds nothing.
-        let path = self.dir.join(format!("{id}{LOCK}"));
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        match rustix::fs::flock(&file, how) {
-            Ok(()) => Ok(Some(Lock(file))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(failed("lock", &path)(errno.into())),
-        }
     }
 
     /// Puts a finished build into its place. What the box left is a directory, or it is refused.
@@ -265,14 +243,14 @@ impl Store {
         }
         fs::rename(made, &files).map_err(failed("rename", made))?;
         if let Some(work) = made.parent() {
-            remove_tree(work)?;
+            remove(work)?;
         }
         let about = beside.join(ABOUT);
         let text = serde_json::to_vec(kept).map_err(|error| failed("write", &about)(error.into()))?;
         fs::write(&about, text).map_err(failed("write", &about))?;
         let place = self.dir.join(&kept.id);
         fs::rename(beside, &place).map_err(failed("rename", beside))?;
-        rustix::fs::flock(&lock.0, FlockOperation::LockShared).map_err(|errno| failed("lock", &place)(errno.into()))?;
+        let lock = lock.share(&self.dir, &kept.id)?;
         let (id, image) = (kept.id.clone(), kept.image.clone());
         Ok(Installed { id, source: place.join(FILES), image, _lock: lock.into() })
     }
@@ -310,74 +288,8 @@ fn wait(cancel: Option<BorrowedFd<'_>>) -> Result<(), RequirementsError> {
     }
 }
 
-/// Bytes and files below a directory, nothing followed; counting ends above the most files. What cannot be looked into, such
-/// as a path too long for the host, is too much.
-fn weigh(dir: &Path, most: u64) -> (u64, u64) {
-    let (mut bytes, mut files) = (0, 0);
-    let mut open = vec![dir.to_path_buf()];
-    while let Some(dir) = open.pop() {
-        // What goes while it is counted does not count.
-        let is_gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-        let entries = match fs::read_dir(dir) {
-            Err(error) if is_gone(&error) => continue,
-            Err(_) => return (u64::MAX, files),
-            Ok(entries) => entries,
-        };
-        for entry in entries {
-            let (entry, data) = match entry.and_then(|entry| entry.metadata().map(|data| (entry, data))) {
-                Err(error) if is_gone(&error) => continue,
-                Err(_) => return (u64::MAX, files),
-                Ok(both) => both,
-            };
-            bytes += data.blocks() * 512;
-            files += 1;
-            if data.is_dir() {
-                open.push(entry.path());
-            }
-            if files > most {
-                return (bytes, files);
-            }
-        }
-    }
-    (bytes, files)
-}
-
-/// Removes a tree, also one that a stranger made: nothing is followed, however deep it goes.
-pub(super) fn remove_tree(dir: &Path) -> Result<(), RequirementsError> {
-    let mut number = 0_u64;
-    loop {
-        match fs::remove_dir_all(dir) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // Deeper than there are descriptors: its depths are brought up, and it is tried again.
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise(dir, &mut number) => {}
-            Err(error) => return Err(failed("remove", dir)(error)),
-        }
-    }
-}
-
-/// Brings what lies deep in a tree to its top; false where nothing does.
-fn raise(top: &Path, number: &mut u64) -> bool {
-    // Of the longest names, so many make a path that can still be opened.
-    const DEEP: usize = 12;
-    let before = *number;
-    let mut open = vec![(top.to_path_buf(), 0)];
-    while let Some((dir, depth)) = open.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            if depth < DEEP {
-                open.push((entry.path(), depth + 1));
-                continue;
-            }
-            *number += 1;
-            if fs::rename(entry.path(), top.join(format!("deep-{number}"))).is_err() {
-                return false;
-            }
-        }
-    }
-    *number > before
+pub(super) fn remove(dir: &Path) -> Result<(), RequirementsError> {
+    tree::remove(dir).map_err(failed("remove", dir))
 }
 
 pub(super) fn now() -> i64 {
@@ -387,45 +299,4 @@ pub(super) fn now() -> i64 {
 pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RequirementsError {
     let path = path.to_path_buf();
     move |source| RequirementsError::Store { step, path, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::{Mode, OFlags};
-    use std::os::fd::OwnedFd;
-
-    #[test]
-    fn trees_of_strangers_go_wholly() {
-        let place = tempfile::tempdir().unwrap();
-        let (kept, tree) = (place.path().join("kept"), place.path().join("tree"));
-        fs::create_dir_all(&kept).unwrap();
-        fs::write(kept.join("file"), "x").unwrap();
-        fs::create_dir_all(tree.join("a")).unwrap();
-        std::os::unix::fs::symlink(&kept, tree.join("a/link")).unwrap();
-        // Deeper than descriptors reach.
-        let mut depths = tree.join("d");
-        for _ in 0..1_800 {
-            depths.push("d");
-        }
-        fs::create_dir_all(&depths).unwrap();
-        assert_eq!(weigh(&tree, 200_000).1, 1_803);
-        assert_eq!(weigh(&tree, 100).1, 101);
-        remove_tree(&tree).unwrap();
-        assert!(!tree.exists() && kept.join("file").exists());
-    }
-
-    /// Inside, a path is shorter than here: what lies too deep to be looked into is not nothing.
-    #[test]
-    fn what_cannot_be_looked_into_is_too_much() {
-        let place = tempfile::tempdir().unwrap();
-        let name = "d".repeat(250);
-        let mut dir = OwnedFd::from(File::open(place.path()).unwrap());
-        for _ in 0..20 {
-            rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
-            dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        }
-        assert_eq!(weigh(place.path(), 200_000).0, u64::MAX);
-        remove_tree(place.path()).unwrap();
-    }
 }

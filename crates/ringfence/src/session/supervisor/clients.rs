@@ -58,6 +58,8 @@ pub enum ClientStream {
     Attached(Follower),
     /// Waits for one answer.
     Waiting,
+    /// Keeps the session in use.
+    Holding,
 }
 
 /// Somebody who follows an execution.
@@ -76,7 +78,7 @@ impl ClientStream {
         match self {
             ClientStream::Execution { window, .. } => Some(window),
             ClientStream::Attached(follower) => Some(&mut follower.window),
-            ClientStream::Guest(_) | ClientStream::Waiting => None,
+            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
         }
     }
 
@@ -84,7 +86,7 @@ impl ClientStream {
         match self {
             ClientStream::Execution { id, .. } => Some(*id),
             ClientStream::Attached(follower) => Some(follower.id),
-            ClientStream::Guest(_) | ClientStream::Waiting => None,
+            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
         }
     }
 }
@@ -209,6 +211,7 @@ impl Supervisor {
                 self.executions.trim();
             }
             ClientStream::Waiting => self.stopping.retain(|other| *other != place),
+            ClientStream::Holding => self.used = Instant::now(),
         }
     }
 
@@ -253,7 +256,10 @@ impl Supervisor {
                 let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
                 let takes = open.takes.as_mut().ok_or(Unruly)?;
                 *takes = takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
-                self.guest.put(stream, frame.kind, frame.payload);
+                // Nothing, where nothing may come, is not the guest's to judge.
+                if !frame.payload.is_empty() {
+                    self.guest.put(stream, frame.kind, frame.payload);
+                }
             }
             (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => {
                 let stream = *stream;
@@ -362,7 +368,9 @@ impl Supervisor {
             Say::Allow { ms } => {
                 let ceiling = self.plan.limits.timeout_ceiling.map(|ceiling| ceiling + CONTEXT_SLACK);
                 let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.context.is_some()) else { return };
-                let asked = ms.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
+                execution.works = ms.is_some();
+                let ends = ms.filter(|ms| *ms < u64::MAX);
+                let asked = ends.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
                 if matches!(execution.clock, Clock::Runs(_)) {
                     execution.clock = Clock::Runs(asked.and_then(|time| Instant::now().checked_add(time)));
                 }
@@ -378,9 +386,15 @@ impl Supervisor {
 
     fn ask(&mut self, place: (u64, u32), ask: Ask, pipes: Vec<OwnedFd>) {
         let answer = match ask {
-            Ask::Exec(ask) => match self.exec(place, ask, pipes) {
-                Ok(()) => return,
-                Err(refusal) => Answer::Refused(refusal),
+            Ask::Exec(ask) => match self.refuses(&ask) {
+                Some(refusal) => {
+                    self.record_refused(&ask, place.0, &refusal);
+                    Answer::Refused(refusal)
+                }
+                None => match self.exec(place, ask, pipes) {
+                    Ok(()) => return,
+                    Err(refusal) => Answer::Refused(refusal),
+                },
             },
             Ask::Attach { id } => {
                 let Some(execution) = self.executions.all.get_mut(&id) else {
@@ -425,6 +439,7 @@ impl Supervisor {
                 self.end.get_or_insert(End::Stopped);
                 return self.remember(place, ClientStream::Waiting);
             }
+            Ask::Hold => return self.remember(place, ClientStream::Holding),
         };
         self.answer(place, &answer);
     }
@@ -440,21 +455,19 @@ impl Supervisor {
         self.remember(place, ClientStream::Attached(follower));
     }
 
-    fn exec(&mut self, place: (u64, u32), ask: ExecAsk, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
-        let limits = &self.plan.limits;
+    /// Why a command is not even tried.
+    fn refuses(&self, ask: &ExecAsk) -> Option<Refusal> {
         let asked = ask.timeout_ms.map(Duration::from_millis);
-        if let (Some(asked), Some(ceiling)) = (asked, limits.timeout_ceiling)
+        if let (Some(asked), Some(ceiling)) = (asked, self.plan.limits.timeout_ceiling)
             && asked > ceiling
         {
-            return Err(Refusal::TimeoutAboveCeiling { ceiling_ms: ceiling.as_millis() as u64 });
+            return Some(Refusal::TimeoutAboveCeiling { ceiling_ms: ceiling.as_millis() as u64 });
         }
-        // Somebody sits at a terminal: it ends with the session.
-        let timeout = asked.or(limits.timeout.filter(|_| ask.terminal.is_none()));
         if self.streams.len() >= MOST_STREAMS {
-            return Err(Refusal::TooMany);
+            return Some(Refusal::TooMany);
         }
         if ask.context.as_ref().is_some_and(|context| context.len() > 256) {
-            return Err(Refusal::BadRequest);
+            return Some(Refusal::BadRequest);
         }
         let well_formed = |text: &Vec<u8>| !text.contains(&0);
         let names = |entry: &Vec<u8>| entry.iter().position(|b| *b == b'=').is_some_and(|at| at > 0);
@@ -462,8 +475,16 @@ impl Supervisor {
             || !ask.argv.iter().chain(&ask.env).chain(&ask.cwd).all(well_formed)
             || !ask.env.iter().all(names)
         {
-            return Err(Refusal::BadRequest);
+            return Some(Refusal::BadRequest);
         }
+        None
+    }
+
+    fn exec(&mut self, place: (u64, u32), mut ask: ExecAsk, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let limits = &self.plan.limits;
+        let asked = ask.timeout_ms.map(Duration::from_millis);
+        // Somebody sits at a terminal: it ends with the session.
+        let timeout = asked.or(limits.timeout.filter(|_| ask.terminal.is_none()));
         self.executions.count += 1;
         let id = self.executions.count;
         // What is to be recorded is not left to what a client says: it comes through here, and the pipes stay empty.
@@ -482,7 +503,7 @@ impl Supervisor {
         let mut execution = Execution::new(id, 0, &ask.argv, ask.background, output);
         execution.clock = Clock::Runs(timeout.and_then(|timeout| execution.started.checked_add(timeout)));
         execution.terminal = request.terminal.is_some();
-        execution.context = ask.context;
+        execution.context = ask.context.take();
         execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
         (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
@@ -494,14 +515,15 @@ impl Supervisor {
         }
         let strict = self.records_strictly();
         if strict {
-            self.record(&mut execution, &ask.argv, &ask.env, place.0)?;
+            self.record(&mut execution, &ask, place.0)?;
         }
         let opened = self.open(To::Execution(id), &Request::Exec(request), pipes);
         self.make_room();
         if !strict {
             // While the guest begins. Were this process killed in between, the command would end with it.
             self.flush_guest();
-            self.record(&mut execution, &ask.argv, &ask.env, place.0)?;
+            self.last.write(id, None);
+            self.record(&mut execution, &ask, place.0)?;
         }
         execution.stream = opened.inspect_err(|refusal| {
             if let Refusal::Failed { step, errno } = *refusal {

@@ -36,6 +36,8 @@ pub struct Execution {
     pub terminal: bool,
     /// It is an interpreter that waits for code.
     pub context: Option<String>,
+    /// It was given code, and its caller has not said that it is done.
+    pub works: bool,
     /// The guest said that it runs.
     pub begun: bool,
     pub started: Instant,
@@ -120,6 +122,7 @@ impl Execution {
             background,
             terminal: false,
             context: None,
+            works: false,
             begun: false,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -144,6 +147,11 @@ impl Execution {
 
     pub fn log_of(channel: Channel) -> usize {
         usize::from(channel == Channel::Err)
+    }
+
+    /// Whether it is an interpreter without anything to do.
+    pub fn waits(&self) -> bool {
+        self.context.is_some() && !self.works && matches!(self.clock, Clock::Runs(_))
     }
 
     /// Begins to end it, for this reason; whether that is new.

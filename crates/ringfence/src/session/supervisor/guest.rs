@@ -38,6 +38,7 @@ impl Supervisor {
         }
         match self.guest.read(&mut self.buffer) {
             Ok(Read::Bytes(_)) => {
+                self.heard = Instant::now();
                 let mut decoder = std::mem::replace(&mut self.guest.decoder, Decoder::new(0));
                 if self.guest_frames(&mut decoder).is_err() {
                     self.end.get_or_insert(End::Unruly);
@@ -60,6 +61,11 @@ impl Supervisor {
 
     fn guest_frame(&mut self, frame: &Frame<'_>) -> Result<(), Unruly> {
         let Some(stream) = self.streams.get_mut(&frame.stream) else {
+            if self.ping.is_some_and(|(ping, _)| ping == frame.stream) {
+                let answer = (frame.kind == Kind::Reply).then(|| frame.message::<Reply>().ok()).flatten();
+                self.ping = None;
+                return if matches!(answer, Some(Reply::Done { .. })) { Ok(()) } else { Err(Unruly) };
+            }
             // On its way when the stream was closed; more than it was granted then it cannot be.
             let known = frame.stream != 0 && frame.stream < self.next_stream;
             let cost = (frame.payload.len() + frame::HEADER) as u64;

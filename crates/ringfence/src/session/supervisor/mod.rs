@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_guest::frame::MAX_REPLY;
-use ringfence_guest::message::Step;
+use ringfence_guest::frame::{Kind, MAX_REPLY};
+use ringfence_guest::message::{Request, Step};
 use ringfence_linux::limits::{self, Refusals};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::Plan;
@@ -28,17 +28,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::info::{End, Info, State};
-use super::place::{Kept, Place};
-use crate::code::requirements::{self, RequirementsError};
+use super::info::{End, Info, Required, State};
+use super::place::{Kept, Last, Place};
 use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
 use crate::records::Ticket;
 use crate::report::Report;
+use crate::sets::{self, SetError};
 use crate::supervise::Reason;
 use clients::Client;
 pub(super) use clients::address;
 use executions::{Due, Executions};
-use relay::Stream;
+use relay::{Stream, To};
 use wire::Wire;
 
 /// What a session is made from, as its creator planned it.
@@ -58,8 +58,8 @@ pub struct Start {
     pub idle: Option<Duration>,
     pub life: Option<Duration>,
     pub records: Option<record::Wanted>,
-    /// Required packages, which are kept as long as it lives.
-    pub packages: Vec<Shown>,
+    /// Sets of packages, which are kept as long as it lives.
+    pub requirements: Vec<Shown>,
 }
 
 /// What the creator hears.
@@ -67,6 +67,8 @@ pub struct Start {
 pub enum Told {
     Ready,
     Failed(String),
+    /// A set of packages is not there any more.
+    NoSet(String),
     /// By the container engine.
     Docker {
         kind: docker::Kind,
@@ -84,8 +86,8 @@ pub enum SuperviseError {
     Malformed,
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("the packages that it requires are not there: {0}")]
-    Packages(#[from] RequirementsError),
+    #[error(transparent)]
+    Set(#[from] SetError),
     #[error("the guest did not say hello: {0}")]
     Hello(&'static str),
     #[error("cannot listen at `{}`: {source}", path.display())]
@@ -111,6 +113,7 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
         Err(SuperviseError::Engine(EngineError::Docker(error))) => {
             Told::Docker { kind: error.kind(), message: error.to_string(), cure: error.cure() }
         }
+        Err(SuperviseError::Set(SetError::Gone(id))) => Told::NoSet(id.clone()),
         Err(error) => Told::Failed(error.to_string()),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
@@ -136,6 +139,8 @@ const CLIENTS: u64 = 16;
 
 /// Without a byte taken for so long while bytes wait, the guest has stalled.
 const STALLED: Duration = Duration::from_secs(30);
+/// Asked so often whether it is there, while anything is open.
+const PING: Duration = Duration::from_secs(5);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
 /// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
@@ -159,7 +164,7 @@ pub(super) struct Supervisor {
     /// `None` when the box has ended.
     running: Option<Inhabited>,
     /// Held as long as it lives.
-    _packages: Vec<requirements::Lock>,
+    _sets: Vec<sets::Lock>,
     guest: Wire,
     /// Open streams of the guest.
     streams: HashMap<u32, Stream>,
@@ -180,6 +185,9 @@ pub(super) struct Supervisor {
     expires: Option<Instant>,
     /// Since when the guest has taken nothing of what waits.
     waits_since: Option<(Instant, usize)>,
+    /// When the guest was last heard; and the stream on which it was asked whether it is there, and since when.
+    heard: Instant,
+    ping: Option<(u32, Instant)>,
     /// Commands that there is room for the guest's own processes of.
     room: u64,
     /// Clients are not read, since the guest does not take what they sent.
@@ -200,17 +208,17 @@ pub(super) struct Supervisor {
     ended: Vec<u64>,
     unstarted: Vec<(Ticket, Step, i32)>,
     end: Option<End>,
+    last: Last,
 }
 
 impl Supervisor {
     /// Makes the box, and listens.
     fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
-        let packages =
-            start.packages.iter().map(|shown| requirements::hold(&shown.source)).collect::<Result<_, _>>()?;
+        let sets = start.requirements.iter().map(|shown| sets::hold(&shown.source)).collect::<Result<_, _>>()?;
         let about =
             About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
         let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
-        Ok(Supervisor { _packages: packages, ..Supervisor::own(start, Some(running), channel)? })
+        Ok(Supervisor { _sets: sets, ..Supervisor::own(start, Some(running), channel)? })
     }
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
@@ -245,9 +253,11 @@ impl Supervisor {
             executions: 0,
             running: 0,
             caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
-            packages: start.packages.iter().map(|shown| shown.target.to_string_lossy().into_owned()).collect(),
+            requirements: start.requirements.iter().map(Required::of).collect(),
             left: None,
+            unreachable: None,
         };
+        let last = place.last(&info.id);
         let now = Instant::now();
         let refusals = running.as_ref().and_then(Inhabited::refusals);
         let supervisor = Supervisor {
@@ -258,7 +268,7 @@ impl Supervisor {
             epoll,
             listener,
             running,
-            _packages: Vec::new(),
+            _sets: Vec::new(),
             refusals,
             guest,
             streams: HashMap::new(),
@@ -274,6 +284,8 @@ impl Supervisor {
             used: now,
             expires: start.life.and_then(|life| now.checked_add(life)),
             waits_since: None,
+            heard: now,
+            ping: None,
             room: engines::GUEST_PROCESSES,
             paused: false,
             kills: 0,
@@ -287,6 +299,7 @@ impl Supervisor {
             ended: Vec::new(),
             unstarted: Vec::new(),
             end: None,
+            last,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
         Ok(supervisor)
@@ -330,15 +343,26 @@ impl Supervisor {
         let now = Instant::now();
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
+        let ping = match self.ping {
+            Some((_, since)) => Some(since.max(self.heard) + STALLED),
+            None => (!self.streams.is_empty()).then(|| self.heard + PING),
+        };
         let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
-        let next = [idle, self.expires, stalled, look, clocks].into_iter().flatten().min()?;
+        let next = [idle, self.expires, stalled, ping, look, clocks].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
+    /// Whether nothing is done: a context that waits for code does nothing.
     fn is_idle(&self) -> bool {
-        self.streams.is_empty()
+        let waits = |stream: &Stream| match stream.to {
+            To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
+            To::Client(_) => false,
+        };
+        let holds =
+            |client: &Client| client.streams.values().any(|open| matches!(open, clients::ClientStream::Holding));
+        self.streams.values().all(waits) && !self.clients.values().any(holds)
     }
 
     /// Whether the tree is counted from here, since no control group does.
@@ -388,16 +412,16 @@ impl Supervisor {
         if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
             self.end.get_or_insert(End::Unruly);
         }
+        self.look_at_guest(now);
         // Not at each wake-up: how long too much may last would hang on how busy the session is.
         if now < self.looked + self.pace() {
             return;
         }
         self.look_at_time(now);
         if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
-            self.looked = now;
             let census = limits::census(running.pid());
             self.deserted = census.processes <= 1;
-            let over = census.memory > limit && limits::census_proportional(running.pid()) > limit;
+            let over = limits::has_more_than(limit, census.memory, running.pid());
             self.over = if over { self.over + 1 } else { 0 };
             if over && limits::kill_largest(running.pid()) {
                 self.killed += 1;
@@ -406,6 +430,25 @@ impl Supervisor {
             if self.over > MOST_OVER {
                 self.end.get_or_insert(End::Memory);
             }
+            // A tree that takes long to count must not keep the session from its work.
+            self.looked = now + now.elapsed() * 3;
+        }
+    }
+
+    /// Asks the guest whether it is there, while anybody waits for it. One that says nothing has stalled.
+    fn look_at_guest(&mut self, now: Instant) {
+        match self.ping {
+            // Whatever it says, it is there: an answer may stand behind much else.
+            Some((_, since)) if now >= since.max(self.heard) + STALLED => {
+                self.end.get_or_insert(End::Unruly);
+            }
+            None if !self.streams.is_empty() && now >= self.heard + PING => {
+                let stream = self.fresh_stream();
+                // One byte.
+                let _ = self.guest.message(stream, Kind::Open, &Request::Ping);
+                self.ping = Some((stream, now));
+            }
+            _ => {}
         }
     }
 
@@ -500,10 +543,8 @@ impl Supervisor {
         let now = Instant::now();
         let at = |instant: Instant| SystemTime::now() + instant.saturating_duration_since(now);
         let running = self.executions.running().count() as u32;
-        let idle_at = self.info.idle.and_then(|idle| {
-            let from = if self.is_idle() { self.used } else { now };
-            from.checked_add(idle).map(at)
-        });
+        let idle = self.info.idle.filter(|_| self.is_idle());
+        let idle_at = idle.and_then(|idle| self.used.checked_add(idle).map(at));
         Info { idle_at, expires: self.expires.map(at), executions: self.executions.count, running, ..self.info.clone() }
     }
 
@@ -521,7 +562,8 @@ impl Supervisor {
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
-        // Whoever looks afterwards finds a supervisor that is gone, and says that it was killed.
+        self.last.write(self.executions.count, Some(end));
+        // Whoever looks afterwards finds a supervisor that is gone, and these last words.
         let _ = self.place.keep(&kept);
         self.place.release(&self.info.id, self.info.name.as_deref());
         self.say_farewell(end);
@@ -557,4 +599,4 @@ fn reads(paused: bool) -> EventFlags {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -4,17 +4,21 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::format_duration;
 use ringfence_policy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use super::super::error::SessionError;
 use super::super::exec::outcome;
 use super::super::info::State;
-use super::super::protocol::Refusal;
+use super::super::protocol::{ExecAsk, Refusal};
 use super::Supervisor;
 use super::executions::Execution;
-use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen};
+use crate::records::redact::plain;
+use crate::records::{Begin, Caller, End, JournalError, Recorder, Redactor, Seen};
 
 /// What is to be recorded, and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,7 +38,20 @@ pub struct Records {
     wanted: Wanted,
     /// That one could not be written was told.
     said: bool,
+    last: Option<Last>,
 }
+
+/// Who asked last, and the recorder that was made for that.
+#[derive(Debug)]
+struct Last {
+    client: u64,
+    variables: Vec<Vec<u8>>,
+    env: Vec<Vec<u8>>,
+    recorder: Recorder,
+}
+
+/// Kept of the name of a program.
+const PROGRAM: usize = 64;
 
 impl Records {
     pub fn new(wanted: Wanted, facts: &Facts, plan: &Plan) -> Records {
@@ -42,14 +59,28 @@ impl Records {
         let mut redactor = Redactor::new(pairs(facts.env.iter()), secrets);
         redactor.add_all(pairs(plan.env.iter().map(|(name, value)| (name, value))), secrets);
         let recorder = Recorder::new(&wanted.dir, redactor.clone(), wanted.policy.max_size);
-        Records { recorder, redactor, wanted, said: false }
+        Records { recorder, redactor, wanted, said: false, last: None }
     }
 
-    /// One that keeps the values of these `NAME=value` entries out, too.
-    fn recorder_without(&self, env: &[Vec<u8>]) -> Recorder {
-        if env.is_empty() {
-            return self.recorder.clone();
+    /// One that keeps out what is secret to this client, and what the command gets. Looked up once for most: clients ask
+    /// again and again with the same environment.
+    fn recorder_for(&mut self, client: u64, ask: &ExecAsk) -> Recorder {
+        if let Some(last) = self
+            .last
+            .as_ref()
+            .filter(|last| (last.client, &last.variables, &last.env) == (client, &ask.variables, &ask.env))
+        {
+            return last.recorder.clone();
         }
+        let entries: Vec<Vec<u8>> = ask.variables.iter().chain(&ask.env).cloned().collect();
+        let recorder = self.recorder_without(&entries);
+        let (variables, env) = (ask.variables.clone(), ask.env.clone());
+        self.last = Some(Last { client, variables, env, recorder: recorder.clone() });
+        recorder
+    }
+
+    /// One that keeps the secrets among these `NAME=value` entries out, too.
+    fn recorder_without(&self, env: &[Vec<u8>]) -> Recorder {
         let split = |entry: &Vec<u8>| {
             let at = entry.iter().position(|b| *b == b'=').unwrap_or(entry.len());
             let value = entry.get(at + 1..).unwrap_or_default();
@@ -58,8 +89,17 @@ impl Records {
         let entries: Vec<(OsString, OsString)> = env.iter().map(split).collect();
         let mut redactor = self.redactor.clone();
         redactor.add_all(pairs(entries.iter().map(|(name, value)| (name, value))), &self.wanted.policy.secrets);
+        // Mostly they are known: those of whoever made the session.
+        if redactor == self.redactor {
+            return self.recorder.clone();
+        }
         Recorder::new(&self.wanted.dir, redactor, self.wanted.policy.max_size)
     }
+}
+
+/// The command as it was asked for.
+fn words(ask: &ExecAsk) -> Vec<OsString> {
+    ask.argv.iter().map(|word| OsString::from_vec(word.clone())).collect()
 }
 
 fn pairs<'a>(
@@ -70,27 +110,22 @@ fn pairs<'a>(
 
 impl Supervisor {
     /// Begins the record of an execution. That it cannot be written stops nothing, unless the policy says so.
-    pub(super) fn record(
-        &mut self,
-        execution: &mut Execution,
-        argv: &[Vec<u8>],
-        env: &[Vec<u8>],
-        client: u64,
-    ) -> Result<(), Refusal> {
+    pub(super) fn record(&mut self, execution: &mut Execution, ask: &ExecAsk, client: u64) -> Result<(), Refusal> {
+        let caller = self.caller(ask, client);
         let Some(records) = &mut self.records else { return Ok(()) };
         let command: Vec<OsString> = match &execution.context {
             // How an interpreter is started says nothing to anybody.
             Some(context) => std::iter::once("context").chain(context.split('/')).map(OsString::from).collect(),
-            None => argv.iter().map(|word| OsString::from_vec(word.clone())).collect(),
+            None => words(ask),
         };
-        let ticket = records.recorder_without(env).begin(&Begin {
+        let ticket = records.recorder_for(client, ask).begin(&Begin {
             profile: Some(&self.info.profile),
             engine: Some(&self.info.engine),
             sandbox: Some(&self.info.id),
             command: &command,
             workdir: Some(&self.info.workdir),
             report: Some(&self.report),
-            caller: self.clients.get(&client).map(|client| &client.caller),
+            caller: caller.as_ref(),
             skill: None,
         });
         match ticket.trouble() {
@@ -105,6 +140,44 @@ impl Supervisor {
         }
         execution.ticket = Some(ticket);
         Ok(())
+    }
+
+    /// Whom a command is for: what its client says, as far as that is nobody else's.
+    fn caller(&self, ask: &ExecAsk, client: u64) -> Option<Caller> {
+        let client = self.clients.get(&client).map(|client| &client.caller)?;
+        let said = ask.caller.as_ref().map(|said| Caller {
+            uid: client.uid,
+            pid: said.pid,
+            program: said.program.as_ref().map(|name| plain(&name.chars().take(PROGRAM).collect::<String>())),
+        });
+        Some(said.unwrap_or_else(|| client.clone()))
+    }
+
+    /// Records a command that was not even tried.
+    pub(super) fn record_refused(&mut self, ask: &ExecAsk, client: u64, refusal: &Refusal) {
+        let caller = self.caller(ask, client);
+        let Some(records) = &mut self.records else { return };
+        let error = match refusal {
+            Refusal::TimeoutAboveCeiling { ceiling_ms } => SessionError::TimeoutAboveCeiling {
+                asked: format_duration(Duration::from_millis(ask.timeout_ms.unwrap_or_default())),
+                ceiling: format_duration(Duration::from_millis(*ceiling_ms)),
+            },
+            other => other.clone().into_error(&self.info.id),
+        };
+        let begin = Begin {
+            profile: Some(&self.info.profile),
+            engine: Some(&self.info.engine),
+            sandbox: Some(&self.info.id),
+            command: &words(ask),
+            workdir: Some(&self.info.workdir),
+            report: Some(&self.report),
+            caller: caller.as_ref(),
+            skill: None,
+        };
+        let written = records.recorder_for(client, ask).failed(&begin, &error.to_string());
+        if let Err(trouble) = written {
+            self.has_a_gap(&trouble);
+        }
     }
 
     /// Not all of this session is recorded: the report says so from now on.

@@ -36,7 +36,11 @@ pub enum To {
 
 impl Stream {
     pub fn new(to: To, request: &Request) -> Stream {
-        let takes = matches!(request, Request::Write(_)).then_some(WINDOW);
+        let takes = match request {
+            // Its contents come through the pipe; only their end is told here.
+            Request::Write(write) => Some(if write.piped { 0 } else { WINDOW }),
+            _ => None,
+        };
         let takes_started = matches!(request, Request::Connect { .. }).then_some(WINDOW);
         Stream { to, granted: [WINDOW; 2], takes, takes_started }
     }
@@ -50,15 +54,20 @@ pub fn add(grant: u32, more: u32) -> Option<u32> {
 impl Supervisor {
     /// Opens a stream of the guest. A request that a client just could send may be too long with the session's own added.
     pub(super) fn open(&mut self, to: To, request: &Request, pipes: Vec<OwnedFd>) -> Result<u32, Refusal> {
-        let stream = self.next_stream;
-        // Four thousand million of them: a session does not live that long.
-        self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        let stream = self.fresh_stream();
         if self.guest.message_with(stream, Kind::Open, request, pipes).is_err() {
             let step = if matches!(request, Request::Exec(_)) { Step::Execute } else { Step::Refuse };
             return Err(Refusal::Failed { step, errno: libc::E2BIG });
         }
         self.streams.insert(stream, Stream::new(to, request));
         Ok(stream)
+    }
+
+    pub(super) fn fresh_stream(&mut self) -> u32 {
+        let stream = self.next_stream;
+        // Four thousand million of them: a session does not live that long.
+        self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        stream
     }
 
     /// The guest has a process of its own for each command, which must not count against the caller.

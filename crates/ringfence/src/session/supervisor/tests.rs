@@ -9,6 +9,8 @@ use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello,
 use ringfence_policy::{Inputs, Layer, resolve};
 use rustix::net::RecvFlags;
 
+use super::super::ExecutionState;
+use super::super::error::unexpected;
 use super::super::pipes::Outbox;
 use super::super::place::Place;
 use super::super::protocol::{Ask, ExecAsk};
@@ -69,6 +71,14 @@ impl Guest {
 fn with_guest<T: Send + 'static>(
     play: impl FnOnce(Guest) -> T + Send + 'static,
 ) -> (Stage, std::thread::JoinHandle<T>) {
+    with_records(false, play)
+}
+
+/// The same, with records in the directory of the stage.
+fn with_records<T: Send + 'static>(
+    recorded: bool,
+    play: impl FnOnce(Guest) -> T + Send + 'static,
+) -> (Stage, std::thread::JoinHandle<T>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut guest = Guest { socket: theirs, decoder: Decoder::new(MAX_REQUEST) };
     let mut bytes = Vec::new();
@@ -78,7 +88,9 @@ fn with_guest<T: Send + 'static>(
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let fresh = place.make(None).unwrap();
-    let start = Start { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let policy = ringfence_policy::records::Records { output: true, ..Default::default() };
+    let records = record::Wanted { dir: dir.path().join("records"), policy, strict: false };
+    let start = Start { id: fresh.id.clone(), records: recorded.then_some(records), ..start(dir.path(), &place) };
     let (id, lock) = (fresh.id, fresh.lock);
     let thread = std::thread::spawn(move || {
         let _lock = lock;
@@ -110,11 +122,40 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
         idle: None,
         life: None,
         records: None,
-        packages: Vec::new(),
+        requirements: Vec::new(),
     }
 }
 
 mod versions;
+
+/// What is written about a session in this directory.
+pub fn kept(dir: &std::path::Path) -> Kept {
+    let start = start(dir, &Place::new(&dir.join("sessions")));
+    let info = Info {
+        id: String::new(),
+        name: None,
+        profile: start.profile,
+        engine: "native".to_owned(),
+        workdir: start.workdir,
+        workdir_inside: start.plan.workdir,
+        created: SystemTime::now(),
+        state: State::Live,
+        pid: 0,
+        idle: None,
+        idle_at: None,
+        expires: None,
+        timeout: None,
+        timeout_ceiling: None,
+        output: 1,
+        executions: 0,
+        running: 0,
+        caches: Vec::new(),
+        packages: Vec::new(),
+        left: None,
+        unreachable: None,
+    };
+    Kept { info, report: start.report, ended: None }
+}
 
 struct Stage {
     _dir: tempfile::TempDir,
@@ -261,6 +302,8 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
             background: false,
             context: None,
             piped: true,
+            caller: None,
+            variables: Vec::new(),
         };
         let mut out = Outbox::default();
         out.message(1, Kind::Open, &Ask::Exec(ask), fds).unwrap();
@@ -288,7 +331,7 @@ async fn what_is_too_long_with_the_sessions_own_is_refused_alone() {
         while guest.next().is_some() {}
     });
     let session = stage.session().await;
-    // Just what fits from a client; the working directory and the environment come on top.
+    // Just what fits; the working directory and the environment come on top.
     let name = "x".repeat(MAX_REQUEST - 32);
     let refused = in_time(session.exec(Exec::new(["true", &name]))).await.unwrap_err();
     assert!(matches!(refused, SessionError::Execute { errno: Errno::TOOBIG, .. }), "{refused}");
@@ -549,4 +592,222 @@ async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
     guest.join().unwrap();
+}
+
+/// Plays a guest that stalls in its own way while somebody asks something of it; how the session ended, and when.
+async fn stalls<T>(
+    play: impl FnOnce(Guest) + Send + 'static,
+    ask: impl AsyncFnOnce(Session) -> Result<T, SessionError>,
+) -> (End, Duration) {
+    let (stage, guest) = with_guest(play);
+    let session = stage.session().await;
+    let start = Instant::now();
+    let asked = tokio::time::timeout(Duration::from_secs(90), ask(session)).await.expect("an answer in time");
+    assert!(asked.is_err());
+    let took = start.elapsed();
+    let end = tokio::task::spawn_blocking(|| stage.end()).await.unwrap();
+    guest.join().unwrap();
+    (end, took)
+}
+
+/// Waits for a command and takes all it is told, without a word.
+fn swallow(mut guest: Guest) {
+    while guest.next().is_some() {}
+}
+
+#[tokio::test]
+async fn a_guest_that_stalls_ends_its_own_session() {
+    // It reads, and never answers.
+    let stat = stalls(swallow, async |session| session.files().stat("x").await);
+    let port = stalls(swallow, async |session| session.connect(80).await);
+    let exec = stalls(swallow, async |session| session.exec(Exec::new(["true"])).await);
+    let watch = stalls(swallow, async |session| session.files().watch("/", true).await);
+    // It began, and says nothing any more.
+    let begun = stalls(
+        |mut guest| {
+            guest.take_exec();
+            swallow(guest);
+        },
+        async |session| {
+            let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await?.output().await;
+            if output.outcome.reason == Some(Reason::Lost) { Err(unexpected()) } else { Ok(output) }
+        },
+    );
+    // It does not even read.
+    let deaf = stalls(
+        |mut guest| {
+            guest.take_exec();
+            // Until it is gone.
+            while rustix::net::send(&guest.socket, &[], rustix::net::SendFlags::NOSIGNAL).is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        },
+        async |session| {
+            let exec = session.exec(Exec::new(["cat"]).stdin(true)).await?;
+            loop {
+                exec.write(&[0; 65536]).await?;
+                if session.is_closed() {
+                    return Ok(());
+                }
+            }
+        },
+    );
+    // One that takes its time, and is there.
+    let slow = async {
+        let (stage, guest) = with_guest(|mut guest| {
+            let stream = guest.take_exec();
+            let (mut pings, start) = (0, Instant::now());
+            while start.elapsed() < Duration::from_secs(40) {
+                let (ping, kind, payload) = guest.next().unwrap();
+                assert!(kind == Kind::Open && matches!(postcard::from_bytes(&payload), Ok(Request::Ping)));
+                guest.reply(ping, &Reply::Done { bytes: 0 });
+                pings += 1;
+            }
+            guest.exit(stream);
+            swallow(guest);
+            pings
+        });
+        let session = stage.session().await;
+        let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await.unwrap().output().await;
+        assert_eq!(output.exit_code(), Some(0));
+        session.stop().await.unwrap();
+        drop(session);
+        let end = tokio::task::spawn_blocking(|| stage.end()).await.unwrap();
+        (end, guest.join().unwrap())
+    };
+    let (stat, port, exec, watch, begun, deaf, (end, pings)) = tokio::join!(stat, port, exec, watch, begun, deaf, slow);
+    for (what, (end, took)) in
+        [("stat", stat), ("port", port), ("exec", exec), ("watch", watch), ("begun", begun), ("deaf", deaf)]
+    {
+        assert_eq!(end, End::Unruly, "{what}");
+        assert!((25..60).contains(&took.as_secs()), "{what} {took:?}");
+    }
+    assert_eq!(end, End::Stopped);
+    assert!((6..=9).contains(&pings), "{pings}");
+}
+
+#[tokio::test]
+async fn what_is_held_or_runs_is_in_use() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let stream = guest.take_exec();
+        std::thread::sleep(Duration::from_secs(2));
+        guest.exit(stream);
+        swallow(guest);
+    });
+    let session = stage.session().await;
+    session.extend(None, Some(Duration::from_millis(1200))).await.unwrap();
+    assert!(session.info().await.unwrap().idle_at.is_some());
+    // A command that runs.
+    let execution = session.exec(Exec::new(["true"])).await.unwrap();
+    assert_eq!(session.info().await.unwrap().idle_at, None);
+    assert_eq!(execution.output().await.exit_code(), Some(0));
+    // Somebody who holds it: nothing is asked for longer than it may be idle.
+    let held = session.hold().unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(session.info().await.unwrap().idle_at, None);
+    drop(held);
+    in_time(session.closed()).await;
+    assert_eq!(stage.end(), End::Idle);
+    guest.join().unwrap();
+}
+
+#[tokio::test]
+async fn data_for_a_write_through_a_pipe_is_the_clients_fault_alone() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let mut data = 0;
+        while let Some((_, kind, _)) = guest.next() {
+            data += usize::from(matches!(kind, Kind::Data(_)));
+        }
+        data
+    });
+    let session = stage.session().await;
+    let write = ringfence_guest::message::Write {
+        path: b"x".to_vec(),
+        mode: 0o644,
+        parents: false,
+        how: super::super::WriteHow::Replace,
+        piped: true,
+    };
+    let mut out = Outbox::default();
+    out.message(1, Kind::Open, &Ask::Guest(Request::Write(write)), vec![rustix::pipe::pipe().unwrap().0]).unwrap();
+    out.put(1, Kind::Data(Channel::In), b"");
+    out.put(1, Kind::Data(Channel::In), b"x");
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    out.flush(client.as_fd()).unwrap();
+    client.read_to_end(&mut Vec::new()).expect("the end of the connection");
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    assert_eq!(guest.join().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
+    let (stage, guest) = with_records(true, |mut guest| {
+        let stream = guest.take_exec();
+        guest.send(stream, Kind::Data(Channel::Out), b"it is hunter2hunter2, and the door is open");
+        guest.exit(stream);
+        // Not even tried: the next is the last.
+        let lost = guest.take_exec();
+        swallow(guest);
+        lost
+    });
+    let session = stage.session().await;
+    let secret = "hunter2hunter2";
+    let ask = ExecAsk {
+        argv: vec![b"echo".to_vec(), secret.into(), b"the door".to_vec()],
+        env: Vec::new(),
+        cwd: None,
+        terminal: None,
+        stdin: false,
+        timeout_ms: None,
+        background: true,
+        context: None,
+        piped: false,
+        caller: Some(crate::records::Caller { uid: 4711, pid: 77, program: Some("agent\x1b".to_owned()) }),
+        variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()],
+    };
+    let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+    let mut out = Outbox::default();
+    out.message(1, Kind::Open, &Ask::Exec(ask), Vec::new()).unwrap();
+    out.flush(client.as_fd()).unwrap();
+    while session.executions().await.unwrap().first().is_none_or(|one| one.state == ExecutionState::Running) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _ = client.read(&mut [0; 64]).unwrap();
+    // One that is refused has a record as well.
+    let long = Exec::new(["refused"]).timeout(Duration::from_secs(999_999));
+    assert!(matches!(session.exec(long).await, Err(SessionError::TimeoutAboveCeiling { .. })));
+    let lost = session.exec(Exec::new(["lost"])).await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(lost.output().await.outcome.reason, Some(Reason::Lost));
+    let Stage { _dir: dir, thread, .. } = stage;
+    thread.join().unwrap();
+    guest.join().unwrap();
+
+    let journal = crate::records::Journal::new(&dir.path().join("records"));
+    let text = std::fs::read_to_string(journal.dir().join("journal")).unwrap();
+    assert!(!text.contains("hunter2") && text.contains("the door is open"), "{text}");
+    let place = crate::records::Place::File(dir.path().join("records.db"));
+    let mut store = crate::records::Store::open(&place).unwrap();
+    store.refresh(&journal).unwrap();
+    let list = |store: &mut crate::records::Store, status| {
+        let filter = crate::records::Filter { status: Some(status), ..Default::default() };
+        store.list(&filter).unwrap()
+    };
+    let exited = &list(&mut store, crate::records::Status::Exited)[0];
+    assert_eq!(exited.command, ["echo", "[redacted]", "the door"]);
+    let caller = exited.caller.as_ref().unwrap();
+    assert_eq!((caller.uid, caller.pid), (rustix::process::getuid().as_raw(), 77));
+    assert_eq!(caller.program.as_deref(), Some("agent\\u{1b}"));
+    let failed = &list(&mut store, crate::records::Status::Failed)[0];
+    assert_eq!(failed.command, ["refused"]);
+    assert!(failed.error.as_ref().unwrap().contains("above the ceiling"), "{:?}", failed.error);
+    // This process asked for itself.
+    assert_eq!(failed.caller.as_ref().unwrap().pid, std::process::id() as i32);
+    let lost = &list(&mut store, crate::records::Status::Lost)[0];
+    assert_eq!((&lost.command[..], lost.status), (&["lost".to_owned()][..], crate::records::Status::Lost));
+    assert_eq!((lost.signal, lost.reason.as_deref()), (None, Some("lost")));
+    assert!(list(&mut store, crate::records::Status::Signaled).is_empty());
 }
