@@ -87,7 +87,11 @@ pub enum Command {
     #[command(subcommand)]
     Session(Session),
     /// Clear what sessions and installations left that have ended or were killed
-    Gc,
+    Gc {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Build the image of sandboxes that name none
     #[command(subcommand)]
     Image(Image),

@@ -213,6 +213,7 @@ impl From<LayerError> for Failure {
 /// No flag raises it.
 const CEILING: &str =
     "ask for less with --timeout, or raise `timeout_ceiling` in `[limits]` of your configuration file";
+const REUSE: &str = "`ringfence session create NAME --reuse` makes a session of a name, or takes the live one";
 const ANOTHER_DIRECTORY: &str = "work in another directory (-C DIR)";
 
 impl From<PlanError> for Failure {
@@ -238,18 +239,29 @@ impl From<SessionError> for Failure {
             SessionError::Engine(error) => error.into(),
             SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
             SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
-            SessionError::NotFound(_) => {
-                Failure::new(Kind::Session, message).hint("`ringfence session list` shows all")
+            SessionError::NotFound(name) => {
+                let failure = Failure::new(Kind::Session, message).hint("`ringfence session list` shows all");
+                if ringfence::session::is_name(&name) { failure.hint(REUSE) } else { failure }
             }
             SessionError::Ended { id, .. } => Failure::new(Kind::Session, message)
-                .hint(format!("what it ran is in the records: ringfence history --session {id}")),
+                .hint(format!("what it ran is in the records: ringfence history --session {id}"))
+                .hint(REUSE),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
             SessionError::NoSet(_) => Failure::new(Kind::Session, message).hint(
                 "make it anew, its home stays: ringfence session create NAME --profile home --requirements FILE, \
                  with the flags that it had",
             ),
-            SessionError::BadName(_) | SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::BadName(name) => {
+                let failure = Failure::new(Kind::Usage, message);
+                let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+                match name.chars().next() {
+                    Some(first @ ('-' | '.')) => failure.hint(format!("a name does not begin with `{first}`")),
+                    Some(_) if plain && name.len() <= 64 => failure.hint("it looks like an id, which a name must not"),
+                    _ => failure,
+                }
+            }
+            SessionError::BadRequest => Failure::new(Kind::Usage, message),
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
             }

@@ -59,7 +59,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Requirements(command) => commands::requirements::requirements(&command),
         Command::Context(context) => commands::context::context(&context),
         Command::Session(session) => commands::session::session(&session),
-        Command::Gc => commands::session::gc(),
+        Command::Gc { json } => commands::session::gc(json),
         Command::Image(command) => commands::image::image(&command),
         Command::Check(check) => commands::check::check(&check),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),

@@ -1,5 +1,6 @@
 //! Data goes to stdout, talk to stderr. The only place that writes to either.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use ringfence::records::redact;
@@ -30,6 +31,49 @@ pub fn of_code(stdout: &[u8], stderr: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What commands wrote, on its way as it comes: as it is into a pipe or a file, and without what acts on a terminal to one.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Of each stream, the beginning of a character whose end did not come yet.
+    rest: [Vec<u8>; 2],
+}
+
+impl Written {
+    /// What is to be written in the place of these bytes.
+    pub fn harmless<'a>(&mut self, stderr: bool, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let terminal = if stderr { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        if terminal { Cow::Owned(self.printable(stderr, bytes).into_bytes()) } else { Cow::Borrowed(bytes) }
+    }
+
+    fn printable(&mut self, stderr: bool, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.rest[usize::from(stderr)]);
+        all.extend_from_slice(bytes);
+        let (mut text, mut left) = (String::new(), all.as_slice());
+        while !left.is_empty() {
+            let (valid, after) = match std::str::from_utf8(left) {
+                Ok(valid) => (valid, None),
+                Err(error) => {
+                    let (valid, after) = left.split_at(error.valid_up_to());
+                    (std::str::from_utf8(valid).unwrap_or_default(), Some((after, error.error_len())))
+                }
+            };
+            text.push_str(&printable(valid));
+            match after {
+                None => break,
+                Some((after, Some(bad))) => {
+                    text.push(char::REPLACEMENT_CHARACTER);
+                    left = &after[bad..];
+                }
+                Some((after, None)) => {
+                    self.rest[usize::from(stderr)] = after.to_vec();
+                    break;
+                }
+            }
+        }
+        text
+    }
+}
+
 /// One JSON object on stdout.
 pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string(value).map_err(|error| Failure::output(&error.into()))?;
@@ -56,6 +100,17 @@ pub fn printable(text: &str) -> String {
 /// The same, on one line.
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
+}
+
+/// A long text without its middle.
+pub fn shortened(text: &str) -> String {
+    const SIDE: usize = 100;
+    let cut = |n: usize| text.char_indices().nth(n).map(|(at, _)| at);
+    let count = text.chars().count();
+    match (cut(SIDE), cut(count.saturating_sub(SIDE))) {
+        (Some(head), Some(tail)) if count > 2 * SIDE + 1 => format!("{}…{}", &text[..head], &text[tail..]),
+        _ => text.to_owned(),
+    }
 }
 
 /// Columns as wide as what stands in them.
@@ -86,4 +141,29 @@ pub fn confirm(question: &str, otherwise: &str) -> Result<bool, Failure> {
 /// As [`say`], without the end of the line.
 pub fn prompt(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_shown_as_text() {
+        let mut written = Written::default();
+        let text = "a\u{1b}]0;title\u{7}\u{e4}\u{20ac}\n".as_bytes();
+        let mut shown = String::new();
+        for byte in text {
+            shown += &written.printable(false, &[*byte]);
+            assert_eq!(written.printable(true, b""), "");
+        }
+        assert_eq!(shown, "a\\u{1b}]0;title\\u{7}\u{e4}\u{20ac}\n");
+        assert_eq!(written.printable(false, b"\xff\xc3x"), "\u{fffd}\u{fffd}x");
+    }
+
+    #[test]
+    fn long_texts_lose_their_middle() {
+        assert_eq!(shortened(&"x".repeat(201)).len(), 201);
+        let cut = shortened(&format!("begin{}end", "\u{e4}".repeat(1000)));
+        assert!(cut.starts_with("begin") && cut.ends_with("end") && cut.chars().count() == 201, "{cut}");
+    }
 }

@@ -292,6 +292,58 @@ fn a_full_disk() {
     assert!(commands.first() == Some(&"three") && commands.last() == Some(&"one"), "{commands:?} {}", found.err);
 }
 
+/// Where nothing can be written, what is there is listed all the same: the database, and the journal beside it.
+#[test]
+fn what_cannot_be_written_can_be_looked_at() {
+    let place = Place::new();
+    let dir = dir(&place);
+    place.run(&[], ": folded");
+    assert_eq!(records(&place, &[]).len(), 1);
+    place.run(&[], ": in the journal");
+    let before = support::names(&dir);
+    let look = |around: &str| {
+        let mut command = match support::is_root() {
+            true => Command::new("unshare"),
+            false => Command::new("sh"),
+        };
+        let script = format!("{around}; '{0}' history --json && '{0}' history show 0 >/dev/null", program());
+        if support::is_root() {
+            command.args(["--mount", "sh", "-c", &script]);
+        } else {
+            command.args(["-c", &script]);
+        }
+        place.environment(&mut command);
+        let done = Done::new(command.current_dir(&place.project).output().unwrap());
+        // Two begin with this: the second look tells, too.
+        assert_eq!(done.code, 125, "{}", done.err);
+        assert!(done.err.contains("is the beginning of 2 records"), "{}", done.err);
+        let found = done.json()["records"].as_array().unwrap().clone();
+        let seen: Vec<(&str, &str)> =
+            found.iter().map(|r| (r["status"].as_str().unwrap(), r["command"][2].as_str().unwrap())).collect();
+        assert_eq!(seen, [("exited", ": in the journal"), ("exited", ": folded")], "{around}");
+        done.err
+    };
+    let records = "$HOME/.local/state/ringfence/records";
+    let err = match support::is_root() {
+        true => look(&format!("mount --bind {records} {records}; mount -o remount,ro,bind {records}")),
+        false => look(&format!("chmod 500 {records}")),
+    };
+    assert!(err.contains("cannot be written to by you; runs are not recorded until it can"), "{err}");
+    assert_eq!(support::names(&dir), before);
+    if support::is_root() {
+        let err = look(&format!(
+            "cp -r {records} /tmp/ringfence-$$; mount -t tmpfs -o size=256k full {records}
+             cp /tmp/ringfence-$$/* {records}; rm -r /tmp/ringfence-$$
+             dd if=/dev/zero of={records}/fill bs=1k 2>/dev/null"
+        ));
+        assert!(err.contains("the disk is full at") && err.contains("until there is room"), "{err}");
+    } else {
+        std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    }
+    // And when it can be written again, nothing was lost.
+    assert_eq!(self::records(&place, &[]).len(), 2);
+}
+
 /// What is recorded is also what the caller gets, byte for byte, as without it.
 #[test]
 fn output_that_is_kept() {

@@ -213,6 +213,36 @@ fn what_cannot_be_recorded_is_said() {
     let done = here.exec(&[&id, "--", "echo", "on"]).expect(0, "on\n");
     assert!(done.err.contains("not recorded"), "{}", done.err);
     assert_eq!(answer(), "weakened");
+    // Once, and again when it had worked meanwhile.
+    assert_eq!(here.exec(&[&id, "--", "true"]).expect(0, "").err, "");
+    std::fs::remove_dir(&journal).unwrap();
+    assert_eq!(here.exec(&[&id, "--", "true"]).expect(0, "").err, "");
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    assert!(here.exec(&[&id, "--", "true"]).expect(0, "").err.contains("not recorded"));
+    assert_eq!(answer(), "weakened");
+}
+
+/// A session whose own state cannot be written tells the truth as well; and how it records is as it says.
+#[test]
+fn what_cannot_be_recorded_is_said_where_nothing_can_be_written() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let answer = |id: &str| {
+        let shown = here.ringfence(&["session", "show", id, "--json"]).json();
+        let all = shown["report"]["guarantees"].as_array().unwrap().clone();
+        all.into_iter().find(|answer| answer["id"] == "record.complete").unwrap()
+    };
+    assert!(answer(&id)["by"].as_str().unwrap().contains("during the start"), "{}", answer(&id));
+    let strict = here.create(&["--strict", "--pids", "none", "--memory", "none", "--cpus", "none"]);
+    assert!(answer(&strict)["by"].as_str().unwrap().contains("before the start"), "{}", answer(&strict));
+    let state = here.0.home.join(".local/state/ringfence");
+    let journal = state.join("records/journal");
+    let _ = std::fs::remove_file(&journal);
+    std::fs::create_dir(&journal).unwrap();
+    std::fs::create_dir(state.join("sessions").join(&id).join("state.new")).unwrap();
+    assert!(here.exec(&[&id, "--", "true"]).expect(0, "").err.contains("not recorded"));
+    assert_eq!(answer(&id)["state"], "weakened");
 }
 
 #[test]
@@ -262,7 +292,7 @@ fn no_symlink_of_a_box_is_followed_by_a_copy() {
     assert_eq!(std::fs::read_to_string(secret.join("key")).unwrap(), "key\n");
     here.exec(&[&id, "--", "sh", "-c", "ls /tmp"]).expect(0, "results\n");
     // The same without links; and what is a link among others is left out.
-    copy("data", &inside("/tmp/in")).expect(0, "");
+    assert_eq!(copy("data", &inside("/tmp/in")).code, 125);
     here.exec(&[&id, "--", "sh", "-c", "ls /tmp/in; cat /tmp/in/file"]).expect(0, "file\nopen\n");
     copy(&inside("/tmp/results"), "out").expect(0, "");
     assert_eq!(std::fs::read_to_string(here.0.project.join("out/key")).unwrap(), "evil\n");

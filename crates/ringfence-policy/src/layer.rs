@@ -335,7 +335,7 @@ pub(crate) fn unlimited<T>(
     text: &str,
     parse: impl FnOnce(&str) -> Result<T, LimitError>,
 ) -> Result<Option<T>, LimitError> {
-    if matches!(text, "none" | "unlimited") { Ok(None) } else { parse(text).map(Some) }
+    if matches!(text, "none" | "never" | "unlimited") { Ok(None) } else { parse(text).map(Some) }
 }
 
 #[cfg(test)]

@@ -45,6 +45,9 @@ pub enum Session {
         /// It ends when it was idle for so long (`never`: it does not)
         #[arg(long, value_name = "TIME", value_parser = parse_span)]
         idle: Option<Span>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// End a session with everything in it, or one execution
     Stop {
@@ -52,6 +55,9 @@ pub enum Session {
         session: String,
         #[arg(value_name = "EXECUTION")]
         execution: Option<String>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// End sessions if they live, and forget them; a home of its own stays
     Rm {
@@ -63,6 +69,9 @@ pub enum Session {
         /// Do not ask
         #[arg(long, requires = "home")]
         yes: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Copy files and directories in (`SRC SESSION:DST`) or out (`SESSION:SRC DST`)
     Cp {
@@ -214,13 +223,18 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
+/// A limit is taken away with `none`, an end with `never`; both words do for both.
+fn is_none(text: &str) -> bool {
+    matches!(text, "never" | "none")
+}
+
 fn parse_span(text: &str) -> Result<Span, String> {
-    if text == "never" { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
+    if is_none(text) { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
 }
 
 fn parse_bound(text: &str) -> Result<Bound, String> {
     match text {
-        "never" => Ok(Bound(None)),
+        none if is_none(none) => Ok(Bound(None)),
         size => parse_size(size).map(|size| Bound(Some(size))).map_err(|error| error.to_string()),
     }
 }

@@ -32,7 +32,7 @@ fn list(archive: &Archive, args: &HistoryList) -> Result<ExitCode, Failure> {
         sandbox: args.session.as_deref().map(super::session::id_of).transpose()?,
         skill: None,
     };
-    let records = archive.open()?.list(&filter)?;
+    let records = archive.look()?.list(&filter)?;
     if args.json {
         output::json(&serde_json::json!({ "records": records }))?;
         return Ok(ExitCode::SUCCESS);
@@ -70,7 +70,7 @@ pub fn rows(records: &[Record]) -> String {
 }
 
 fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
-    let record = archive.open()?.show(id)?;
+    let record = archive.look()?.show(id)?;
     if json {
         output::json(&record)?;
         return Ok(ExitCode::SUCCESS);

@@ -335,12 +335,12 @@ pub struct Summary {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
-    /// Where it was to run, if in one.
+    /// Where it was to run; nothing of it outside of sessions, and null where there is no such session.
     #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<String>,
-    /// Its id in the session.
+    session: Option<Option<String>>,
+    /// Its id in the session, in the same way.
     #[serde(skip_serializing_if = "Option::is_none")]
-    execution: Option<String>,
+    execution: Option<Option<String>>,
     report: Option<Report>,
     denied: Vec<Denial>,
     error: Option<Described>,
@@ -426,7 +426,7 @@ impl Summary {
     /// An execution that a session did not start.
     pub fn failed_in(session: Option<String>, tried: Option<Tried>, failure: &Failure) -> Summary {
         let (execution, record) = tried.map_or_else(Default::default, |tried| (Some(tried.execution), tried.record));
-        Summary { session, execution, record, ..Summary::failed(failure) }
+        Summary { session: Some(session), execution: Some(execution), record, ..Summary::failed(failure) }
     }
 
     /// An execution in a session.
@@ -435,8 +435,8 @@ impl Summary {
             record,
             stdout_dropped: output.stdout_dropped,
             stderr_dropped: output.stderr_dropped,
-            session: Some(session.to_owned()),
-            execution: Some(execution.to_owned()),
+            session: Some(Some(session.to_owned())),
+            execution: Some(Some(execution.to_owned())),
             ..Summary::of(&output.outcome)
         }
         .with_output(output.stdout, output.stderr)

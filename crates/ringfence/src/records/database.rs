@@ -2,8 +2,9 @@
 //! statement at a time, transactions. Statements number their parameters `$1`, `$2`, … in the order in which they first
 //! appear, which both understand.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use postgres::config::Host;
@@ -147,6 +148,45 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
+    /// An empty one, which is nowhere but here.
+    pub fn in_memory() -> Result<Database, DatabaseError> {
+        Ok(Database::Sqlite(rusqlite::Connection::open_in_memory()?))
+    }
+
+    /// Copies the rows that a table has in a file of SQLite, as far as both know their columns. It writes nothing there: one
+    /// that needs files beside it which cannot be made is read as it was when it was last closed.
+    pub fn take_in(&mut self, path: &Path, table: &str) -> Result<(), DatabaseError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
+        let escaped = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02x}") };
+        let path: String = path.as_os_str().as_bytes().iter().map(escaped).collect();
+        let mut take = |how: &str| {
+            self.execute("ATTACH $1 AS there", &[format!("file:{path}?{how}").into()])?;
+            let taken = self.take_from_there(table);
+            // Nothing is lost with it: the connection is ours alone.
+            let _ = self.batch("DETACH there");
+            taken
+        };
+        take("mode=ro").or_else(|_| take("mode=ro&immutable=1"))
+    }
+
+    fn take_from_there(&mut self, table: &str) -> Result<(), DatabaseError> {
+        let names = "SELECT name FROM pragma_table_info($1, 'there')
+                     WHERE name IN (SELECT name FROM pragma_table_info($1, 'main'))";
+        let mut columns = Vec::new();
+        for mut row in self.query(names, &[table.into()])? {
+            columns.extend(row.text()?);
+        }
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let columns = columns.join(", ");
+        self.execute(&format!("INSERT INTO main.{table} ({columns}) SELECT {columns} FROM there.{table}"), &[])?;
+        Ok(())
+    }
+
     pub fn open(place: &Place) -> Result<Database, DatabaseError> {
         match place {
             Place::File(path) => {

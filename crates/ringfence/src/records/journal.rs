@@ -227,6 +227,13 @@ impl Journal {
         close(&sealed).map(drop)
     }
 
+    /// All files, the oldest first.
+    pub fn files(&self) -> Result<Vec<PathBuf>, JournalError> {
+        let mut files = self.segments()?;
+        files.push(self.dir.join(NAME));
+        Ok(files)
+    }
+
     /// Sealed files, the oldest first.
     pub fn segments(&self) -> Result<Vec<PathBuf>, JournalError> {
         let failed = |source| JournalError::Read { path: self.dir.clone(), source };
@@ -265,11 +272,31 @@ fn close(path: &Path) -> Result<File, JournalError> {
 }
 
 /// Reads a sealed file. Calls `each` for every line that can be understood; how many cannot.
-pub fn read<E>(path: &Path, mut each: impl FnMut(Line) -> Result<(), E>) -> Result<u64, E>
+pub fn read<E>(path: &Path, each: impl FnMut(Line) -> Result<(), E>) -> Result<u64, E>
 where
     E: From<JournalError>,
 {
-    let file = close(path)?;
+    lines(path, close(path)?, each)
+}
+
+/// Reads a file of a journal as it is, and leaves it so. One that is not there has no lines.
+pub fn peek<E>(path: &Path, each: impl FnMut(Line) -> Result<(), E>) -> Result<u64, E>
+where
+    E: From<JournalError>,
+{
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        file => file.map_err(|source| JournalError::Open { path: path.to_path_buf(), source })?,
+    };
+    lines(path, file, each)
+}
+
+fn lines<E>(path: &Path, file: File, mut each: impl FnMut(Line) -> Result<(), E>) -> Result<u64, E>
+where
+    E: From<JournalError>,
+{
     let mut broken = 0;
     let mut lines = io::BufReader::with_capacity(1 << 16, file);
     let mut line = Vec::new();

@@ -299,16 +299,25 @@ fn stream(seen: Seen<'_>, redactor: &Redactor) -> Stream {
     }
 }
 
+const RECORDED: &str = "journal, written before the start and after the end; secrets are redacted";
+
 impl Report {
     /// Answers for `record.complete`: `trouble` is why a record could not be written.
     pub fn recorded(&mut self, trouble: Option<&JournalError>) {
-        let (state, by) = match trouble {
-            None => (
-                State::Enforced,
-                "journal, written before the start and after the end; secrets are redacted".to_owned(),
-            ),
-            Some(error) => (State::Weakened, format!("not recorded: {error}")),
-        };
+        match trouble {
+            None => self.record_complete(State::Enforced, RECORDED.to_owned()),
+            Some(error) => self.record_complete(State::Weakened, format!("not recorded: {error}")),
+        }
+    }
+
+    /// The same for a session that begins: only a strict one waits for the record before it asks for the start.
+    pub fn recorded_in_session(&mut self, strict: bool) {
+        let by =
+            if strict { RECORDED } else { "journal, written during the start and after the end; secrets are redacted" };
+        self.record_complete(State::Enforced, by.to_owned());
+    }
+
+    fn record_complete(&mut self, state: State, by: String) {
         if let Some(answer) = self.guarantees.iter_mut().find(|answer| answer.id == Guarantee::RecordComplete) {
             (answer.state, answer.by) = (state, by);
         }

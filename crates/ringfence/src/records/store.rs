@@ -153,6 +153,29 @@ impl Store {
         Database::open(place).map(|database| Store { database }).map_err(failed)
     }
 
+    /// What there is, where nothing can be written: the file of the database as it is and the journal beside it, taken into
+    /// memory. How many lines of the journal that were.
+    pub fn look(path: &Path, journal: &Journal) -> Result<(Store, Folded), StoreError> {
+        // The journal first: what somebody folds meanwhile is read twice, and counts once.
+        let (mut lines, mut broken) = (Vec::new(), 0);
+        for file in journal.files()? {
+            broken += journal::peek(&file, |line| {
+                lines.push(line);
+                Ok::<_, StoreError>(())
+            })?;
+        }
+        let mut store = Store { database: Database::in_memory()? };
+        store.migrate(migrations::latest())?;
+        store.database.take_in(path, "executions")?;
+        let folded = Folded { lines: lines.len() as u64, broken };
+        store.database.transaction(|database| {
+            lines.into_iter().try_for_each(|line| fold::line(database, line).map_err(StoreError::from))
+        })?;
+        let gone = store.gone()?;
+        store.interrupted(gone)?;
+        Ok((store, folded))
+    }
+
     /// For what else is kept beside the records.
     pub(crate) fn database(&mut self) -> &mut Database {
         &mut self.database
@@ -196,6 +219,19 @@ impl Store {
     /// Brings everything up to date: folds the journal in, and finds out what was interrupted.
     pub fn refresh(&mut self, journal: &Journal) -> Result<Folded, StoreError> {
         let mut folded = self.fold(journal)?;
+        let gone = self.gone()?;
+        if gone.is_empty() {
+            return Ok(folded);
+        }
+        // Whoever is gone now has written its last line by now: only what still has no end was interrupted.
+        let more = self.fold(journal)?;
+        folded = Folded { lines: folded.lines + more.lines, broken: folded.broken + more.broken };
+        self.interrupted(gone)?;
+        Ok(folded)
+    }
+
+    /// Executions without an end, of whoever is gone.
+    fn gone(&mut self) -> Result<Vec<String>, StoreError> {
         let here = Here::look(!self.database.is_shared());
         let mut gone = Vec::new();
         for mut row in self.database.query("SELECT id, owner FROM executions WHERE status = 'running'", &[])? {
@@ -205,17 +241,15 @@ impl Store {
                 gone.extend(id);
             }
         }
-        if gone.is_empty() {
-            return Ok(folded);
-        }
-        // Whoever is gone now has written its last line by now: only what still has no end was interrupted.
-        let more = self.fold(journal)?;
-        folded = Folded { lines: folded.lines + more.lines, broken: folded.broken + more.broken };
-        for id in gone {
+        Ok(gone)
+    }
+
+    fn interrupted(&mut self, ids: Vec<String>) -> Result<(), StoreError> {
+        for id in ids {
             let interrupt = "UPDATE executions SET status = 'interrupted' WHERE id = $1 AND status = 'running'";
             self.database.execute(interrupt, &[id.into()])?;
         }
-        Ok(folded)
+        Ok(())
     }
 
     /// Folds the journal into the database.

@@ -276,8 +276,8 @@ impl Execution {
         self.record.as_deref()
     }
 
-    /// Why it could not be recorded. Said once in the life of a session: of its next executions only [`Execution::record`]
-    /// tells.
+    /// Why it could not be recorded. Said once, and again when one was recorded meanwhile: of the others only
+    /// [`Execution::record`] tells.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }

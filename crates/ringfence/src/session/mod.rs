@@ -76,7 +76,7 @@ pub use files::{Changes, Files, Port, WriteOptions};
 pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, State};
 pub use place::is_name;
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
-pub use supervisor::{SuperviseError, supervise};
+pub use supervisor::{REMEMBERED, REMEMBERED_BYTES, SuperviseError, supervise};
 
 /// All sessions of this user.
 #[derive(Debug, Clone)]
@@ -556,8 +556,8 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
     let plan = plan::plan_guest(&policy, &facts)?;
     let (engine, mut report) = engines::select(choice, &plan, &facts)?;
     let records = records.map(|dir| {
-        report.recorded(None);
         let strict = plan.strict && !policy.optional.contains(&Guarantee::RecordComplete);
+        report.recorded_in_session(strict);
         supervisor::record::Wanted { dir, policy: policy.records.clone(), strict }
     });
     if homes::has_home(&plan) && name.is_none() {

@@ -243,7 +243,7 @@ impl Place {
             executions: 0,
             running: 0,
             caches: Vec::new(),
-            packages: Vec::new(),
+            requirements: Vec::new(),
             left: None,
             unreachable: None,
         })

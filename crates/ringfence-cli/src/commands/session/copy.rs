@@ -1,15 +1,16 @@
 //! `ringfence session cp`: files and directories, in and out. What comes out was chosen by the box, and so may be what lies
 //! on the host where it can write: names lead nowhere but below what the user named, and no symlink is followed.
+//! What cannot be copied is named, the rest is copied, and the program says at the end that something is missing.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Kind};
@@ -47,7 +48,90 @@ impl Room {
     }
 }
 
+/// Why one entry was not copied: its own trouble, or one that ends everything.
+enum Trouble {
+    Own(String),
+    Of(Failure),
+}
+
+impl From<SessionError> for Trouble {
+    fn from(error: SessionError) -> Trouble {
+        match error {
+            SessionError::File { errno, .. } | SessionError::Copy { errno, .. } => Trouble::Own(errno.to_string()),
+            other => Trouble::Of(other.into()),
+        }
+    }
+}
+
+impl From<Errno> for Trouble {
+    fn from(errno: Errno) -> Trouble {
+        Trouble::Own(errno.to_string())
+    }
+}
+
+impl Trouble {
+    /// As the failure of all there was to do.
+    fn with(self, what: &str, path: &Path) -> Failure {
+        match self {
+            Trouble::Own(why) => failed(what, path, why),
+            Trouble::Of(failure) => failure,
+        }
+    }
+}
+
+/// What was not copied: named at once, and counted. The others are copied all the same.
+#[derive(Default)]
+struct LeftOut {
+    count: usize,
+    links: bool,
+}
+
+impl LeftOut {
+    fn add(&mut self, path: &Path, why: impl std::fmt::Display) {
+        output::say(&format!("warning: not copied: `{}`: {why}", shown(path)));
+        self.count += 1;
+    }
+
+    fn add_link(&mut self, path: &Path) {
+        self.add(path, "it is a symlink");
+        self.links = true;
+    }
+
+    /// Counts an entry's own trouble, and hands on what ends everything.
+    fn note(&mut self, path: &Path, result: Result<(), Trouble>) -> Result<(), Failure> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(Trouble::Own(why)) => {
+                self.add(path, why);
+                Ok(())
+            }
+            Err(Trouble::Of(failure)) => Err(failure),
+        }
+    }
+
+    fn end(self) -> Result<ExitCode, Failure> {
+        let failure = |what: &str| Failure::new(Kind::Session, format!("{what} not copied; all the rest was"));
+        let failure = match self.count {
+            0 => return Ok(ExitCode::SUCCESS),
+            1 => failure("one entry was"),
+            n => failure(&format!("{n} entries were")),
+        };
+        Err(match self.links {
+            true => failure.hint("`ringfence session exec` with `tar` on both sides carries symlinks too"),
+            false => failure,
+        })
+    }
+}
+
 pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Failure> {
+    if from.is_empty() || to.is_empty() {
+        return Err(Failure::new(Kind::Usage, "an empty path names nothing"));
+    }
+    if from == "-" || to == "-" {
+        return Err(Failure::new(Kind::Usage, "`-` is not stdin or stdout here; a file of this name is `./-`")
+            .hint("`ringfence session exec ID -- cat PATH` prints a file")
+            .hint("`ringfence session exec ID --stdin -- sh -c 'cat > PATH'` writes one"));
+    }
     match (super::split(from), super::split(to)) {
         (None, Some((session, to))) => super::within(async |sessions| {
             let files = super::open(&sessions, &session).await?.files();
@@ -66,9 +150,14 @@ fn failed(what: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Session, format!("cannot {what} `{}`: {error}", shown(path)))
 }
 
-/// A name as one line: whoever made it chose it.
+/// As cp(1) does: it would never end, or copy what it copied.
+fn into_itself(path: &Path) -> Failure {
+    failed("copy", path, "a directory is not copied into itself, and the session sees it where it would land")
+}
+
+/// A name as one line of bearable length: whoever made it chose it.
 fn shown(path: &Path) -> String {
-    output::one_line(&path.to_string_lossy())
+    output::shortened(&output::one_line(&path.to_string_lossy()))
 }
 
 /// Opens what somebody named. A box may have put links where it can write, and they lead wherever it likes: none is followed.
@@ -100,73 +189,218 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
         None => from.canonicalize().ok().and_then(|real| real.file_name().map(OsStr::to_owned)),
     };
     let to = name.filter(|_| is_dir).map_or_else(|| to.to_path_buf(), |name| to.join(name));
-    let mut pending = vec![(PathBuf::new(), to)];
-    while let Some((below, to)) = pending.pop() {
-        let named = if below.as_os_str().is_empty() { from.to_path_buf() } else { from.join(&below) };
-        let left_out =
-            || output::say(&format!("warning: left out `{}`: neither a file nor a directory", shown(&named)));
-        let opened = match below.as_os_str().is_empty() {
-            true => top.try_clone().map_err(|e| failed("read", &named, e))?,
-            false => match rustix::fs::openat2(&top, &below, READ | OFlags::CLOEXEC, Mode::empty(), BELOW) {
-                Ok(opened) => opened,
-                // A link; a socket.
-                Err(Errno::LOOP | Errno::NXIO) => {
-                    left_out();
-                    continue;
-                }
-                Err(errno) => return Err(failed("read", &named, errno)),
-            },
-        };
-        let data = rustix::fs::fstat(&opened).map_err(|e| failed("read", &named, e))?;
-        match FileType::from_raw_mode(data.st_mode) {
-            FileType::Directory => {
-                if files.stat(&to).await.is_err() {
-                    files.make_directory(&to, false).await?;
-                }
-                for entry in Dir::new(opened).map_err(|e| failed("read", &named, e))? {
-                    let entry = entry.map_err(|e| failed("read", &named, e))?;
-                    let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                    if name != "." && name != ".." {
-                        pending.push((below.join(name), to.join(name)));
-                    }
-                }
+    let data = rustix::fs::fstat(&top).map_err(|e| failed("read", from, e))?;
+    match FileType::from_raw_mode(data.st_mode) {
+        FileType::Directory => copy_directory_in(files, &top, from, &to).await,
+        FileType::RegularFile => {
+            send(files, top, &to).await.map_err(|trouble| trouble.with("copy", from))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => Err(failed("copy", from, "neither a file nor a directory")),
+    }
+}
+
+async fn copy_directory_in(files: &Files, top: &OwnedFd, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
+    let made = files.stat(to).await.is_err();
+    if made {
+        files.make_directory(to, false).await.map_err(|error| Trouble::from(error).with("make", to))?;
+    }
+    // A new name where it lands says whether that is below what is copied, whatever mounts and links lead there. Where no
+    // file can be made, it says nothing; what is listed before anything is copied has an end all the same.
+    let mark = new_name();
+    let marked = files.write(to.join(&mark), b"", WriteOptions::default()).await.is_ok();
+    let entries = list_host(top, marked.then_some(&mark));
+    if marked {
+        // Its place may be gone with the session, which the next act says.
+        let _ = files.remove(to.join(&mark), false).await;
+    }
+    let Some(entries) = entries else {
+        if made {
+            let _ = files.remove(to, false).await;
+        }
+        return Err(into_itself(from));
+    };
+    let mut left = LeftOut::default();
+    // A directory that was not made: what is below it has no place.
+    let mut without: Option<PathBuf> = None;
+    for (below, kind) in entries {
+        if without.as_ref().is_some_and(|above| below.starts_with(above)) {
+            continue;
+        }
+        let (named, to) = (from.join(&below), to.join(&below));
+        match kind {
+            Err(errno) => left.add(&named, errno),
+            Ok(FileType::Directory) => {
+                let result = make_inside(files, &to).await;
+                without = result.is_err().then_some(below);
+                left.note(&named, result)?;
             }
-            FileType::RegularFile => {
-                let options = WriteOptions { mode: data.st_mode & 0o777, ..WriteOptions::default() };
-                let mut writer = files.writer(&to, options).await?;
-                writer.copy_from(&File::from(opened)).await?;
-                writer.finish().await?;
+            Ok(FileType::RegularFile) => {
+                let opened = rustix::fs::openat2(top, &below, READ | OFlags::CLOEXEC, Mode::empty(), BELOW);
+                let result = match opened {
+                    Ok(file) => send(files, file, &to).await,
+                    Err(errno) => Err(errno.into()),
+                };
+                left.note(&named, result)?;
             }
-            _ => left_out(),
+            Ok(FileType::Symlink) => left.add_link(&named),
+            Ok(_) => left.add(&named, "neither a file nor a directory"),
         }
     }
-    Ok(ExitCode::SUCCESS)
+    left.end()
+}
+
+/// What a directory of the host holds: each directory before what is in it, and the error in the place of one that cannot be
+/// read. `None` when the mark is there.
+fn list_host(top: &OwnedFd, mark: Option<&String>) -> Option<Vec<(PathBuf, Result<FileType, Errno>)>> {
+    let mut listed = Vec::new();
+    let mut pending = vec![(PathBuf::new(), FileType::Directory)];
+    while let Some((below, kind)) = pending.pop() {
+        let is_top = below.as_os_str().is_empty();
+        let mut add = |kind| listed.push((below.clone(), kind));
+        if kind != FileType::Directory {
+            add(Ok(kind));
+            continue;
+        }
+        let path = if is_top { Path::new(".") } else { below.as_path() };
+        let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::openat2(top, path, flags, Mode::empty(), BELOW).and_then(Dir::new) {
+            Ok(dir) => dir,
+            Err(errno) => {
+                add(Err(errno));
+                continue;
+            }
+        };
+        if !is_top {
+            add(Ok(kind));
+        }
+        for entry in dir {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(errno) => {
+                    listed.push((below.clone(), Err(errno)));
+                    break;
+                }
+            };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if mark.is_some_and(|mark| name == mark.as_str()) {
+                return None;
+            }
+            if name == "." || name == ".." {
+                continue;
+            }
+            let path = below.join(name);
+            let kind = match entry.file_type() {
+                // Not every file system tells.
+                FileType::Unknown => rustix::fs::statat(top, &path, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |data| FileType::from_raw_mode(data.st_mode)),
+                kind => kind,
+            };
+            pending.push((path, kind));
+        }
+    }
+    Some(listed)
+}
+
+/// Makes a directory in the session, unless there is one, or a link to one.
+async fn make_inside(files: &Files, to: &Path) -> Result<(), Trouble> {
+    match files.stat(to).await {
+        Ok(entry) if matches!(entry.kind, EntryKind::Directory | EntryKind::Symlink) => Ok(()),
+        Ok(_) => Err(Errno::NOTDIR.into()),
+        Err(_) => Ok(files.make_directory(to, false).await?),
+    }
+}
+
+/// Sends one file, which has its name when it is complete.
+async fn send(files: &Files, file: OwnedFd, to: &Path) -> Result<(), Trouble> {
+    let data = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(data.st_mode) != FileType::RegularFile {
+        return Err(Trouble::Own("it is no file any more".to_owned()));
+    }
+    let options = WriteOptions { mode: data.st_mode & 0o777, ..WriteOptions::default() };
+    let mut writer = files.writer(to, options).await?;
+    writer.copy_from(&file).await?;
+    writer.finish().await?;
+    Ok(())
 }
 
 async fn copy_out(files: &Files, from: &Path, to: &Path, most: Option<u64>) -> Result<ExitCode, Failure> {
-    let top = files.stat(from).await?;
+    let from = if from.as_os_str().is_empty() { Path::new(".") } else { from };
+    let top = files.stat(from).await.map_err(|error| Trouble::from(error).with("read", from))?;
     let (parent, name) = landing(from, to)?;
     let mut room = Room::new(most, &parent)?;
     match (top.kind, name) {
-        (EntryKind::File, Some(name)) => fetch(files, from, &parent, Path::new(&name), top.mode, &mut room).await?,
-        (EntryKind::File, None) => return Err(failed("write", to, "it has no name")),
+        (EntryKind::File, Some(name)) => {
+            let fetched = fetch(files, from, &parent, Path::new(&name), top.mode, &mut room).await;
+            fetched.map_err(|trouble| trouble.with("copy", from))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (EntryKind::File, None) => Err(failed("write", to, "it has no name")),
         (EntryKind::Directory, name) => {
-            let below = match &name {
-                Some(name) => {
-                    make_below(&parent, Path::new(name))?;
-                    open_below(&parent, Path::new(name))?
-                }
-                None => parent,
+            let name = name.as_ref().map(Path::new);
+            let made = match name {
+                Some(name) => make_below(&parent, name).map_err(|errno| failed("make", to, errno))?,
+                None => false,
             };
-            for entry in files.list(from, DEPTH).await? {
-                take(files, from, &below, &entry, &mut room).await?;
+            let below = name.unwrap_or(Path::new(""));
+            let below = open_below(&parent, below).map_err(|errno| refused("write to", to, errno))?;
+            let listed = list_inside(files, from, &below).await;
+            if let (Err(_), true, Some(name)) = (&listed, made, name) {
+                let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
             }
+            copy_directory_out(files, from, &below, listed?, &mut room).await
         }
-        (EntryKind::Symlink | EntryKind::Other, _) => {
-            return Err(failed("copy", from, "neither a file nor a directory"));
-        }
+        (EntryKind::Symlink, _) => Err(failed("copy", from, "it is a symlink, and none is followed")),
+        (EntryKind::Other, _) => Err(failed("copy", from, "neither a file nor a directory")),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// What a directory of the session holds, unless it is to land in itself.
+async fn list_inside(files: &Files, from: &Path, below: &OwnedFd) -> Result<Vec<Entry>, Failure> {
+    // See the way in.
+    let mark = new_file(below, Mode::RUSR | Mode::WUSR).ok().map(|(mark, _)| mark);
+    let listed = files.list(from, DEPTH).await;
+    if let Some(mark) = &mark {
+        let _ = rustix::fs::unlinkat(below, mark, AtFlags::empty());
+    }
+    let listed = listed.map_err(|error| Trouble::from(error).with("read", from))?;
+    let is_mark = |entry: &Entry| mark.as_ref().is_some_and(|mark| entry.path.ends_with(mark.as_bytes()));
+    if listed.iter().any(is_mark) { Err(into_itself(from)) } else { Ok(listed) }
+}
+
+async fn copy_directory_out(
+    files: &Files,
+    from: &Path,
+    below: &OwnedFd,
+    listed: Vec<Entry>,
+    room: &mut Room,
+) -> Result<ExitCode, Failure> {
+    let mut left = LeftOut::default();
+    let path_of = |entry: &Entry| PathBuf::from(OsStr::from_bytes(&entry.path));
+    let filled: HashSet<PathBuf> =
+        listed.iter().filter_map(|entry| path_of(entry).parent().map(Path::to_path_buf)).collect();
+    for entry in &listed {
+        let path = path_of(entry);
+        if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
+            return Err(failed("write", &path, "the session names what is not below the directory"));
+        }
+        let inside = from.join(&path);
+        let result = match entry.kind {
+            EntryKind::Symlink => {
+                left.add_link(&inside);
+                continue;
+            }
+            EntryKind::Other => Err(Trouble::Own("neither a file nor a directory".to_owned())),
+            // It may be empty, or closed to whoever lists.
+            EntryKind::Directory if !filled.contains(&path) => match files.list(&inside, 1).await {
+                Ok(_) => take(files, &inside, below, &path, entry, room).await,
+                Err(error) => Err(error.into()),
+            },
+            EntryKind::Directory | EntryKind::File => take(files, &inside, below, &path, entry, room).await,
+        };
+        left.note(&inside, result)?;
+    }
+    left.end()
 }
 
 /// Where something lands: below an existing directory, where it keeps its name; else under the name that was given. Without a
@@ -186,26 +420,20 @@ fn landing(from: &Path, to: &Path) -> Result<(OwnedFd, Option<OsString>), Failur
     }
 }
 
-/// One entry of a listed directory.
-async fn take(files: &Files, from: &Path, below: &OwnedFd, entry: &Entry, room: &mut Room) -> Result<(), Failure> {
-    let path = Path::new(OsStr::from_bytes(&entry.path));
-    if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
-        return Err(failed("write", path, "the session names what is not below the directory"));
-    }
+/// One file or directory of a listed one.
+async fn take(
+    files: &Files,
+    inside: &Path,
+    below: &OwnedFd,
+    path: &Path,
+    entry: &Entry,
+    room: &mut Room,
+) -> Result<(), Trouble> {
+    let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
+    let name = Path::new(path.file_name().unwrap_or_default());
     match entry.kind {
-        EntryKind::Directory => {
-            let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
-            make_below(&parent, Path::new(path.file_name().unwrap_or_default()))
-        }
-        EntryKind::File => {
-            let parent = open_below(below, path.parent().unwrap_or(Path::new("")))?;
-            let name = Path::new(path.file_name().unwrap_or_default());
-            fetch(files, &from.join(path), &parent, name, entry.mode, room).await
-        }
-        EntryKind::Symlink | EntryKind::Other => {
-            output::say(&format!("warning: left out `{}`: neither a file nor a directory", shown(path)));
-            Ok(())
-        }
+        EntryKind::Directory => Ok(make_below(&parent, name).map(drop)?),
+        _ => fetch(files, inside, &parent, name, entry.mode, room).await,
     }
 }
 
@@ -217,21 +445,21 @@ async fn fetch(
     name: &Path,
     mode: u32,
     room: &mut Room,
-) -> Result<(), Failure> {
+) -> Result<(), Trouble> {
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(mode & 0o777);
-    let (temporary, file) = new_file(parent, mode).map_err(|e| failed("write", name, e))?;
+    let (temporary, file) = new_file(parent, mode)?;
     let result = async {
         match files.reader(from, 0).await?.copy_within(&file, room.left).await {
             Ok(bytes) => room.left -= bytes,
-            Err(SessionError::TooLong { .. }) => return Err(room.too_much(from)),
+            Err(SessionError::TooLong { .. }) => return Err(Trouble::Of(room.too_much(from))),
             Err(error) => return Err(error.into()),
         }
-        rustix::fs::renameat(parent, &temporary, parent, name).map_err(|e| failed("write", name, e))
+        Ok(rustix::fs::renameat(parent, &temporary, parent, name)?)
     }
     .await;
     if result.is_err() {
-        let _ = rustix::fs::unlinkat(parent, &temporary, rustix::fs::AtFlags::empty());
+        let _ = rustix::fs::unlinkat(parent, &temporary, AtFlags::empty());
     }
     result
 }
@@ -241,10 +469,7 @@ fn new_file(parent: &OwnedFd, mode: Mode) -> Result<(String, OwnedFd), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut tries = 0;
     loop {
-        let mut random = [0u8; 8];
-        // Without randomness the name is taken at worst, and another one is tried.
-        let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
-        let name = format!(".ringfence-{:016x}", u64::from_le_bytes(random));
+        let name = new_name();
         match rustix::fs::openat(parent, &name, flags, mode) {
             Err(Errno::EXIST) if tries < 100 => tries += 1,
             opened => return opened.map(|file| (name, file)),
@@ -252,15 +477,23 @@ fn new_file(parent: &OwnedFd, mode: Mode) -> Result<(String, OwnedFd), Errno> {
     }
 }
 
-fn make_below(dir: &OwnedFd, name: &Path) -> Result<(), Failure> {
+fn new_name() -> String {
+    let mut random = [0u8; 8];
+    // Without randomness the name is taken at worst, and another one is tried.
+    let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+    format!(".ringfence-{:016x}", u64::from_le_bytes(random))
+}
+
+/// Whether it had to be made.
+fn make_below(dir: &OwnedFd, name: &Path) -> Result<bool, Errno> {
     match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(failed("make", name, errno)),
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
-fn open_below(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, Failure> {
+fn open_below(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, path, flags, Mode::empty(), BELOW).map_err(|e| failed("write to", path, e))
+    rustix::fs::openat2(dir, path, DIRECTORY | OFlags::CLOEXEC, Mode::empty(), BELOW)
 }

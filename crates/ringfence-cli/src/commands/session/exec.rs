@@ -65,8 +65,9 @@ fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Fa
         }
         if args.background {
             if args.json {
-                let (session, id) = (execution.session(), execution.id());
-                let started = serde_json::json!({ "status": "running", "session": session, "execution": id });
+                let (session, id, record) = (execution.session(), execution.id(), execution.record());
+                let started =
+                    serde_json::json!({ "record": record, "status": "running", "session": session, "execution": id });
                 output::json(&started)?;
             } else {
                 output::data(&format!("{}\n", execution.id()))?;

@@ -7,6 +7,7 @@ mod once;
 mod shell;
 mod show;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -15,6 +16,7 @@ use ringfence::policy::limits::format_duration;
 use ringfence::records::Journal;
 use ringfence::session::{Create, Session as Live, SessionError, Sessions};
 use rustix::process::{Resource, Rlimit};
+use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::args::{PolicyFlags, Session, SessionCreate, Span};
@@ -55,7 +57,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::List { json } => show::list(*json),
         Session::Show { session, json } => show::show(session, *json),
         Session::Logs(args) => show::logs(args),
-        Session::Extend { session, life, idle } => within(async |sessions| {
+        Session::Extend { session, life, idle, json } => within(async |sessions| {
             let session = sessions.open_live(session).await?;
             let info = session.info().await?;
             let left = info.expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
@@ -63,9 +65,14 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             no_less("idle", *idle, info.idle)?;
             let time = |span: &Span| span.0.unwrap_or(Duration::MAX);
             session.extend(life.as_ref().map(time), idle.as_ref().map(time)).await?;
+            if *json {
+                let all = show::described(&session.info().await?);
+                let keys = ["id", "name", "expires_ms", "idle_ms", "idle_at_ms"];
+                output::json(&keys.map(|key| (key, &all[key])).into_iter().collect::<BTreeMap<_, _>>())?;
+            }
             Ok(ExitCode::SUCCESS)
         }),
-        Session::Stop { session, execution: None } => within(async |sessions| {
+        Session::Stop { session, execution: None, json } => within(async |sessions| {
             let id = sessions.id(session)?;
             match sessions.stop(&id).await {
                 Ok(()) => {
@@ -80,15 +87,21 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
                 Err(SessionError::Ended { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+            if *json {
+                output::json(&json!({ "session": sessions.id(session).ok(), "execution": null, "state": "ended" }))?;
+            }
             Ok(ExitCode::SUCCESS)
         }),
-        Session::Stop { session, execution: Some(id) } => within(async |sessions| {
+        Session::Stop { session, execution: Some(id), json } => within(async |sessions| {
             let mut execution = sessions.open_live(session).await?.attach(id).await?;
             execution.stop().await?;
             while execution.next().await.is_some() {}
+            if *json {
+                output::json(&json!({ "session": execution.session(), "execution": id, "state": "ended" }))?;
+            }
             Ok(ExitCode::SUCCESS)
         }),
-        Session::Rm { sessions: names, home, yes } => {
+        Session::Rm { sessions: names, home, yes, json } => {
             let question = format!("Remove the home of {} for good?", names.join(", "));
             if *home && !yes && !output::confirm(&question, "--yes does not ask")? {
                 output::say("ringfence: nothing was removed");
@@ -96,18 +109,33 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             }
             within(async |sessions| {
                 let mut worst = None;
+                let (mut gone, mut failed) = (Vec::new(), Vec::new());
                 for name in names {
                     let removed = if *home { sessions.remove_home(name).await } else { sessions.remove(name).await };
                     match removed {
-                        Ok(()) if names.len() > 1 => output::say(&format!("ringfence: `{name}` is removed")),
-                        Ok(()) => {}
+                        Ok(()) => {
+                            if names.len() > 1 && !json {
+                                output::say(&format!("ringfence: `{name}` is removed"));
+                            }
+                            gone.push(name);
+                        }
                         // The others are removed all the same; the last failure is told by the caller.
                         Err(error) => {
+                            failed.push(json!({ "session": name, "error": error.to_string() }));
                             if let Some(failure) = worst.replace(Failure::from(error)) {
                                 output::say(&failure.render());
                             }
                         }
                     }
+                }
+                if *json {
+                    output::json(&json!({ "removed": gone, "failed": failed }))?;
+                    // The one object has been printed.
+                    if let Some(failure) = worst {
+                        output::say(&failure.render());
+                        return Ok(ExitCode::from(failure.kind.exit_code()));
+                    }
+                    return Ok(ExitCode::SUCCESS);
                 }
                 worst.map_or(Ok(ExitCode::SUCCESS), Err)
             })
@@ -119,13 +147,22 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
 
 pub use once::{fetch_image, once};
 
-pub fn gc() -> Result<ExitCode, Failure> {
+pub fn gc(json: bool) -> Result<ExitCode, Failure> {
     let left = requirements::clear();
-    if let Ok(left @ 1..) = left {
-        output::say(&format!("ringfence: cleared {left} installations that were not finished"));
+    match &left {
+        Ok(1) if !json => output::say("ringfence: cleared one installation that was not finished"),
+        Ok(left @ 2..) if !json => {
+            output::say(&format!("ringfence: cleared {left} installations that were not finished"));
+        }
+        _ => {}
     }
     let code = within(async |sessions| {
         let cleared = sessions.gc().await?;
+        if json {
+            let installations = left.as_ref().ok();
+            output::json(&json!({ "ended": cleared.ended, "lost": cleared.lost, "installations": installations }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         for id in &cleared.ended {
             let how = if cleared.lost.contains(id) { " (its supervisor was killed)" } else { "" };
             output::data(&format!("{id}{how}\n"))?;
@@ -162,7 +199,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     // One that is there needs nothing. Whether one with a home is still the same is seen when all that makes it is there.
     if let (Some(name), true, false) = (&args.name, args.reuse, situation.resolved.policy.keep_home)
         && let Some(code) = within(async |sessions| match sessions.open_live(name).await {
-            Ok(session) => made.tell(args, &session).await.map(Some),
+            Ok(session) => made.tell(args, &sessions, &session).await.map(Some),
             Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         })?
@@ -181,7 +218,7 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
             Some(name) => sessions.create(create.name(name)).await?,
             None => sessions.create(create).await?,
         };
-        made.tell(args, &session).await
+        made.tell(args, &sessions, &session).await
     })
 }
 
@@ -193,19 +230,24 @@ struct Made {
 }
 
 impl Made {
-    async fn tell(&self, args: &SessionCreate, session: &Live) -> Result<ExitCode, Failure> {
+    async fn tell(&self, args: &SessionCreate, sessions: &Sessions, session: &Live) -> Result<ExitCode, Failure> {
         if args.reuse && self.flags_said && session.info().await?.created < self.begun {
             output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
         }
         if self.with_caches {
             say_caches(session).await?;
         }
-        if args.json {
-            output::json(&show::described(&session.info().await?))?;
-        } else {
-            output::data(&format!("{}\n", session.id()))?;
-        }
-        Ok(ExitCode::SUCCESS)
+        let told = match args.json {
+            true => output::json(&show::described(&session.info().await?)),
+            false => output::data(&format!("{}\n", session.id())),
+        };
+        let Err(failure) = told else { return Ok(ExitCode::SUCCESS) };
+        // Nobody would know of it. One that was there already is somebody's.
+        let made = session.info().await.is_ok_and(|info| info.created >= self.begun);
+        Err(match made && sessions.remove(session.id()).await.is_ok() {
+            true => failure.hint("the session was ended again: nobody would know of it"),
+            false => failure.hint(format!("the session is there: {}", session.id())),
+        })
     }
 }
 

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::policy::limits::format_duration;
-use ringfence::session::{Event, ExecutionInfo, ExecutionState, Info, SessionError, State};
+use ringfence::session::{
+    Event, ExecutionInfo, ExecutionState, Info, REMEMBERED, REMEMBERED_BYTES, SessionError, State,
+};
 use serde_json::{Value, json};
 
 use super::exec::write;
@@ -96,17 +98,19 @@ pub fn list(as_json: bool) -> Result<ExitCode, Failure> {
 pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let info = sessions.info(session).await?;
-        let kept = match sessions.report(session).await {
-            // Written by another version.
-            Err(SessionError::NotFound(_)) if info.unreachable.is_some() => None,
-            report => Some(report?),
-        };
-        let executions = match &info.unreachable {
-            Some(_) => Vec::new(),
+        let (kept, executions) = match &info.unreachable {
+            Some(_) => match sessions.report(session).await {
+                // Written by another version.
+                Err(SessionError::NotFound(_)) => (None, Vec::new()),
+                report => (Some(report?), Vec::new()),
+            },
             None => match sessions.open_live(&info.id).await {
-                Ok(session) => session.executions().await?,
+                // Its own word: where nothing can be written, what is kept of it is old.
+                Ok(session) => (Some(session.report().await?), session.executions().await?),
                 // What it ran is forgotten with it, but for the records.
-                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => Vec::new(),
+                Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
+                    (Some(sessions.report(&info.id).await?), Vec::new())
+                }
                 Err(error) => return Err(error.into()),
             },
         };
@@ -183,17 +187,35 @@ fn why(reason: Option<ringfence::Reason>) -> String {
     name.and_then(|name| name.as_str().map(|name| format!(" ({name})"))).unwrap_or_default()
 }
 
+/// Why there is nothing of an execution.
+fn missing(id: &str, info: &Info, executions: &[ExecutionInfo], limit: u64) -> Failure {
+    let number = id.parse::<u64>().ok().filter(|number| (1..=info.executions).contains(number));
+    let Some(number) = number else { return SessionError::NoExecution(id.to_owned()).into() };
+    // The oldest of those that ended is forgotten first, when there are too many, or too much of their output.
+    let ended: Vec<&ExecutionInfo> = executions.iter().filter(|e| e.state != ExecutionState::Running).collect();
+    let after_one = ended.iter().any(|e| e.id.parse::<u64>().is_ok_and(|id| id < number));
+    let bytes: u64 = ended.iter().map(|e| e.stdout + e.stderr).sum();
+    let none_forgotten = ended.len() < REMEMBERED && bytes.saturating_add(2 * limit) < REMEMBERED_BYTES;
+    let what = match after_one || none_forgotten {
+        true => "could not be started, and wrote nothing".to_owned(),
+        false if ended.len() >= REMEMBERED => format!("is not kept any more: the last {REMEMBERED} that ended are"),
+        false => "could not be started, or is not kept any more".to_owned(),
+    };
+    Failure::new(Kind::Session, format!("execution {id} {what}"))
+        .hint(format!("its record says how it ended: ringfence history --session {}", info.id))
+}
+
 pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let session = sessions.open_live(&args.session).await?;
         let executions = session.executions().await?;
         let one = args.execution.as_deref();
         if let Some(id) = one.filter(|id| executions.iter().all(|e| e.id != *id)) {
-            return Err(SessionError::NoExecution(id.to_owned()).into());
+            return Err(missing(id, &session.info().await?, &executions, session.output_limit()));
         }
         let mut told = Vec::new();
         for info in executions.iter().filter(|e| one.is_none_or(|id| id == e.id)) {
-            let mut texts = [Vec::new(), Vec::new()];
+            let (mut texts, mut written) = ([Vec::new(), Vec::new()], output::Written::default());
             if one.is_none() && !args.json {
                 output::say(&format!("== {} {}: {}", info.id, how(info), output::one_line(&info.command.join(" "))));
             }
@@ -211,7 +233,7 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
                         let stderr = matches!(event, Event::Stderr(_));
                         match args.json {
                             true => texts[usize::from(stderr)].extend_from_slice(bytes),
-                            false => write(stderr, bytes)?,
+                            false => write(stderr, &written.harmless(stderr, bytes))?,
                         }
                         seen += bytes.len() as u64;
                     }

@@ -21,8 +21,8 @@ const START: Duration = Duration::from_secs(30);
 /// What is kept of a foreground execution, whose output went to its client.
 const FOREGROUND_LOG: u64 = 2 * TOLD as u64;
 /// Ended executions that are remembered, and bytes of their output.
-const REMEMBERED: usize = 64;
-const REMEMBERED_BYTES: u64 = 16 << 20;
+pub const REMEMBERED: usize = 64;
+pub const REMEMBERED_BYTES: u64 = 16 << 20;
 /// Of a command line that is listed.
 const COMMAND: usize = 512;
 

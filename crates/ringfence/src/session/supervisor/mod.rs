@@ -12,6 +12,8 @@ pub(super) mod record;
 mod relay;
 mod wire;
 
+pub use executions::{REMEMBERED, REMEMBERED_BYTES};
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;

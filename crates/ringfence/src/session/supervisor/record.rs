@@ -36,7 +36,7 @@ pub struct Records {
     recorder: Recorder,
     redactor: Redactor,
     wanted: Wanted,
-    /// That one could not be written was told.
+    /// That one could not be written was told, and none was written since.
     said: bool,
     last: Option<Last>,
 }
@@ -136,7 +136,11 @@ impl Supervisor {
                 }
                 self.has_a_gap(trouble);
             }
-            None => execution.record = Some(ticket.id().to_owned()),
+            None => {
+                // The next trouble is another one.
+                records.said = false;
+                execution.record = Some(ticket.id().to_owned());
+            }
         }
         execution.ticket = Some(ticket);
         Ok(())
@@ -220,7 +224,9 @@ impl Supervisor {
         }
         for (ticket, step, errno) in std::mem::take(&mut self.unstarted) {
             let error = std::io::Error::from_raw_os_error(errno.clamp(1, 4095));
-            let _ = ticket.end(&End::failed(&format!("cannot start it ({step:?}): {error}")));
+            if let Err(trouble) = ticket.end(&End::failed(&format!("cannot start it ({step:?}): {error}"))) {
+                self.has_a_gap(&trouble);
+            }
         }
         self.executions.trim();
     }

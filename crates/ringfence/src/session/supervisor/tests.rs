@@ -150,7 +150,7 @@ pub fn kept(dir: &std::path::Path) -> Kept {
         executions: 0,
         running: 0,
         caches: Vec::new(),
-        packages: Vec::new(),
+        requirements: Vec::new(),
         left: None,
         unreachable: None,
     };

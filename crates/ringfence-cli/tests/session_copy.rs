@@ -1,0 +1,160 @@
+//! `ringfence session cp`: what it refuses, what it leaves out and says so, and that the rest is copied.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/sessions.rs"]
+mod sessions;
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+
+use support::{Done, Place};
+
+/// A place with one session, which ends with the test.
+struct Here {
+    place: Place,
+    id: String,
+    /// What stands in the project as long as it lives.
+    stand_ins: Vec<String>,
+}
+
+impl Here {
+    fn new() -> Here {
+        let place = Place::new();
+        let done = place.ringfence(&["session", "create"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        Here { id: done.out.trim().to_owned(), stand_ins: place.names(), place }
+    }
+
+    fn inside(&self, path: &str) -> String {
+        format!("{}:{path}", self.id)
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Done {
+        self.place.ringfence(&["session", "cp", from, to])
+    }
+
+    fn sh(&self, script: &str) -> String {
+        let done = self.place.ringfence(&["session", "exec", &self.id, "--", "sh", "-c", script]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out
+    }
+
+    fn names(&self, below: &str) -> Vec<String> {
+        let mut names = support::names(&self.place.project.join(below));
+        names.retain(|name| !self.stand_ins.contains(name));
+        names
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        for pid in sessions::supervisors(&self.place.home) {
+            sessions::kill(pid, libc::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself() {
+    let here = Here::new();
+    here.place.write("project/dir/deep/file", "text");
+    std::fs::create_dir(here.place.home.join("project/other")).unwrap();
+    let refused = |from: &str, to: &str| {
+        let done = here.copy(from, to);
+        assert_eq!(done.code, 125, "{from} to {to}: {}", done.err);
+        assert!(done.err.contains("into itself") && done.err.len() < 600, "{from} to {to}: {}", done.err);
+        assert_eq!((here.names(""), here.names("dir")), (vec!["dir".into(), "other".into()], vec!["deep".to_owned()]));
+    };
+    let inside = |path: &str| here.inside(path);
+    refused(".", &inside("/workspace/again"));
+    refused(".", &inside("/workspace/dir/deep/"));
+    refused(".", &inside("/workspace"));
+    refused("dir", &inside("/workspace"));
+    refused("dir", &inside("dir/deep/again"));
+    refused(&here.place.project.to_string_lossy(), &inside("again"));
+    // The way out.
+    refused(&inside("/workspace"), "again");
+    refused(&inside("/workspace"), "dir/deep/again");
+    refused(&inside("dir"), ".");
+    refused(&inside("dir"), "dir");
+    // Through a link inside, which leads there as well.
+    here.sh("ln -s /workspace/dir /tmp/link");
+    refused("dir", &inside("/tmp/link/again"));
+    // Beside it, and elsewhere, it is copied.
+    here.copy("dir", &inside("/workspace/other")).expect(0, "");
+    here.copy(".", &inside("/tmp/all")).expect(0, "");
+    here.copy(&inside("dir"), "third").expect(0, "");
+    assert_eq!(here.sh("cd /tmp/all && find . | sort"), here.sh("rm -r third; find . | sort"));
+    assert_eq!(here.sh("cat other/dir/deep/file"), "text");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
+    let here = Here::new();
+    let script = "mkdir -p d/closed d/empty d/open; echo a >d/a; echo b >d/open/b; echo no >d/shut; echo no >d/closed/x
+                  ln -s a d/link; mkfifo d/pipe; chmod 0 d/shut d/closed";
+    let check = |done: Done, links: bool| {
+        assert_eq!(done.code, 125, "{}", done.err);
+        for name in ["d/closed`", "d/shut`", "d/link`", "d/pipe`"] {
+            assert_eq!(done.err.matches(name).count(), 1, "{name}: {}", done.err);
+        }
+        assert!(done.err.contains("4 entries were not copied") && links == done.err.contains("tar"), "{}", done.err);
+    };
+    here.sh(&format!("cd /tmp; {script}"));
+    check(here.copy(&here.inside("/tmp/d"), "out"), true);
+    assert_eq!(
+        (here.names("out"), here.names("out/open")),
+        (["a", "empty", "open"].map(str::to_owned).to_vec(), vec!["b".into()])
+    );
+    if !support::is_root() {
+        here.sh(script);
+        check(here.copy("d", &here.inside("/tmp/in")), true);
+        assert_eq!(here.sh("ls /tmp/in /tmp/in/open"), "/tmp/in:\na\nempty\nopen\n\n/tmp/in/open:\nb\n");
+        let closed = here.place.project.join("d/closed");
+        std::fs::set_permissions(closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_that_fails_leaves_nothing_behind() {
+    let here = Here::new();
+    here.sh("cd /tmp; echo no >shut; mkdir closed; chmod 0 shut closed; mkfifo pipe; ln -s shut link");
+    for from in ["/tmp/shut", "/tmp/closed", "/tmp/pipe", "/tmp/link", "/tmp/none", "/proc/1/mem"] {
+        let done = here.copy(&here.inside(from), "out");
+        assert_eq!((done.code, here.names("").len()), (125, 0), "{from}: {}", done.err);
+    }
+    // What is read with an error.
+    let done = here.copy("/proc/self/mem", &here.inside("/tmp/mem"));
+    assert_eq!((done.code, here.sh("ls /tmp/mem 2>&1 || true").contains("No such file")), (125, true), "{}", done.err);
+    // What stands in the way stays.
+    here.place.write("project/dir/file", "text");
+    here.sh("echo kept >/tmp/dir");
+    assert_eq!(here.copy("dir", &here.inside("/tmp/dir")).code, 125);
+    assert_eq!(here.sh("cat /tmp/dir"), "kept\n");
+}
+
+#[test]
+fn paths_that_name_nothing() {
+    let here = Here::new();
+    here.place.write("project/file", "text");
+    for (from, to, words) in [
+        ("", here.inside("x").as_str(), "empty"),
+        (&here.inside("file"), "", "empty"),
+        (&here.inside("file"), "-", "-- cat"),
+        ("-", &here.inside("x"), "--stdin"),
+    ] {
+        let done = here.copy(from, to);
+        assert!(done.code == 125 && done.err.contains(words), "{from} to {to}: {}: {}", done.code, done.err);
+    }
+    assert_eq!(here.names(""), ["file"]);
+    here.copy(&here.inside("file"), "./-").expect(0, "");
+    // Long names are not told in full.
+    let long = "x/".repeat(1500);
+    let done = here.copy(&here.inside(&long), "out");
+    assert!(done.code == 125 && done.err.len() < 500, "{}", done.err);
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}
