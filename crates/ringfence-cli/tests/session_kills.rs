@@ -1,5 +1,5 @@
 //! Supervisors, guests and clients are killed at random points under load. Every lost command is reported as lost, what is
-//! not lost is right, no orphan is left, and other sessions never notice.
+//! not lost is right and recorded, no orphan is left, and other sessions never notice.
 #![allow(clippy::unwrap_used, reason = "clippy does not take a file of async tests for one of tests")]
 
 #[path = "support/sessions.rs"]
@@ -7,14 +7,18 @@ mod sessions;
 
 mod support;
 
-use std::process::Stdio;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringfence::Reason;
-use ringfence::session::{Exec, Execution, SessionError};
+use ringfence::records::{Filter, Journal, Place, Record, Status, Store};
+use ringfence::session::{Create, Exec, Execution, SessionError};
 use sessions::{Home, guest_of, kill, processes, running, supervisors};
+use support::Done;
 
 /// At least so many, and within so long.
 const KILLS: u32 = 510;
@@ -47,6 +51,9 @@ struct Count {
     lost: AtomicU32,
     refused: AtomicU32,
     untouched: AtomicU32,
+    clients_done: AtomicU32,
+    clients_lost: AtomicU32,
+    clients_refused: AtomicU32,
 }
 
 struct Stage {
@@ -54,18 +61,35 @@ struct Stage {
     dice: Dice,
     count: Count,
     over: AtomicBool,
-    /// In the command line of everything that runs inside.
+    /// Digits in the command line of everything that runs inside, and of nothing else.
     mark: String,
+    /// The records that were promised, and whether their commands were lost.
+    promised: Mutex<BTreeMap<String, bool>>,
+}
+
+impl Stage {
+    fn records(&self) -> PathBuf {
+        self.home.place.home.join("records")
+    }
+
+    fn create(&self) -> Create {
+        self.home.create().records(self.records())
+    }
 }
 
 /// A command whose output says whether it is whole.
 fn command(stage: &Stage, number: u64) -> (Exec, Vec<u8>) {
     let lines = 1 + stage.dice.roll(2000);
-    let nap = ["", "sleep 0.02;", "sleep 0.1;", "(setsid sleep 300 &);"][stage.dice.roll(4) as usize];
-    let script =
-        format!("i=0; while [ $i -lt {lines} ]; do echo {number}-$i; i=$((i+1)); done; {nap} echo {}", stage.mark);
+    let mark = &stage.mark;
+    let nap = match stage.dice.roll(4) {
+        0 => String::new(),
+        1 => format!("sleep 0.02{mark};"),
+        2 => format!("sleep 0.1{mark};"),
+        _ => format!("(setsid sleep 300.{mark} &);"),
+    };
+    let script = format!("i=0; while [ $i -lt {lines} ]; do echo {number}-$i; i=$((i+1)); done; {nap} echo {mark}");
     let mut expected: Vec<u8> = (0..lines).flat_map(|i| format!("{number}-{i}\n").into_bytes()).collect();
-    expected.extend(format!("{}\n", stage.mark).into_bytes());
+    expected.extend(format!("{mark}\n").into_bytes());
     (Exec::new(["sh", "-c", &script]), expected)
 }
 
@@ -74,20 +98,23 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Whether it came through. If not, it must be said to be lost.
-async fn check(execution: Execution, expected: &[u8]) -> bool {
+async fn check(stage: &Stage, execution: Execution, expected: &[u8]) -> bool {
+    let record = execution.record().expect("the id of a record").to_owned();
     let output = in_time("an execution", execution.output()).await;
-    match output.outcome.reason {
+    let lost = match output.outcome.reason {
         None => {
             assert!(output.stdout == expected, "output is not what was written");
             assert_eq!(output.exit_code(), Some(0));
-            true
+            false
         }
         Some(Reason::Lost) => {
             assert!(expected.starts_with(&output.stdout), "what came before it was lost is wrong");
-            false
+            true
         }
         Some(other) => panic!("ended by {other:?}"),
-    }
+    };
+    stage.promised.lock().unwrap().insert(record, lost);
+    !lost
 }
 
 /// Uses one session that is killed all the time.
@@ -95,7 +122,7 @@ async fn victim(stage: Arc<Stage>, name: String) {
     let mut number = 0;
     while !stage.over.load(Ordering::Relaxed) {
         number += 1;
-        let opened = in_time("opening", stage.home.sessions.open_or_create(&name, stage.home.create())).await;
+        let opened = in_time("opening", stage.home.sessions.open_or_create(&name, stage.create())).await;
         let (exec, expected) = command(&stage, number);
         let began = match opened {
             Ok(session) => in_time("starting", session.exec(exec)).await,
@@ -103,7 +130,8 @@ async fn victim(stage: Arc<Stage>, name: String) {
         };
         match began {
             Ok(execution) => {
-                let count = if check(execution, &expected).await { &stage.count.done } else { &stage.count.lost };
+                let count =
+                    if check(&stage, execution, &expected).await { &stage.count.done } else { &stage.count.lost };
                 count.fetch_add(1, Ordering::Relaxed);
             }
             // Killed while it was made, opened or asked: said in so many words.
@@ -124,25 +152,99 @@ async fn victim(stage: Arc<Stage>, name: String) {
 
 /// Uses a session that nobody touches.
 async fn bystander(stage: Arc<Stage>) {
-    let session = stage.home.sessions.create(stage.home.create().name("bystander")).await.unwrap();
+    let session = stage.home.sessions.create(stage.create().name("bystander")).await.unwrap();
     let mut number = 0;
     while !stage.over.load(Ordering::Relaxed) {
         number += 1;
         let (exec, expected) = command(&stage, number);
         let execution = in_time("starting", session.exec(exec)).await.unwrap();
-        assert!(check(execution, &expected).await, "the bystander lost a command");
+        assert!(check(&stage, execution, &expected).await, "the bystander lost a command");
         stage.count.untouched.fetch_add(1, Ordering::Relaxed);
     }
     session.stop().await.unwrap();
 }
 
 /// A client of its own process, to be killed; or it finds its session killed, and says so.
-fn client(stage: &Stage) -> Option<std::process::Child> {
+fn client(stage: &Stage) -> Child {
     let name = format!("victim-{}", stage.dice.roll(VICTIMS));
     let runtime = stage.home.place.home.join("runtime");
-    let script = format!("sleep 0.3; echo {}", stage.mark);
-    let mut command = stage.home.place.command(["session", "exec", &name, "--", "sh", "-c", &script]);
-    command.env("XDG_RUNTIME_DIR", runtime).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+    let script = format!("sleep 0.3{0}; echo {0}", stage.mark);
+    let mut command = stage.home.place.command(["session", "exec", &name, "--json", "--", "sh", "-c", &script]);
+    command.env("XDG_RUNTIME_DIR", runtime).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A client that was not killed: its command ran to its end, or it says that it did not.
+fn check_client(stage: &Stage, client: Child) {
+    let done = Done::new(client.wait_with_output().unwrap());
+    let json = done.json();
+    let (status, out) = (json["status"].as_str().unwrap(), json["stdout"].as_str().unwrap());
+    let whole = format!("{}\n", stage.mark);
+    let counted = match (done.code, status) {
+        (0, "exited") => {
+            assert_eq!(out, whole, "output is not what was written");
+            &stage.count.clients_done
+        }
+        (125, "lost") => {
+            assert!(whole.starts_with(out) && done.err.contains("lost: the session ended under it"), "{done:?}");
+            &stage.count.clients_lost
+        }
+        // Killed before it had begun: there is none, it has just ended, or it does not answer.
+        (125, "failed") => {
+            assert!(json["error"]["kind"] == "session" && done.err.starts_with("error"), "{done:?}");
+            &stage.count.clients_refused
+        }
+        _ => panic!("{done:?}"),
+    };
+    counted.fetch_add(1, Ordering::Relaxed);
+    if let Some(record) = json["record"].as_str() {
+        stage.promised.lock().unwrap().insert(record.to_owned(), status == "lost");
+    }
+}
+
+/// A process, and when it began: its number may be somebody else's later.
+type Process = (i32, String);
+
+fn began(pid: i32) -> Option<Process> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have anything in it; what follows it counts from the state on.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z").then_some((pid, fields.nth(18)?.to_owned()))
+}
+
+/// A supervisor and all that descends from it: guest, reapers, commands.
+fn family(pid: i32, found: &mut BTreeSet<Process>) {
+    let Some(process) = began(pid) else { return };
+    found.insert(process);
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            family(child, found);
+        }
+    }
+}
+
+/// Control groups of these supervisors.
+fn groups(dir: &Path, depth: u32, owners: &BTreeSet<i32>, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("ringfence-").and_then(|rest| rest.split('-').next()?.parse().ok());
+        if owner.is_some_and(|owner| owners.contains(&owner)) {
+            found.push(entry.path());
+        } else if depth > 0 {
+            groups(&entry.path(), depth - 1, owners, found);
+        }
+    }
+}
+
+fn groups_of(owners: &BTreeSet<i32>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    groups(Path::new("/sys/fs/cgroup"), 6, owners, &mut found);
+    found
 }
 
 /// Supervisors by what they wrote down, and only if they are what they say.
@@ -164,13 +266,14 @@ async fn five_hundred_kills() {
     std::os::unix::fs::symlink(home.place.home.join("run"), runtime.join("ringfence")).unwrap();
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
     println!("seed {seed}");
-    let mark = format!("mark-{seed}");
+    let mark = format!("{seed}");
     let stage = Arc::new(Stage {
         home,
         dice: Dice(AtomicU64::new(seed)),
         count: Count::default(),
         over: AtomicBool::new(false),
         mark,
+        promised: Mutex::default(),
     });
     let mut tasks = vec![tokio::spawn(bystander(Arc::clone(&stage)))];
     for number in 0..VICTIMS {
@@ -181,12 +284,21 @@ async fn five_hundred_kills() {
     }
     let start = Instant::now();
     let (mut kills, mut by_kind) = (0, [0; 3]);
-    let mut clients: Vec<std::process::Child> = Vec::new();
+    let mut clients: Vec<Child> = Vec::new();
+    // What there was to be found, had it been left: supervisors, their families and groups, and what commands planted.
+    let (mut all_owners, mut families) = (BTreeSet::new(), BTreeSet::new());
+    let (mut planted, mut grouped) = (0, 0);
     while kills < KILLS && start.elapsed() < TIME && tasks.iter().all(|task| !task.is_finished()) {
         tokio::time::sleep(Duration::from_millis(2 + stage.dice.roll(25))).await;
         let kind = stage.dice.roll(3) as usize;
+        let (ended, live): (Vec<Child>, Vec<Child>) =
+            clients.into_iter().partition(|client| began(client.id() as i32).is_none());
+        clients = live;
+        for client in ended {
+            check_client(&stage, client);
+        }
         if clients.len() < 4 {
-            clients.extend(client(&stage));
+            clients.push(client(&stage));
         }
         let spared = stage.home.sessions.info("bystander").await.map_or(0, |info| info.pid as i32);
         let owners: Vec<i32> = owners(&stage).into_iter().filter(|pid| *pid != spared).collect();
@@ -197,14 +309,23 @@ async fn five_hundred_kills() {
             2 if !clients.is_empty() => {
                 let mut client = clients.swap_remove(stage.dice.roll(clients.len() as u64) as usize);
                 let _ = client.kill();
-                client.wait().unwrap();
-                kills += 1;
-                by_kind[2] += 1;
+                // It may have ended this moment.
+                if client.wait().unwrap().code().is_none() {
+                    kills += 1;
+                    by_kind[2] += 1;
+                }
                 None
             }
             _ => None,
         };
+        all_owners.extend(&owners);
         if let Some(pid) = target {
+            let owner = owners.iter().find(|owner| **owner == pid || guest_of(**owner) == Some(pid));
+            family(*owner.unwrap_or(&pid), &mut families);
+            if kills % 50 == 0 {
+                planted = planted.max(running(&format!("sleep\0300.{}", stage.mark)).len());
+                grouped = grouped.max(groups_of(&all_owners).len());
+            }
             kill(pid, libc::SIGKILL);
             kills += 1;
             by_kind[kind] += 1;
@@ -214,8 +335,12 @@ async fn five_hundred_kills() {
     for task in tasks {
         task.await.unwrap();
     }
-    for mut client in clients {
-        client.wait().unwrap();
+    for client in clients {
+        check_client(&stage, client);
+    }
+    for owner in owners(&stage) {
+        all_owners.insert(owner);
+        family(owner, &mut families);
     }
     let [done, lost, refused, untouched] =
         [&stage.count.done, &stage.count.lost, &stage.count.refused, &stage.count.untouched]
@@ -227,6 +352,17 @@ async fn five_hundred_kills() {
     assert!(kills >= KILLS, "only {kills} kills");
     assert!(by_kind.iter().all(|n| *n > 50), "{by_kind:?}");
     assert!(done > 50 && lost > 20 && untouched > 20);
+    let [ran, told, not_begun] = [&stage.count.clients_done, &stage.count.clients_lost, &stage.count.clients_refused]
+        .map(|count| count.load(Ordering::Relaxed));
+    println!("of clients that were not killed: {ran} done, {told} lost, {not_begun} refused");
+    println!(
+        "seen: {} processes of {} supervisors, {planted} planted, {grouped} groups",
+        families.len(),
+        all_owners.len()
+    );
+    assert!(ran > 0 && told > 0, "{ran} {told}");
+    assert!(families.len() > 2 * all_owners.len() && planted > 0);
+    assert!(grouped > 0 || !support::is_root(), "root's boxes have control groups");
 
     for name in (0..VICTIMS).map(|number| format!("victim-{number}")) {
         match stage.home.sessions.remove(&name).await {
@@ -234,13 +370,19 @@ async fn five_hundred_kills() {
             Err(error) => panic!("{error}"),
         }
     }
-    // Nothing is left: no process of a box, no supervisor, no directory, no control group.
+    // Nothing is left: no process of a box, no supervisor, guest or reaper, no directory, no control group.
     let ended = Instant::now();
-    while !(running(&stage.mark).is_empty() && supervisors(stage.home.dir()).is_empty()) {
+    loop {
+        let marked = running(&stage.mark);
+        let related: Vec<&Process> =
+            families.iter().filter(|process| began(process.0).as_ref() == Some(process)).collect();
+        let (supervisors, groups) = (supervisors(stage.home.dir()), groups_of(&all_owners));
+        if marked.is_empty() && related.is_empty() && supervisors.is_empty() && groups.is_empty() {
+            break;
+        }
         assert!(
             ended.elapsed() < Duration::from_secs(20),
-            "orphans: {:?} of {:?}",
-            running(&stage.mark),
+            "orphans: {marked:?} {related:?} {supervisors:?} {groups:?} of {:?}",
             processes().len()
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -251,4 +393,35 @@ async fn five_hundred_kills() {
     assert_eq!(names, ["lock", "names"]);
     assert!(support::names(&stage.home.dir().join("names")).is_empty());
     assert!(stage.home.place.names().is_empty(), "litter in the project: {:?}", stage.home.place.names());
+    check_records(&stage);
+}
+
+/// Every command that was begun has a record, which says what its client was told.
+fn check_records(stage: &Stage) {
+    let dir = stage.records();
+    let mut store = Store::open(&Place::File(dir.join("records.db"))).unwrap();
+    store.refresh(&Journal::new(&dir)).unwrap();
+    let records: BTreeMap<String, Record> =
+        store.list(&Filter::default()).unwrap().into_iter().map(|record| (record.id.clone(), record)).collect();
+    let promised = stage.promised.lock().unwrap();
+    let (mut interrupted, mut unsaid) = (0, 0);
+    for (id, lost) in promised.iter() {
+        let record = records.get(id).unwrap_or_else(|| panic!("there is no record {id}"));
+        match (record.status, record.reason.as_deref()) {
+            (Status::Exited, None) if !lost => assert_eq!(record.exit_code, Some(0), "{id}"),
+            // An end is told first and recorded then: the supervisor may be killed between the two.
+            (Status::Interrupted, None) if !lost => unsaid += 1,
+            // A supervisor that was killed says nothing; one whose guest was killed says that it was lost.
+            (Status::Interrupted, None) => interrupted += 1,
+            (_, Some("lost")) if *lost => {}
+            other => panic!("{id}, lost: {lost}: {other:?}"),
+        }
+    }
+    let running = records.values().filter(|record| record.status == Status::Running).count();
+    println!(
+        "{} records, {} promised: {interrupted} interrupted, {unsaid} more whose end was told",
+        records.len(),
+        promised.len()
+    );
+    assert!(interrupted > 5 && unsaid < interrupted && running == 0, "{running} running");
 }

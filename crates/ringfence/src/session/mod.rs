@@ -47,6 +47,8 @@ mod pipes;
 mod place;
 mod protocol;
 mod start;
+#[cfg(test)]
+mod strangers;
 mod supervisor;
 
 use std::os::unix::fs::OpenOptionsExt;

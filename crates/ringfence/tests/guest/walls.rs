@@ -101,9 +101,13 @@ fn cannot_be_read_or_traced(place: Place) {
         assert!(line.ends_with("Permission denied") || line.ends_with("not permitted"), "{line}");
     }
     assert_eq!(lines(&refused.stdout).len(), 10, "{}", refused.stderr);
-    // A reaper can be killed, and is as closed as the guest.
-    let script = "exec python3 -c \"$1\" $PPID less";
+    // A reaper can be killed, and is as closed as the guest. Only beside others a command has one.
+    let beside = host.start(&["sleep", "1000"]);
+    assert!(matches!(host.reply(beside), Reply::Started { .. }));
+    let script = "[ $PPID -ne 1 ] || exit 9; [ \"$(cat /proc/$PPID/comm)\" = guest ] || exit 8
+        exec python3 -c \"$1\" $PPID less";
     let refused = host.run(&["sh", "-c", script, "sh", ACTS]);
+    assert_eq!(refused.code, 0, "its parent is a reaper: {}", refused.stderr);
     for line in lines(&refused.stdout) {
         assert!(line.ends_with("Permission denied") || line.ends_with("not permitted"), "of a reaper: {line}");
     }

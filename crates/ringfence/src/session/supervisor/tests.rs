@@ -126,6 +126,8 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
     }
 }
 
+mod versions;
+
 /// What is written about a session in this directory.
 pub fn kept(dir: &std::path::Path) -> Kept {
     let start = start(dir, &Place::new(&dir.join("sessions")));
