@@ -13,6 +13,7 @@ mod mcp;
 mod measure;
 mod pass;
 mod peers;
+mod recording;
 mod session;
 mod table;
 mod work;

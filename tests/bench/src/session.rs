@@ -17,6 +17,7 @@ use crate::line::Line;
 use crate::measure::{self, Contender, Extent, Failure, Skip, Times, median};
 use crate::pass::{BARE, Scene, say};
 use crate::peers::TRUE;
+use crate::recording::{self, Recording};
 
 pub const LIBRARY: &str = "session exec, library";
 pub const CLI: &str = "ringfence session exec";
@@ -34,6 +35,7 @@ pub struct Figures {
     /// Bytes of each of them.
     pub size: u64,
     pub load: Option<Load>,
+    pub recording: Option<Recording>,
 }
 
 /// Many sessions, some of which execute at any time.
@@ -116,8 +118,12 @@ pub fn measure(scene: &Scene, quick: bool, load: Option<(usize, usize, u64)>) ->
         Err(reason) => return (figures, vec![Skip { name: "sessions".to_owned(), reason }]),
     };
     type Part = fn(&Stage, &Scene, bool, &mut Figures) -> Result<Vec<Skip>, Failure>;
-    let parts: [(&str, Part); 3] =
-        [("commands in a session", exec), ("sessions made", create), ("bytes in and out of a session", bytes)];
+    let parts: [(&str, Part); 4] = [
+        ("commands in a session", exec),
+        ("sessions made", create),
+        ("bytes in and out of a session", bytes),
+        ("records", record),
+    ];
     for (name, part) in parts {
         say(name);
         match part(&stage, scene, quick, &mut figures) {
@@ -133,6 +139,12 @@ pub fn measure(scene: &Scene, quick: bool, load: Option<(usize, usize, u64)>) ->
         }
     }
     (figures, skips)
+}
+
+fn record(_: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, Failure> {
+    let executions = if quick { 2_000 } else { 10_000 };
+    figures.recording = Some(recording::measure(&scene.place.join("records"), executions)?);
+    Ok(Vec::new())
 }
 
 fn exec(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, Failure> {

@@ -142,6 +142,13 @@ fn session(out: &mut String, figures: &Figures) {
         figures.bytes.iter().cloned().partition(|t| ["cp", "file in", "file out"].contains(&t.name.as_str()));
     beside(out, &format!("{size} MiB in and out of a session"), &files, "cp");
     beside(out, &format!("{size} MiB written by a command"), &pipes, "pipe");
+    if let Some(recording) = figures.recording {
+        let _ = writeln!(
+            out,
+            "\nRecording one execution: median {:.1} µs, 99th percentile {:.1} µs of {}",
+            recording.median_us, recording.worst_us, recording.executions
+        );
+    }
     if let Some(load) = &figures.load {
         let _ = writeln!(
             out,
