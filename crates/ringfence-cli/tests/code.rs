@@ -112,6 +112,67 @@ fn what_would_help() {
     assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
 }
 
+/// Files that come out go where they were asked for: no link leads elsewhere, and what is hidden is asked for by its dot.
+#[test]
+fn files_come_out_where_they_were_asked_for() {
+    let place = Place::new();
+    let write = |name: &str, text: &str| place.write(&format!("project/{name}"), text);
+    write(
+        "make.py",
+        "import os\nfor name in ('seen', '.envrc', 'a/.hidden/x', 'a/b'):\n os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n open(name, 'w').close()",
+    );
+    write("make.js", "const fs = require('fs'); fs.writeFileSync('seen', ''); fs.writeFileSync('.envrc', '')");
+    let run = |args: &[&str]| place.ringfence(&[&["code"], args].concat());
+    std::fs::create_dir(place.home.join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(place.home.join("elsewhere"), place.project.join("link")).unwrap();
+    for dir in ["link", "link/below"] {
+        let done = run(&["python", "make.py", "--out", "seen", "--out-dir", dir]);
+        assert!(done.code == 125 && done.err.contains("Not a directory"), "{dir}: {}", done.err);
+    }
+    assert_eq!(support::names(&place.home.join("elsewhere")), [""; 0]);
+    for (language, code) in [("python", "make.py"), ("node", "make.js")] {
+        let dir = format!("new/{language}");
+        let done = run(&[language, code, "--out", "*", "--out", "**", "--out-dir", &dir]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert!(!place.project.join(&dir).join(".envrc").exists());
+        assert!(place.project.join(&dir).join("seen").exists());
+        let done = run(&[language, code, "--out", ".envrc", "--out-dir", &dir]);
+        assert!(done.code == 0 && place.project.join(&dir).join(".envrc").exists(), "{}", done.err);
+    }
+    assert!(!place.project.join("new/python/a/.hidden").exists() && place.project.join("new/python/a/b").exists());
+    // One by one they come whole, or not at all.
+    write("large.py", "for name, mib in (('a', 20), ('b', 40)): open(name, 'wb').truncate(mib << 20)");
+    let done = run(&["python", "large.py", "--tmp-size", "100m", "--out", "?", "--out-dir", "large"]);
+    assert!(done.code == 0 && done.err.contains("1 files are left away"), "{}", done.err);
+    assert_eq!(std::fs::metadata(place.project.join("large/a")).unwrap().len(), 20 << 20);
+    assert_eq!(support::names(&place.project.join("large")), ["a"]);
+}
+
+/// What cannot be read of a result does not make a failure well.
+#[test]
+fn a_result_that_cannot_be_read_is_no_success() {
+    let place = Place::new();
+    let write = |name: &str, text: &str| place.write(&format!("project/{name}"), text);
+    write("half.js", "throw new Error('bad \\ud800')");
+    write("value.js", "'\\\\ud800 \\ud800 \u{1f600}'");
+    write("garbage.py", "import os\nos.write(3, b'r 3\\n{{{')\nos._exit(0)");
+    write("euro.py", "'\u{20ac}' * (3 << 20)");
+    write("large.sh", "result=$(head -c 6000000 /dev/zero | tr '\\0' a)\nfalse");
+    for (language, name, code) in [
+        ("node", "half.js", 1),
+        ("node", "value.js", 0),
+        ("python", "garbage.py", 1),
+        ("python", "euro.py", 0),
+        ("bash", "large.sh", 1),
+    ] {
+        let done = place.ringfence(&["code", language, name]);
+        assert_eq!(done.code, code, "{name}: {}", done.err);
+        if name == "value.js" {
+            assert_eq!(done.out, "\"\\\\ud800 \u{fffd} \u{1f600}\"\n");
+        }
+    }
+}
+
 /// What is no text goes through a pipe as it is, and `--json` has a text.
 #[test]
 fn bytes_through_a_pipe() {

@@ -131,6 +131,12 @@ fn a_copy_that_fails_leaves_nothing_behind() {
     here.sh("echo kept >/tmp/dir");
     assert_eq!(here.copy("dir", &here.inside("/tmp/dir")).code, 125);
     assert_eq!(here.sh("cat /tmp/dir"), "kept\n");
+    // And so does what is no file, on the host: `/dev/null` would be one.
+    let pipe = here.place.project.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let done = here.copy(&here.inside("/tmp/dir"), "pipe");
+    assert!(done.code == 125 && done.err.contains("not replaced"), "{}: {}", done.code, done.err);
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&pipe.symlink_metadata().unwrap().file_type()));
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! `ringfence code`: from a file to one result.
 
-use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,6 +13,8 @@ use ringfence::policy::suggest::Suggestion;
 use ringfence::records::{self, Seen, SkillRun};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
 use ringfence_linux::sys;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::args::{self, Given};
 use crate::commands::{context, failed_in_json, requirements};
@@ -287,17 +287,16 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
 /// Puts the files that came out where they were asked for. That they cannot be there is no failure of the code, and the
 /// result says so: what the code did is still in it.
 pub fn keep_files(result: &mut CodeResult, directory: Option<&Path>) -> Result<(), Failure> {
-    let written = match directory {
-        Some(directory) if !result.files.is_empty() => {
-            let fail = |error| Failure::new(Kind::Output, format!("cannot make `{}`: {error}", directory.display()));
-            std::fs::create_dir_all(directory).map_err(fail)
-        }
-        _ => Ok(()),
-    };
     let directory = directory.unwrap_or(Path::new("."));
-    let written = written.and_then(|()| result.files.iter().try_for_each(|file| write(directory, file)));
+    let written = result.files.iter().try_for_each(|file| write(directory, file));
     if let Err(failure) = &written {
-        (result.status, result.error) = (Status::SandboxError, Some(failure.message.clone()));
+        result.error = Some(failure.message.clone());
+        // A failure of the code stays one.
+        if result.status != Status::Ok {
+            output::say(&failure.render());
+            return Ok(());
+        }
+        result.status = Status::SandboxError;
     }
     written
 }
@@ -369,31 +368,44 @@ pub fn exit_code(status: Status) -> u8 {
     }
 }
 
-/// Writes a file that came out. Its name was chosen in the box: nothing that is there is replaced, and no link followed.
+/// Writes a file that came out. Its name was chosen in the box, which may also have planted links in the project: nothing that
+/// is there is replaced, and no link followed, not even in the place that was asked for.
 fn write(directory: &Path, file: &File) -> Result<(), Failure> {
-    let fail = |path: &Path, error: std::io::Error| {
-        Failure::new(Kind::Output, format!("cannot write `{}`: {error}", path.display()))
-    };
-    let mut path = PathBuf::from(directory);
-    let mut parts = file.path.split('/').peekable();
-    while let Some(part) = parts.next() {
-        path.push(part);
-        if parts.peek().is_some() {
-            match std::fs::create_dir(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(fail(&path, error)),
-                _ => {}
+    let path = directory.join(&file.path);
+    let fail = |errno: Errno| Failure::new(Kind::Output, format!("cannot write `{}`: {errno}", path.display()));
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(fail(Errno::INVAL)) };
+    let parent = make_and_open(parent).map_err(fail)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let out = rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o666)).map_err(|errno| match errno {
+        Errno::EXIST => fail(errno).hint("nothing is replaced: name another place with --out-dir DIR"),
+        _ => fail(errno),
+    })?;
+    std::fs::File::from(out)
+        .write_all(&file.data)
+        .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+}
+
+/// Opens a directory, step by step and without following a link, and makes what is missing of it.
+fn make_and_open(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let start = if path.is_absolute() { "/" } else { "." };
+    let mut dir = rustix::fs::open(start, flags, Mode::empty())?;
+    for part in path.components() {
+        let name = match part {
+            Component::Normal(name) => name,
+            Component::ParentDir => OsStr::new(".."),
+            _ => continue,
+        };
+        dir = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+                rustix::fs::openat(&dir, name, flags, Mode::empty())?
             }
-            let data = std::fs::symlink_metadata(&path).map_err(|error| fail(&path, error))?;
-            if !data.is_dir() {
-                return Err(fail(&path, std::io::ErrorKind::NotADirectory.into()));
-            }
-        }
+            opened => opened?,
+        };
     }
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&path)
-        .map_err(|error| fail(&path, error).hint("nothing is replaced: name another place with --out-dir DIR"))?;
-    out.write_all(&file.data).map_err(|error| fail(&path, error))
+    Ok(dir)
 }

@@ -153,7 +153,13 @@ impl Decoder {
     }
 
     fn end(&mut self) {
-        let Some(Body { kind, data: Some(data), .. }) = self.body.take() else { return };
+        let Some(Body { kind, data, .. }) = self.body.take() else { return };
+        let Some(data) = data else {
+            if matches!(kind, b'r' | b'b') {
+                self.received.result.get_or_insert_with(|| unreadable(b""));
+            }
+            return;
+        };
         let understood = match kind {
             b's' => {
                 self.received.started = true;
@@ -171,12 +177,16 @@ impl Decoder {
             // The first one counts.
             b'r' | b'b' if self.received.result.is_some() => true,
             b'r' => {
-                self.received.result = serde_json::from_slice(&data).ok().map(Result::Json);
-                self.received.result.is_some()
+                let read = serde_json::from_slice(&data).ok().map(Result::Json);
+                let understood = read.is_some();
+                self.received.result = Some(read.unwrap_or_else(|| unreadable(&data)));
+                understood
             }
             b'b' => {
-                self.received.result = shell(&data);
-                self.received.result.is_some()
+                let read = shell(&data);
+                let understood = read.is_some();
+                self.received.result = Some(read.unwrap_or_else(|| unreadable(b"")));
+                understood
             }
             b'o' | b'e' => {
                 let written = written(&data);
@@ -206,6 +216,18 @@ impl Decoder {
         };
         self.received.cut |= !understood;
     }
+}
+
+/// A result that is too large or not to be understood. What is not known to have done well has not.
+fn unreadable(data: &[u8]) -> Result {
+    let did_well = data.starts_with(br#"{"status":"ok","#);
+    Result::Json(match did_well {
+        true => serde_json::json!({ "status": "ok" }),
+        false => {
+            let message = "what came of it cannot be read: it is too large, or not well-formed";
+            serde_json::json!({ "status": "error", "exception": { "type": "ResultError", "message": message } })
+        }
+    })
 }
 
 fn written(data: &[u8]) -> Option<(u64, Vec<u8>)> {

@@ -183,8 +183,11 @@ fn matches(pattern: &str, path: &str) -> bool {
         wild(&chars(pattern), &chars(text), &'*', |c, t| *c == '?' || c == t)
     };
     let split = |text| str::split(text, '/').collect::<Vec<&str>>();
+    // As in a shell, what is hidden is asked for by its dot: `.envrc` or a hook of git's may be read by others.
+    let asked =
+        |part: &&str| !part.starts_with('.') || split(pattern).iter().any(|p| p.starts_with('.') && name(p, part));
     // `**` at the end means every file below.
-    wild(&split(pattern), &split(path), &"**", name)
+    wild(&split(pattern), &split(path), &"**", name) && split(path).iter().all(asked)
 }
 
 /// Whether a pattern matches all of a text, `any` standing for any part of it. Only the last `any` is ever tried again: the

@@ -446,6 +446,15 @@ async fn fetch(
     mode: u32,
     room: &mut Room,
 ) -> Result<(), Trouble> {
+    // Whoever names `/dev/null` does not want another one.
+    if let Ok(there) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+        && !matches!(
+            FileType::from_raw_mode(there.st_mode),
+            FileType::RegularFile | FileType::Symlink | FileType::Directory
+        )
+    {
+        return Err(Trouble::Own("what is there is neither a file nor a link, and is not replaced".to_owned()));
+    }
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(mode & 0o777);
     let (temporary, file) = new_file(parent, mode)?;

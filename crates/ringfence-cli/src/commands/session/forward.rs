@@ -1,12 +1,16 @@
 //! `ringfence session forward`: a local port that leads to one in a session.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use ringfence::session::Session;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::failure::{Failure, Kind};
 use crate::output;
+
+const MOST_CONNECTIONS: usize = 128;
 
 /// Until it is interrupted, or the session ends.
 pub fn forward(session: &str, (local, inside): (u16, u16)) -> Result<ExitCode, Failure> {
@@ -19,11 +23,18 @@ pub fn forward(session: &str, (local, inside): (u16, u16)) -> Result<ExitCode, F
         // A port that is open is use, whether anybody is connected or not.
         let _held = session.hold()?;
         output::data(&format!("{address}\n"))?;
+        // Anybody on this host can connect: the session must be left for commands. Who comes then waits to be accepted.
+        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let accept = async || (room.clone().acquire_owned().await, listener.accept().await);
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
+                (place, accepted) = accept() => match accepted {
                     Ok((socket, _)) => {
-                        tokio::spawn(carry(session.clone(), socket, inside));
+                        let session = session.clone();
+                        tokio::spawn(async move {
+                            carry(session, socket, inside).await;
+                            drop(place);
+                        });
                     }
                     // One connection less, not the end: out of descriptors, or it was gone again.
                     Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,

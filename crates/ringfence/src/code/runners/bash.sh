@@ -42,7 +42,7 @@ __files() { # PATTERN…: the files that were asked for; the host bounds them ag
         [[ -f $__name && ! -L $__name && -r $__name ]] || continue
         local __size
         __size=$(wc -c <"$__name") || continue
-        ((__size <= 16 << 20)) || __size=$(((16 << 20) + 1))
+        ((__size <= 32 << 20)) || __size=$(((32 << 20) + 1))
         local __head="${#__name}"$'\n'"$__name"
         printf 'f %d\n%s' "$((${#__head} + __size))" "$__head" >&"$__sender"
         head -c "$__size" <"$__name" >&"$__sender"

@@ -246,15 +246,18 @@ function matcher(pattern) {
 function pack(patterns) {
   if (patterns.length === 0) return;
   const wanted = patterns.map(matcher);
+  const dotted = patterns.some((pattern) => /(^|\/)\./.test(pattern));
   let sent = 0;
   const visit = (folder, depth) => {
     for (const entry of fs.readdirSync(folder || ".", { withFileTypes: true })) {
+      // As in a shell: what is hidden is asked for by its dot.
+      if (entry.name.startsWith(".") && !dotted) continue;
       const name = folder ? `${folder}/${entry.name}` : entry.name;
       if (entry.isDirectory() && depth < 16) visit(name, depth + 1);
       else if (entry.isFile() && sent < 256 && wanted.some((pattern) => pattern.test(name))) {
         const data = fs.readFileSync(name);
         const label = Buffer.from(name, "utf8");
-        send("f", Buffer.concat([Buffer.from(`${label.length}\n`), label, data.subarray(0, (16 << 20) + 1)]));
+        send("f", Buffer.concat([Buffer.from(`${label.length}\n`), label, data.subarray(0, (32 << 20) + 1)]));
         sent += 1;
       }
     }
@@ -307,7 +310,8 @@ async function execute(request) {
   }
   pack(request.out);
   output();
-  send("r", stringify(message));
+  // Half of a pair is no Unicode, and the host would not read any of it.
+  send("r", stringify(message).replace(/\\\\|\\ud[89a-f][0-9a-f]{2}/g, (m) => (m === "\\\\" ? m : "\\ufffd")));
 }
 
 // A stream that cannot write, or is interrupted while it does, never writes again. So these keep nothing in mind: what there

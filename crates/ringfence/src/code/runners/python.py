@@ -151,7 +151,7 @@ def execute(request, names):
     if hooks:
         hooks[1](False)
     text = encode(value)
-    if failure is None and text is not None and len(text) < FRAME and type(value).__module__ == "builtins":
+    if failure is None and text is not None and len(text) < FRAME // 4 and type(value).__module__ == "builtins":
         body = '{"status":"ok","value":%s}' % text
     else:
         body = more(request)["describe"](value, text, failure, name, request["code"])

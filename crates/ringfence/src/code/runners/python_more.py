@@ -33,7 +33,7 @@ def describe(value, text, failure, name, code):
         message["exception"] = exception(failure, name, code)
         message["isolated"] = isolated()
     elif value is not None:
-        if text is not None and len(text) < FRAME:
+        if text is not None and len(text.encode("utf-8", "replace")) < FRAME:
             message["value"] = value
         else:
             message["text"] = plain(value)
@@ -271,7 +271,7 @@ def pack(patterns):
                 os.close(handle)
                 continue
             with open(handle, "rb") as file:
-                data = file.read((16 << 20) + 1)
+                data = file.read((32 << 20) + 1)
             path = name.encode("utf-8", "surrogateescape")
             send(b"f", b"%d\n" % len(path) + path + data)
 

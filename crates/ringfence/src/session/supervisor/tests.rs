@@ -645,9 +645,11 @@ async fn a_guest_that_stalls_ends_its_own_session() {
         async |session| {
             let exec = session.exec(Exec::new(["cat"]).stdin(true)).await?;
             loop {
+                // Dropped once it has ended, and then without waiting.
                 exec.write(&[0; 65536]).await?;
+                tokio::task::yield_now().await;
                 if session.is_closed() {
-                    return Ok(());
+                    return Err::<(), _>(unexpected());
                 }
             }
         },
