@@ -24,7 +24,7 @@ fn the_nearest_subcommand() {
 #[test]
 fn a_usage_error_in_json_is_whole() {
     let place = Place::new();
-    let done = place.ringfence(&["session", "extend", "--json", "x"]);
+    let done = place.ringfence(&["session", "shell", "--json", "x"]);
     assert!(done.json()["error"]["message"].as_str().unwrap().contains("--json"), "{done:?}");
     let done = place.ringfence(&["explain", "--json", "--engine", "natif"]);
     let message = done.json()["error"]["message"].as_str().unwrap().to_owned();

@@ -419,6 +419,9 @@ fn the_list_of_living_boxes_is_closed() {
 #[test]
 fn what_is_kept_of_sessions_and_records_is_closed() {
     let place = Place::new();
+    // Also in the first run of all, which makes the place for records.
+    let done = place.run(&[], "ls ~/.local/state/ringfence/records");
+    assert!(done.code != 0 && done.err.contains("Permission denied"), "{done:?}");
     for name in ["sessions", "homes", "records"] {
         let kept = place.home.join(".local/state/ringfence").join(name);
         std::fs::create_dir_all(&kept).unwrap();

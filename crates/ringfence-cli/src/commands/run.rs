@@ -11,6 +11,7 @@ use ringfence::denials::Denial;
 use ringfence::engines::Seed;
 use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
+use ringfence::policy::look::Lookup;
 use ringfence::policy::plan::{self, Mount, Plan};
 use ringfence::session::{Output, Tried};
 use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
@@ -40,15 +41,17 @@ pub fn run(args: &Run) -> Result<ExitCode, Failure> {
 }
 
 fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
-    let situation = match Situation::gather(&args.policy) {
+    let mut situation = match Situation::gather(&args.policy) {
         Ok(situation) => situation,
         Err(failure) if args.dry_run => return Err(failure),
         Err(failure) => return Err(record::refused(&args.command, failure)),
     };
     situation.warn(args.verbose);
     let command = command(args, &situation);
-    if !args.dry_run {
+    if !args.dry_run && !situation.records.is_dir() {
         record::prepare(&situation);
+        // What was looked up before does not know of it, and would not hide it.
+        situation.lookup = Lookup::of_places(&situation.facts.home, &situation.resolved.policy.workdir);
     }
     let (plan, engine, mut report, seed) = match planned(&situation, &command, args.dry_run) {
         Ok(planned) => planned,

@@ -37,7 +37,10 @@ impl Context {
         let mut then = Some(then);
         loop {
             let mut buffer = [0; 4096];
-            let count = self.socket.read(&mut buffer).unwrap();
+            let count = match self.socket.read(&mut buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                count => count.unwrap(),
+            };
             assert!(count > 0, "the runner has ended: {:?}", String::from_utf8_lossy(&bytes));
             bytes.extend_from_slice(&buffer[..count]);
             let mut decoder = Decoder::default();

@@ -289,13 +289,21 @@ mod tests {
             b"f 9\n4\n../x1234",
             b"f 99\n99999999\n",
             b"r 2\n{",
-            b"b 3\n1 2",
+            b"b 4\n1 2",
             b"sandbox_error 0\n",
             b"rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr",
         ] {
             let got = received(bytes);
             assert!(got.cut && got.result.is_none() && got.files.is_empty(), "{bytes:?}");
         }
+        // What cannot be read is no success, unless it says so itself.
+        let status = |bytes: &[u8]| match received(bytes).result {
+            Some(Result::Json(message)) => message["status"].as_str().map(str::to_owned),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(status(b"b 3\n1 2").as_deref(), Some("error"));
+        assert_eq!(status(b"r 3\n{{{").as_deref(), Some("error"));
+        assert_eq!(status(b"r 22\n{\"status\":\"ok\",\"value\"").as_deref(), Some("ok"));
         // A frame that is too large is read over, and the next one counts.
         let mut decoder = Decoder::default();
         decoder.push(format!("d {}\n", 6 << 20).as_bytes());
