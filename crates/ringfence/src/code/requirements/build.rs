@@ -298,34 +298,48 @@ impl Build {
     pub(super) fn settle(self, ran: Result<Ran, RequirementsError>) -> Result<Built, RequirementsError> {
         let (store, id) = (self.store.clone(), self.id.clone());
         let beside = store.beside(&id);
-        let undo = || {
-            // The next one clears it too.
-            let _ = store::remove(&beside);
-            store.tidy(&id);
-        };
         let (outcome, captures, end) = match ran {
             Ok(ran) => ran,
             Err(error) => {
-                drop(self);
-                undo();
+                self.undo(&beside);
                 return Err(error);
             }
         };
-        let done = end.map_or_else(|| done(&self.installer, &outcome, &captures), Err);
-        // Its lock goes with it where that fails.
-        let installed = done.and_then(|()| self.keep(&beside));
+        let installed = match end.map_or_else(|| done(&self.installer, &outcome, &captures), Err) {
+            Ok(()) => self.keep(&beside),
+            Err(error) => {
+                self.undo(&beside);
+                Err(error)
+            }
+        };
         if installed.is_err() {
-            undo();
+            store.tidy(&id);
         }
         Ok(Built { installed, outcome, captures })
     }
 
+    /// Removes what was built, as long as the lock is here: whoever has it next builds in the same place.
+    fn undo(self, beside: &Path) {
+        // The next one clears it too.
+        let _ = store::remove(beside);
+        let Build { store, id, lock, .. } = self;
+        drop(lock);
+        store.tidy(&id);
+    }
+
     fn keep(self, beside: &Path) -> Result<Installed, RequirementsError> {
         let made = beside.join("work").join(self.installer.kind.makes());
-        let (bytes, files) = self.store.check(&made)?;
-        if self.installer.target.image().is_some() {
-            container::open_to_all(&made)?;
-        }
+        let looked = self.store.check(&made).and_then(|found| {
+            let opens = self.installer.target.image().is_some();
+            if opens { container::open_to_all(&made).map(|()| found) } else { Ok(found) }
+        });
+        let (bytes, files) = match looked {
+            Ok(found) => found,
+            Err(error) => {
+                self.undo(beside);
+                return Err(error);
+            }
+        };
         let kept = Kept {
             id: self.id,
             image: match self.installer.target {
