@@ -374,7 +374,12 @@ fn write(directory: &Path, file: &File) -> Result<(), Failure> {
     let path = directory.join(&file.path);
     let fail = |errno: Errno| Failure::new(Kind::Output, format!("cannot write `{}`: {errno}", path.display()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(fail(Errno::INVAL)) };
-    let parent = make_and_open(parent).map_err(fail)?;
+    let parent = make_and_open(parent).map_err(|errno| match errno {
+        Errno::NOTDIR => {
+            fail(errno).hint("no link is followed: name the directory that it leads to with --out-dir DIR")
+        }
+        _ => fail(errno),
+    })?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let out = rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o666)).map_err(|errno| match errno {
         Errno::EXIST => fail(errno).hint("nothing is replaced: name another place with --out-dir DIR"),

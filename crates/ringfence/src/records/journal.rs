@@ -1,9 +1,10 @@
 //! The journal: one line of JSON for each beginning and each end of an execution, appended by whoever runs it.
 //!
-//! An append writes once and looks at the file once more; it is kept open for the next. It takes no lock that others have, waits
-//! for nobody, and never touches the database. Whoever folds the journal into the database first *seals* it: gives the file another name, then takes away
-//! its write permission as a sign. Who finds the sign after writing was too late to be sure of being read, and writes again
-//! to the new file; a line that is read twice counts once. So nothing is lost, whenever either of them dies.
+//! An append writes once and looks at the file once more; it is kept open for the next. It takes no lock that others
+//! have, waits for nobody, and never touches the database. Whoever folds the journal into the database first *seals*
+//! it: gives the file another name, then takes away its write permission as a sign. Who finds the sign after writing
+//! was too late to be sure of being read, and writes again to the new file; a line that is read twice counts once. So
+//! nothing is lost, whenever either of them dies.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};

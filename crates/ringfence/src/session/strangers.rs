@@ -1,5 +1,5 @@
-//! Bytes of a stranger in the place of what clients and supervisors say, from a seeded generator: nothing panics, nothing is set aside for a length that is only claimed, and
-//! what is accepted can be said again and means the same.
+//! Bytes of a stranger in the place of what clients and supervisors say, from a seeded generator: nothing panics,
+//! nothing is set aside for a length that is only claimed, and what is accepted can be said again and means the same.
 
 use ringfence_guest::frame::{self, Decoder, Kind, MAX_REQUEST};
 use ringfence_guest::message::{Reply, Request, Size, Step};
