@@ -19,11 +19,7 @@ use super::outputs::Outputs;
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::capture::Capture;
 use crate::records::Caller;
-use crate::records::redact::{SHORTEST_VALUE, is_secret_variable};
 use crate::supervise::{Ended, Outcome, Reason};
-
-/// Of the environment of this process, what is told without a second look.
-const MOST_VARIABLES: usize = 256 << 10;
 
 /// A command to run in a session.
 #[derive(Debug, Clone)]
@@ -145,7 +141,6 @@ impl Exec {
             context: self.context.clone(),
             piped,
             caller: self.caller.clone(),
-            variables: own_variables(),
         })
     }
 
@@ -172,14 +167,6 @@ impl Exec {
         }
         Ok(Asked { stream, outputs })
     }
-}
-
-/// The environment of this process, for what must not be in the record. Of one that is very large, what is secret by name.
-fn own_variables() -> Vec<Vec<u8>> {
-    let all = || std::env::vars_os().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
-    let size: usize = all().map(|(name, value)| name.len() + value.len()).sum();
-    let sent = all().filter(|(name, _)| size <= MOST_VARIABLES || is_secret_variable(name));
-    sent.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
 /// A command that was asked for.
@@ -330,12 +317,7 @@ impl Execution {
                 Event::Ended(ended) => outcome = ended,
             }
         }
-        let [out, err] = captures.each_ref().map(Capture::dropped);
-        let (stdout_dropped, stderr_dropped) =
-            (out.saturating_add(self.skipped[0]), err.saturating_add(self.skipped[1]));
-        let [stdout, stderr] =
-            captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
-        Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }
+        Output::new(captures, self.skipped, outcome)
     }
 }
 
@@ -454,6 +436,15 @@ pub struct Output {
 }
 
 impl Output {
+    /// Of what was captured, and of what never came.
+    pub(crate) fn new(captures: [Capture; 2], skipped: [u64; 2], outcome: Outcome) -> Output {
+        let [out, err] = captures.each_ref().map(Capture::dropped);
+        let (stdout_dropped, stderr_dropped) = (out.saturating_add(skipped[0]), err.saturating_add(skipped[1]));
+        let [stdout, stderr] =
+            captures.map(|capture| capture.into_bytes(|dropped| format!("\n[{dropped} bytes dropped]\n")));
+        Output { stdout, stderr, stdout_dropped, stderr_dropped, outcome }
+    }
+
     /// Its exit code; `None` when a signal ended it.
     pub fn exit_code(&self) -> Option<i32> {
         match self.outcome.ended {

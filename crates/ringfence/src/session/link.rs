@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use super::SessionError;
 use super::pipes::Outbox;
 use super::protocol::{Answer, Ask, Hello, Refusal, VERSION};
 use super::supervisor::address;
+use crate::records::redact::{SHORTEST_VALUE, is_secret_variable};
 
 /// What comes on a stream. Its end without a last answer: the supervisor is gone.
 #[derive(Debug)]
@@ -63,12 +65,16 @@ struct Streams {
     closed: bool,
     /// It speaks another version.
     foreign: bool,
+    /// It knows what of this process must not be in records.
+    introduced: bool,
 }
 
 /// Answers that wait for whoever asked, and take so much, end their stream: unlike data they come without a grant.
 const MOST_WAITING: usize = 16 << 20;
 /// Between two looks at a socket that cannot be waited for.
 const LOOK: Duration = Duration::from_millis(10);
+/// Of the environment of this process, what is told without a second look.
+const MOST_VARIABLES: usize = 256 << 10;
 /// Above this the reader of a stream gets its turn before more is read.
 const SOME_WAITING: usize = 1 << 20;
 
@@ -100,6 +106,14 @@ impl Drop for Task {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while it holds one.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The environment of this process, for what must not be in the record. Of one that is very large, what is secret by name.
+fn own_variables() -> Vec<Vec<u8>> {
+    let all = || std::env::vars_os().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
+    let size: usize = all().map(|(name, value)| name.len() + value.len()).sum();
+    let sent = all().filter(|(name, _)| size <= MOST_VARIABLES || is_secret_variable(name));
+    sent.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
 impl Link {
@@ -165,11 +179,21 @@ impl Link {
                 return Err(self.lost());
             }
             // Under the lock, so that numbers reach the supervisor in rising order.
-            let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+            let introduce = matches!(ask, Ask::Exec(_)) && !std::mem::replace(&mut streams.introduced, true);
+            let first = self.shared.next.fetch_add(1 + u32::from(introduce), Ordering::Relaxed);
+            let number = first + u32::from(introduce);
             let entry = Entry { incoming: sender, waiting: Arc::clone(&waiting), window: Arc::clone(&window) };
             streams.open.insert(number, entry);
-            if let Err(error) = self.shared.send(|out| out.message(number, Kind::Open, ask, pipes)) {
+            // In one go with the first command, which costs nobody a turn.
+            let put = |out: &mut Outbox| {
+                if introduce {
+                    out.message(first, Kind::Open, &Ask::Introduce { variables: own_variables() }, Vec::new())?;
+                }
+                out.message(number, Kind::Open, ask, pipes)
+            };
+            if let Err(error) = self.shared.send(put) {
                 streams.open.remove(&number);
+                streams.introduced &= !introduce;
                 return Err(error.into());
             }
             number

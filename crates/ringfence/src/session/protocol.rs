@@ -13,7 +13,7 @@ use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
 /// like must not come to mean something else.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -44,6 +44,11 @@ pub enum Ask {
     Stop,
     /// It is in use as long as this stream is open.
     Hold,
+    /// `NAME=value`, the client's own environment, before its first command. Nothing of it reaches a command: what of it is
+    /// secret is kept out of the records. Not answered.
+    Introduce {
+        variables: Vec<Vec<u8>>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,9 +68,6 @@ pub struct ExecAsk {
     pub piped: bool,
     /// For whom the client asks, for the record; without it, for itself.
     pub caller: Option<Caller>,
-    /// `NAME=value`, the client's own environment. Nothing of it reaches the command: what of it is secret is kept out of
-    /// the record.
-    pub variables: Vec<Vec<u8>>,
 }
 
 /// What a client tells of each output that it reads from a pipe: so much of its beginning as it comes, and so much of its
@@ -185,7 +187,7 @@ mod tests {
         };
         let hello = Hello { version: VERSION, output: 1 << 20 };
         let greeting = framed(3, &|out| frame::put_message(out, 0, Kind::Reply, &hello).unwrap());
-        assert_eq!(greeting, b"\x04\x80\x80\x40");
+        assert_eq!(greeting, b"\x05\x80\x80\x40");
         let ask = Ask::Exec(ExecAsk {
             argv: vec![b"sh".to_vec(), b"-c".to_vec()],
             env: vec![b"A=b".to_vec()],
@@ -197,14 +199,13 @@ mod tests {
             context: None,
             piped: true,
             caller: Some(Caller { uid: 1000, pid: 7, program: Some("bash".to_owned()) }),
-            variables: vec![b"T=hunter2".to_vec()],
         });
         let asked = framed(1, &|out| frame::put_message(out, 1, Kind::Open, &ask).unwrap());
-        let expected: &[&[u8]] = &[
-            b"\0\x02\x02sh\x02-c\x01\x03A=b\x01\x02/x\0\x01\x01\xac\x02\0\0\x01",
-            b"\x01\xe8\x07\x0e\x01\x04bash",
-            b"\x01\x09T=hunter2",
-        ];
+        let expected: &[&[u8]] =
+            &[b"\0\x02\x02sh\x02-c\x01\x03A=b\x01\x02/x\0\x01\x01\xac\x02\0\0\x01", b"\x01\xe8\x07\x0e\x01\x04bash"];
         assert_eq!(asked, expected.concat());
+        let introduce = Ask::Introduce { variables: vec![b"T=hunter2".to_vec()] };
+        let told = framed(1, &|out| frame::put_message(out, 1, Kind::Open, &introduce).unwrap());
+        assert_eq!(told, b"\x0a\x01\x09T=hunter2");
     }
 }

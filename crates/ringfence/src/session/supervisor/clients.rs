@@ -42,6 +42,8 @@ pub struct Client {
     highest: u32,
     /// For the records.
     pub caller: Caller,
+    /// Its environment: what of it is secret is kept out of the records.
+    pub variables: Vec<Vec<u8>>,
     /// Streams that missed changes of files, which it has yet to be told.
     pub missed: BTreeSet<u32>,
 }
@@ -162,8 +164,8 @@ impl Supervisor {
             self.next_client += 1;
             // Two numbers.
             let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
-            self.clients
-                .insert(token, Client { wire, streams: HashMap::new(), highest: 0, caller, missed: BTreeSet::new() });
+            let (streams, variables, missed) = (HashMap::new(), Vec::new(), BTreeSet::new());
+            self.clients.insert(token, Client { wire, streams, highest: 0, caller, variables, missed });
             self.dirty.push(token);
         }
     }
@@ -440,6 +442,7 @@ impl Supervisor {
                 return self.remember(place, ClientStream::Waiting);
             }
             Ask::Hold => return self.remember(place, ClientStream::Holding),
+            Ask::Introduce { variables } => return self.introduced(place.0, variables),
         };
         self.answer(place, &answer);
     }

@@ -16,6 +16,7 @@ use super::super::exec::outcome;
 use super::super::info::State;
 use super::super::protocol::{ExecAsk, Refusal};
 use super::Supervisor;
+use super::clients::Client;
 use super::executions::Execution;
 use crate::records::redact::plain;
 use crate::records::{Begin, Caller, End, JournalError, Recorder, Redactor, Seen};
@@ -41,11 +42,10 @@ pub struct Records {
     last: Option<Last>,
 }
 
-/// Who asked last, and the recorder that was made for that.
+/// Who asked last, with which variables for the command, and the recorder that was made for that.
 #[derive(Debug)]
 struct Last {
     client: u64,
-    variables: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
     recorder: Recorder,
 }
@@ -64,18 +64,14 @@ impl Records {
 
     /// One that keeps out what is secret to this client, and what the command gets. Looked up once for most: clients ask
     /// again and again with the same environment.
-    fn recorder_for(&mut self, client: u64, ask: &ExecAsk) -> Recorder {
-        if let Some(last) = self
-            .last
-            .as_ref()
-            .filter(|last| (last.client, &last.variables, &last.env) == (client, &ask.variables, &ask.env))
-        {
+    fn recorder_for(&mut self, token: u64, client: Option<&Client>, ask: &ExecAsk) -> Recorder {
+        if let Some(last) = self.last.as_ref().filter(|last| last.client == token && last.env == ask.env) {
             return last.recorder.clone();
         }
-        let entries: Vec<Vec<u8>> = ask.variables.iter().chain(&ask.env).cloned().collect();
+        let variables = client.map_or(&[][..], |client| &client.variables);
+        let entries: Vec<Vec<u8>> = variables.iter().chain(&ask.env).cloned().collect();
         let recorder = self.recorder_without(&entries);
-        let (variables, env) = (ask.variables.clone(), ask.env.clone());
-        self.last = Some(Last { client, variables, env, recorder: recorder.clone() });
+        self.last = Some(Last { client: token, env: ask.env.clone(), recorder: recorder.clone() });
         recorder
     }
 
@@ -118,7 +114,7 @@ impl Supervisor {
             Some(context) => std::iter::once("context").chain(context.split('/')).map(OsString::from).collect(),
             None => words(ask),
         };
-        let ticket = records.recorder_for(client, ask).begin(&Begin {
+        let ticket = records.recorder_for(client, self.clients.get(&client), ask).begin(&Begin {
             profile: Some(&self.info.profile),
             engine: Some(&self.info.engine),
             sandbox: Some(&self.info.id),
@@ -144,6 +140,14 @@ impl Supervisor {
         }
         execution.ticket = Some(ticket);
         Ok(())
+    }
+
+    /// A client has told its environment.
+    pub(super) fn introduced(&mut self, token: u64, variables: Vec<Vec<u8>>) {
+        if let (Some(client), Some(records)) = (self.clients.get_mut(&token), &mut self.records) {
+            client.variables = variables;
+            records.last = None;
+        }
     }
 
     /// Whom a command is for: what its client says, as far as that is nobody else's.
@@ -178,7 +182,7 @@ impl Supervisor {
             caller: caller.as_ref(),
             skill: None,
         };
-        let written = records.recorder_for(client, ask).failed(&begin, &error.to_string());
+        let written = records.recorder_for(client, self.clients.get(&client), ask).failed(&begin, &error.to_string());
         if let Err(trouble) = written {
             self.has_a_gap(&trouble);
         }

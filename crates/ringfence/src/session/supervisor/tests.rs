@@ -303,7 +303,6 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
             context: None,
             piped: true,
             caller: None,
-            variables: Vec::new(),
         };
         let mut out = Outbox::default();
         out.message(1, Kind::Open, &Ask::Exec(ask), fds).unwrap();
@@ -768,11 +767,13 @@ async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
         context: None,
         piped: false,
         caller: Some(crate::records::Caller { uid: 4711, pid: 77, program: Some("agent\x1b".to_owned()) }),
-        variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()],
     };
+    let introduce =
+        Ask::Introduce { variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()] };
     let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
     let mut out = Outbox::default();
-    out.message(1, Kind::Open, &Ask::Exec(ask), Vec::new()).unwrap();
+    out.message(1, Kind::Open, &introduce, Vec::new()).unwrap();
+    out.message(2, Kind::Open, &Ask::Exec(ask), Vec::new()).unwrap();
     out.flush(client.as_fd()).unwrap();
     while session.executions().await.unwrap().first().is_none_or(|one| one.state == ExecutionState::Running) {
         tokio::time::sleep(Duration::from_millis(10)).await;
