@@ -12,6 +12,7 @@ pub mod guest;
 mod keeper;
 pub mod records;
 pub mod report;
+pub mod sandbox;
 pub mod session;
 mod sets;
 pub mod skills;
@@ -22,4 +23,6 @@ pub use engines::{Engine, EngineError, Parked, Pool, Prepared, Running, StdioSpe
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
 pub use ringfence_policy::profiles::EngineChoice;
+pub use sandbox::{Sandbox, SandboxError};
+pub use session::{Event, Output, Session, Sessions};
 pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise};

@@ -237,6 +237,12 @@ impl Ticket {
         self.trouble.as_ref()
     }
 
+    /// The same, where nothing may run without a record: then there is nothing to record.
+    pub(crate) fn take_trouble(&mut self) -> Option<JournalError> {
+        self.ended |= self.trouble.is_some();
+        self.trouble.take()
+    }
+
     /// It has ended.
     pub fn end(mut self, end: &End<'_>) -> Result<(), JournalError> {
         self.write(end)

@@ -1,0 +1,156 @@
+//! Sandboxes for one command, from async code: what comes, how it ends, what is recorded, and that nothing is left.
+#![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ringfence::policy::layer::Layer;
+use ringfence::policy::layers::{self, Inputs};
+use ringfence::records::{Filter, Journal, Place, Recorder, Redactor, Status, Store};
+use ringfence::supervise::Ended;
+use ringfence::{EngineError, Event, Reason, Sandbox, SandboxError};
+
+struct Host {
+    dir: tempfile::TempDir,
+    sandbox: Sandbox,
+}
+
+fn host(change: impl FnOnce(&mut Layer)) -> Host {
+    let facts = ringfence::facts::gather().unwrap();
+    let dir = tempfile::tempdir_in(&facts.home).unwrap();
+    let work = dir.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    let mut flags = Layer::flags();
+    flags.profile("agent");
+    change(&mut flags);
+    let inputs = Inputs::new(work.canonicalize().unwrap(), facts.home.clone(), flags);
+    let mut policy = layers::resolve(inputs).unwrap().policy;
+    policy.optional.insert(ringfence::policy::Guarantee::KernelSecondWall);
+    Host { dir, sandbox: Sandbox::new(policy, facts) }
+}
+
+fn plain() -> Host {
+    host(|_| {})
+}
+
+impl Host {
+    fn recorded(self) -> (Host, std::path::PathBuf) {
+        let records = self.dir.path().join("records");
+        let recorder = Recorder::new(&records, Redactor::default(), None);
+        (Host { sandbox: self.sandbox.recorder(recorder), dir: self.dir }, records)
+    }
+}
+
+fn statuses(records: &Path) -> Vec<(Status, Option<u64>)> {
+    let mut store = Store::open(&Place::File(records.join("records.db"))).unwrap();
+    store.fold(&Journal::new(records)).unwrap();
+    let found = store.list(&Filter::default()).unwrap();
+    found.into_iter().map(|record| (record.status, record.stdout.bytes)).collect()
+}
+
+/// Whether a process with this word in its command line is there.
+fn runs(word: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(word)
+    })
+}
+
+async fn until(what: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !what() {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn output_and_its_end() {
+    let (host, records) = plain().recorded();
+    let execution = host.sandbox.exec(["sh", "-c", "echo out; echo err >&2; exit 3"]).await.unwrap();
+    assert_eq!(execution.report().engine, "native");
+    assert!(execution.record().is_some());
+    let output = execution.output().await.unwrap();
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!((output.exit_code(), output.outcome.reason), (Some(3), None));
+    assert_eq!(statuses(&records), [(Status::Exited, Some(4))]);
+}
+
+#[tokio::test]
+async fn events_come_while_it_runs_and_input_goes_in() {
+    let host = plain();
+    let mut execution = host.sandbox.clone().stdin(true).exec(["cat"]).await.unwrap();
+    for word in [&b"one"[..], b"two"] {
+        execution.write(word).await.unwrap();
+        assert_eq!(execution.next().await.unwrap(), Some(Event::Stdout(bytes::Bytes::copy_from_slice(word))));
+    }
+    execution.close_stdin();
+    let Some(Event::Ended(outcome)) = execution.next().await.unwrap() else { panic!("no end") };
+    assert_eq!(outcome.ended, Ended::Exited(0));
+    assert_eq!(execution.next().await.unwrap(), None);
+    // Without input, there is none to wait for.
+    let output = host.sandbox.exec(["cat"]).await.unwrap().output().await.unwrap();
+    assert_eq!((output.exit_code(), output.stdout.len()), (Some(0), 0));
+}
+
+#[tokio::test]
+async fn a_flood_is_bounded_and_many_run_at_once() {
+    let host = plain();
+    let one = async |n: usize| {
+        let script = format!("head -c {} /dev/zero | tr '\\0' x", 3_000_000 + n);
+        host.sandbox.exec(["sh", "-c", &script]).await.unwrap().output().await.unwrap()
+    };
+    let (a, b, c) = tokio::join!(one(1), one(2), one(3));
+    for (n, output) in [(1, a), (2, b), (3, c)] {
+        assert_eq!(output.exit_code(), Some(0));
+        assert!(output.stdout.len() < 2 << 20, "{}", output.stdout.len());
+        let kept = output.stdout.iter().filter(|byte| **byte == b'x').count() as u64;
+        assert_eq!(kept + output.stdout_dropped, 3_000_000 + n);
+    }
+}
+
+#[tokio::test]
+async fn limits_end_it_with_what_it_printed() {
+    let host = host(|flags| flags.timeout("300ms").unwrap());
+    let output = host.sandbox.exec(["sh", "-c", "echo before; sleep 60"]).await.unwrap().output().await.unwrap();
+    assert_eq!((output.outcome.reason, &output.stdout[..]), (Some(Reason::Time), &b"before\n"[..]));
+}
+
+#[tokio::test]
+async fn stopped_signalled_and_dropped() {
+    let (host, records) = plain().recorded();
+    let execution = host.sandbox.exec(["sh", "-c", "trap '' TERM; setsid sleep 98765 & sleep 98766"]).await.unwrap();
+    until(|| runs("98765")).await;
+    execution.stop().unwrap();
+    let output = execution.output().await.unwrap();
+    assert_eq!((output.outcome.ended, output.outcome.reason), (Ended::Signaled(9), Some(Reason::Cancelled)));
+    assert!(!runs("98765"));
+
+    let execution =
+        host.sandbox.exec(["sh", "-c", "trap 'echo caught; exit 5' USR1; echo set; while :; do sleep 0.1; done"]);
+    let mut execution = execution.await.unwrap();
+    assert_eq!(execution.next().await.unwrap(), Some(Event::Stdout(bytes::Bytes::from_static(b"set\n"))));
+    execution.signal(libc::SIGUSR1).unwrap();
+    let output = execution.output().await.unwrap();
+    assert_eq!((output.exit_code(), &output.stdout[..]), (Some(5), &b"caught\n"[..]));
+
+    let execution = host.sandbox.exec(["sleep", "98767"]).await.unwrap();
+    until(|| runs("98767")).await;
+    drop(execution);
+    until(|| !runs("98767")).await;
+    let statuses: Vec<_> = statuses(&records).into_iter().map(|(status, _)| status).collect();
+    assert_eq!(statuses, [Status::Interrupted, Status::Exited, Status::Signaled]);
+}
+
+#[tokio::test]
+async fn what_cannot_run_says_so_and_is_recorded() {
+    let (host, records) = plain().recorded();
+    let script = host.dir.path().join("work/script");
+    std::fs::write(&script, "#!/nowhere\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let missing = host.sandbox.exec(["no-such-program-here"]).await.unwrap_err();
+    assert!(matches!(missing, SandboxError::Plan(_)), "{missing}");
+    let error = host.sandbox.exec([&script]).await.unwrap().output().await.unwrap_err();
+    assert!(matches!(error, SandboxError::Engine(EngineError::Execute { .. })), "{error}");
+    assert_eq!(statuses(&records), [(Status::Failed, None)]);
+}
