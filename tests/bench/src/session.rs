@@ -20,6 +20,7 @@ use crate::peers::TRUE;
 use crate::recording::{self, Recording};
 
 pub const LIBRARY: &str = "session exec, library";
+pub const UNRECORDED: &str = "the same, not recorded";
 pub const CLI: &str = "ringfence session exec";
 pub const RUN: &str = "ringfence run --profile shell";
 pub const CREATE: &str = "ringfence session create";
@@ -149,18 +150,22 @@ fn record(_: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Resul
 
 fn exec(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, Failure> {
     let session = Mutex::new(stage.session("exec")?);
+    let create = Create { records: None, ..stage.create()?.name("unrecorded") };
+    let unrecorded = Mutex::new(stage.runtime.block_on(stage.sessions.create(create)).map_err(text)?);
+    let within = |session: &Mutex<Session>| {
+        let session = session.lock().map_err(text)?;
+        let output = stage.runtime.block_on(async {
+            Ok::<_, Failure>(session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await)
+        })?;
+        if output.exit_code() == Some(0) { Ok(()) } else { Err(format!("{:?}", output.outcome)) }
+    };
     let line = stage.line(scene, &["session", "exec", "exec", "--", TRUE]);
     line.trial()?;
     let bare = Line::new(TRUE, [""; 0]);
     let contenders = [
         Contender::new(BARE, || bare.run()),
-        Contender::new(LIBRARY, || {
-            let session = session.lock().map_err(text)?;
-            let output = stage.runtime.block_on(async {
-                Ok::<_, Failure>(session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await)
-            })?;
-            if output.exit_code() == Some(0) { Ok(()) } else { Err(format!("{:?}", output.outcome)) }
-        }),
+        Contender::new(LIBRARY, || within(&session)),
+        Contender::new(UNRECORDED, || within(&unrecorded)),
         Contender::new(CLI, || line.run()),
     ];
     let extent = match quick {
