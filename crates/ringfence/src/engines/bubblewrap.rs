@@ -25,7 +25,8 @@ use ringfence_policy::rules::Kind;
 use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
-use super::{Engine, EngineError, c_path, c_string, limit, mounts_on, pointers, symlink_in_bind};
+use super::limits::limit;
+use super::{Engine, EngineError, c_path, c_string, mounts_on, pointers, symlink_in_bind};
 use crate::report::{Report, answer, enforced, missing, weakened};
 
 /// Where `bwrap` is looked for. Not in `PATH`, which may lead into a place that a box can write.

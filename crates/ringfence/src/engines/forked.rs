@@ -24,7 +24,8 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-use super::{EngineError, Running, c_path, native, needs_group, nonce, rlimits};
+use super::limits::{group_stand_ins, needs_group, rlimits};
+use super::{EngineError, Running, c_path, native, nonce};
 use crate::keeper::{self, Keeper};
 
 /// How long a nursery may take to fork.
@@ -51,7 +52,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let (doors, grouped) = (home.paths("").len(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
-        limits.extend(super::group_stand_ins(&plan.limits));
+        limits.extend(group_stand_ins(&plan.limits));
         let count =
             |cpus: f64| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize };
         processors = plan.limits.cpus.map(count);

@@ -21,7 +21,8 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 
 use super::identity::{self, HostIds, by_root};
-use super::{Engine, EngineError, c_path, env_strings, limit, pointers};
+use super::limits::{limit, limit_steps};
+use super::{Engine, EngineError, c_path, env_strings, pointers};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// Whether this is a run inside a box that may not make namespaces.
@@ -283,7 +284,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
         lines.push("close user namespaces".to_owned());
     }
     lines.push(format!("become {}:{} without any capability or new privileges", plan.uid, plan.gid));
-    lines.extend(super::limit_steps(plan));
+    lines.extend(limit_steps(plan));
     let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
     if landlock_rules(plan)?.is_some() {
         lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));

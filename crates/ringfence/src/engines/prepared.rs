@@ -21,10 +21,9 @@ use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
-use super::{
-    Engine, EngineError, GUEST_PROCESSES, MOST_REAPERS, PROCESSES, Running, StdioSpec, bubblewrap, c_path, c_string,
-    env_strings, is_of_commands, most, native, needs_group, nonce, rlimits, stand_ins, stdio_parts,
-};
+use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, needs_group, rlimits, stand_ins};
+use super::running::stdio_parts;
+use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, native, nonce};
 use crate::keeper::{self, Keeper};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
