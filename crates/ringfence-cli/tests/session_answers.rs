@@ -8,34 +8,12 @@ mod sessions;
 mod support;
 
 use person::Terminal;
-use support::{Done, Place};
-
-/// A place whose sessions end with the test.
-struct Here(Place);
-
-impl Here {
-    fn session(&self, args: &[&str]) -> Done {
-        self.0.ringfence(&[&["session"], args].concat())
-    }
-
-    fn create(&self, args: &[&str]) -> String {
-        let done = self.session(&[&["create"], args].concat());
-        assert_eq!(done.code, 0, "{}", done.err);
-        done.out.trim().to_owned()
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        for pid in sessions::supervisors(&self.0.home) {
-            sessions::kill(pid, libc::SIGKILL);
-        }
-    }
-}
+use sessions::Here;
+use support::Done;
 
 #[test]
 fn logs_do_not_act_on_a_terminal() {
-    let here = Here(Place::new());
+    let here = Here::new();
     let id = here.create(&[]);
     let script = r"printf 'title \033]0;evil\007 end\n'; printf 'wrong \033[2J\n' >&2";
     here.session(&["exec", &id, "--", "sh", "-c", script]);
@@ -52,7 +30,7 @@ fn logs_do_not_act_on_a_terminal() {
 
 #[test]
 fn what_there_is_no_log_of() {
-    let here = Here(Place::new());
+    let here = Here::new();
     let id = here.create(&[]);
     let missing = |execution: &str, words: &str| {
         let done = here.session(&["logs", &id, execution]);
@@ -72,7 +50,7 @@ fn what_there_is_no_log_of() {
 
 #[test]
 fn a_session_that_nobody_knows_is_ended() {
-    let here = Here(Place::new());
+    let here = Here::new();
     for flags in [&[][..], &["--json"], &["named"]] {
         let mut command = here.0.command([&["session", "create"], flags].concat());
         command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
@@ -91,7 +69,7 @@ fn a_session_that_nobody_knows_is_ended() {
 
 #[test]
 fn names_and_words() {
-    let here = Here(Place::new());
+    let here = Here::new();
     for (name, words) in [("s-0123456789ab", "looks like an id"), (".x", "begin with `.`"), ("a b", "letters, digits")]
     {
         let done = here.session(&["create", name]);
@@ -110,7 +88,7 @@ fn names_and_words() {
 
 #[test]
 fn one_object_each() {
-    let here = Here(Place::new());
+    let here = Here::new();
     let (id, other) = (here.create(&["one"]), here.create(&["two"]));
     let started = here.session(&["exec", "one", "--background", "--json", "--", "sleep", "60"]).json();
     assert_eq!((&started["status"], &started["execution"]), (&"running".into(), &"1".into()));

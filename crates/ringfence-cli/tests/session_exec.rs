@@ -10,57 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sessions::{kill, seconds, sleeping};
-use support::{Done, Place, names};
-
-/// A place whose sessions end with the test.
-struct Here(Place);
-
-impl Here {
-    fn new() -> Here {
-        Here(Place::new())
-    }
-
-    fn ringfence(&self, args: &[&str]) -> Done {
-        self.0.ringfence(args)
-    }
-
-    fn create(&self, args: &[&str]) -> String {
-        let done = self.ringfence(&[&["session", "create"], args].concat());
-        assert_eq!(done.code, 0, "{}", done.err);
-        done.out.trim().to_owned()
-    }
-
-    fn exec(&self, args: &[&str]) -> Done {
-        self.ringfence(&[&["session", "exec"], args].concat())
-    }
-
-    fn records(&self, id: &str) -> Vec<Value> {
-        let json = self.ringfence(&["history", "--json", "--session", id]).json();
-        json["records"].as_array().unwrap().clone()
-    }
-
-    /// Where records are.
-    fn dir(&self) -> PathBuf {
-        self.0.home.join(".local/state/ringfence/records")
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        for pid in sessions::supervisors(&self.0.home) {
-            kill(pid, libc::SIGKILL);
-        }
-    }
-}
-
-fn wait(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use sessions::{Here, kill, seconds, sleeping, wait};
+use support::{Done, names};
 
 #[test]
 fn starts_where_it_is_told() {

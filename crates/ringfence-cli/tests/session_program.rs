@@ -7,41 +7,9 @@ mod support;
 
 use std::io::Write;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use sessions::{seconds, sleeping};
-use support::{Done, Place};
-
-/// A place whose sessions end with the test.
-struct Here(Place);
-
-impl Here {
-    fn new() -> Here {
-        Here(Place::new())
-    }
-
-    fn ringfence(&self, args: &[&str]) -> Done {
-        self.0.ringfence(args)
-    }
-
-    fn create(&self, args: &[&str]) -> String {
-        let done = self.ringfence(&[&["session", "create"], args].concat());
-        assert_eq!(done.code, 0, "{}", done.err);
-        done.out.trim().to_owned()
-    }
-
-    fn exec(&self, args: &[&str]) -> Done {
-        self.ringfence(&[&["session", "exec"], args].concat())
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        for pid in sessions::supervisors(&self.0.home) {
-            sessions::kill(pid, libc::SIGKILL);
-        }
-    }
-}
+use sessions::{Here, seconds, sleeping, wait};
+use support::Done;
 
 #[test]
 fn a_day_in_the_life() {
@@ -72,6 +40,29 @@ fn a_day_in_the_life() {
     assert!(gone.err.contains("no session `notes`"), "{}", gone.err);
     // Nothing is left behind in the project.
     assert!(here.0.names().is_empty());
+}
+
+#[test]
+fn when_it_ends_is_configured() {
+    let here = Here::new();
+    here.0.write(".config/ringfence/config.toml", "[limits]\nidle = \"2h\"\nlife = \"3h\"\n");
+    here.0.write("project/.ringfence.toml", "[limits]\nidle = \"1h\"\n");
+    let idle_and_life = |args: &[&str]| {
+        let id = here.create(args);
+        let info = here.session(&["show", &id, "--json"]).json();
+        let life = info["expires_ms"].as_u64().unwrap() - info["created_ms"].as_u64().unwrap();
+        (info["idle_ms"].as_u64().unwrap(), (life as f64 / 60_000.0).round() as u64)
+    };
+    assert_eq!(idle_and_life(&[]), (3_600_000, 180));
+    assert_eq!(idle_and_life(&["--idle", "90m", "--life", "26h"]), (5_400_000, 26 * 60), "flags win");
+    let shown = here.ringfence(&["config", "show", "--profile", "shell"]).out;
+    let has = |key: &str, text: &str, place: &str| {
+        shown.lines().any(|line| line.contains(key) && line.contains(text) && line.contains(place))
+    };
+    assert!(has("limits.idle", "1h", ".ringfence.toml:2") && has("limits.life", "3h", "config.toml:3"), "{shown}");
+    here.0.write("project/.ringfence.toml", "[limits]\nlife = \"never\"\n");
+    let refused = here.session(&["create"]);
+    assert!(refused.code == 125 && refused.err.contains("raises `limits.life`"), "{}", refused.err);
 }
 
 #[test]
@@ -145,14 +136,6 @@ fn input_and_signals_reach_the_command() {
     child.wait().unwrap();
     wait("it ends", || sleeping(&seconds(20)).iter().all(|pid| *pid == child.id() as i32));
     here.exec(&[&id, "--", "echo", "usable"]).expect(0, "usable\n");
-}
-
-fn wait(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

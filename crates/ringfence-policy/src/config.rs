@@ -92,8 +92,20 @@ const SETTINGS: &[&str] = &[
     "warm_fork",
 ];
 
-const LIMITS: &[&str] =
-    &["memory", "cpus", "pids", "files", "timeout", "timeout_ceiling", "cpu_time", "tmp_size", "tmp_inodes", "output"];
+const LIMITS: &[&str] = &[
+    "memory",
+    "cpus",
+    "pids",
+    "files",
+    "timeout",
+    "timeout_ceiling",
+    "cpu_time",
+    "tmp_size",
+    "tmp_inodes",
+    "output",
+    "idle",
+    "life",
+];
 
 const RECORDS: &[&str] = &["output", "secrets", "keep", "max_size", "database"];
 
@@ -466,6 +478,8 @@ impl Reader<'_> {
             "tmp_size" => out.tmp_size = Some(self.at(limits::parse_space(&text).map_err(failed)?, value)),
             "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_inodes(&text).map_err(failed)?, value)),
             "output" => out.output = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
+            "idle" => out.idle = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
+            "life" => out.life = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
             _ => return Err(self.unknown("limits.", key, LIMITS.iter().copied())),
         }
         Ok(())
@@ -549,6 +563,8 @@ cpu_time = "10m"
 tmp_size = "10MiB"
 tmp_inodes = 100
 output = 1000
+idle = "1h"
+life = "never"
 
 [records]
 output = true
@@ -580,10 +596,12 @@ memory = "1g"
         assert!(settings.files.iter().any(|f| f.place == "c.toml:15" && f.value.access == Access::Exclude));
         assert_eq!(settings.limits.timeout_ceiling.as_ref().unwrap().place, "c.toml:28");
         assert_eq!(settings.limits.files.as_ref().unwrap().value, None);
+        assert_eq!(settings.limits.idle, Some(At::new(Some(std::time::Duration::from_secs(3600)), "c.toml:33")));
+        assert_eq!(settings.limits.life, Some(At::new(None, "c.toml:34")));
         assert_eq!(settings.commands.len(), 4);
         assert_eq!(layer.profiles[0].extends.value, "shell");
-        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:54");
-        assert_eq!(settings.records.keep.as_ref().unwrap().place, "c.toml:37");
+        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:56");
+        assert_eq!(settings.records.keep.as_ref().unwrap().place, "c.toml:39");
         assert_eq!(settings.records.max_size.as_ref().unwrap().value, None);
         assert_eq!(read("").unwrap(), Layer::new(LayerKind::Global, "c.toml"));
     }

@@ -98,6 +98,8 @@ pub struct LimitSettings {
     pub tmp_size: Option<At<u64>>,
     pub tmp_inodes: Option<At<u64>>,
     pub output: Option<At<u64>>,
+    pub idle: Option<At<Option<Duration>>>,
+    pub life: Option<At<Option<Duration>>>,
 }
 
 /// `[records]`; the inner `None` is "without limit".

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,11 @@ pub struct Policy {
     pub warm: u64,
     /// A pool forks them from one that never ran anybody's code; else each is started.
     pub warm_fork: bool,
+    /// A session ends when nothing was asked of it for so long; `None`: never. Not among the limits of a plan: a box is no
+    /// other one for it.
+    pub idle: Option<Duration>,
+    /// A session ends after so long, whatever happens; `None`: never.
+    pub life: Option<Duration>,
 }
 
 /// Interpreters that are held ready where nothing else is said.

@@ -80,6 +80,12 @@ pub const NAMES: &[&str] = &["agent", "shell", "skill", "home"];
 /// so where it is.
 pub const OPTIONAL: [Guarantee; 1] = [Guarantee::KernelSecondWall];
 
+/// When a session ends that nobody uses, in every built-in profile.
+pub const IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// When a session ends at the latest, in every built-in profile.
+pub const LIFE: Duration = Duration::from_secs(24 * 3600);
+
 /// Guards in front of programs, by default.
 const GUARDS: &[(&str, CommandRule)] = &[("git", CommandRule::Guard(Guard::Git))];
 

@@ -75,6 +75,8 @@ impl Project {
             warm: 0,
             shown: Vec::new(),
             warm_fork: false,
+            idle: None,
+            life: None,
         };
         Self { dir, facts, policy }
     }

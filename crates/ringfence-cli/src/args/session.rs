@@ -103,13 +103,13 @@ pub struct SessionCreate {
     #[arg(long, requires = "name")]
     pub reuse: bool,
 
-    /// End it when it was idle for so long (`never`: do not)
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_span)]
-    pub idle: Span,
+    /// End it when it was idle for so long (`never`: do not); 30m unless the configuration says otherwise
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    pub idle: Option<Span>,
 
-    /// End it after so long (`never`: do not)
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_span)]
-    pub life: Span,
+    /// End it after so long (`never`: do not); 24h unless the configuration says otherwise
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    pub life: Option<Span>,
 
     /// Print one JSON object
     #[arg(long)]

@@ -8,7 +8,7 @@ use ringfence::policy::facts::Facts;
 use ringfence::policy::{Inputs, Layer, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, Session, Sessions};
 
-use crate::support::{Place, program};
+use crate::support::{Done, Place, program};
 
 /// A place with sessions in it. All of them end with it.
 pub struct Home {
@@ -54,6 +54,51 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         for pid in supervisors(self.dir()) {
+            kill(pid, libc::SIGKILL);
+        }
+    }
+}
+
+/// A place for the program, whose sessions end with the test.
+pub struct Here(pub Place);
+
+impl Here {
+    pub fn new() -> Here {
+        Here(Place::new())
+    }
+
+    pub fn ringfence(&self, args: &[&str]) -> Done {
+        self.0.ringfence(args)
+    }
+
+    pub fn session(&self, args: &[&str]) -> Done {
+        self.ringfence(&[&["session"], args].concat())
+    }
+
+    pub fn create(&self, args: &[&str]) -> String {
+        let done = self.session(&[&["create"], args].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out.trim().to_owned()
+    }
+
+    pub fn exec(&self, args: &[&str]) -> Done {
+        self.session(&[&["exec"], args].concat())
+    }
+
+    pub fn records(&self, id: &str) -> Vec<serde_json::Value> {
+        let json = self.ringfence(&["history", "--json", "--session", id]).json();
+        json["records"].as_array().unwrap().clone()
+    }
+
+    /// Where records are.
+    pub fn dir(&self) -> PathBuf {
+        self.0.home.join(".local/state/ringfence/records")
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        for pid in supervisors(&self.0.home) {
             kill(pid, libc::SIGKILL);
         }
     }
@@ -123,6 +168,15 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
     while !so() {
         assert!(start.elapsed() < Duration::from_secs(20), "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The same, where nothing else goes on.
+pub fn wait(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

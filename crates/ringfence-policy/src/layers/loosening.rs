@@ -6,7 +6,6 @@ use std::fmt;
 use super::{LayerError, Stack};
 use crate::env;
 use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
-use crate::limits::Limits;
 use crate::look::Lookup;
 use crate::policy::{CommandRule, Root};
 use crate::presets::{Preset, Selection};
@@ -170,7 +169,7 @@ impl Stack<'_> {
                 refuse(place, format!("allows system call `{value}`"));
             }
         }
-        out.extend(larger_limits(limits, &self.limits));
+        out.extend(larger_limits(limits, self));
         self.file_loosenings(lookup, presets, files, out)
     }
 
@@ -255,13 +254,26 @@ fn idle(lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String>
 }
 
 /// Limits that are larger than what holds so far.
-fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
-    let LimitSettings { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
-        settings;
+fn larger_limits(settings: &LimitSettings, stack: &Stack<'_>) -> Vec<Loosening> {
+    let LimitSettings {
+        memory,
+        cpus,
+        pids,
+        files,
+        timeout,
+        timeout_ceiling,
+        cpu_time,
+        tmp_size,
+        tmp_inodes,
+        output,
+        idle,
+        life,
+    } = settings;
+    let now = &stack.limits;
     let mut out = Vec::new();
     macro_rules! optional {
-        ($field:ident) => {
-            if let (Some(At { value, place }), Some(limit)) = ($field, &now.$field)
+        ($field:ident of $now:expr) => {
+            if let (Some(At { value, place }), Some(limit)) = ($field, &$now.$field)
                 && value.as_ref().is_none_or(|value| value > limit)
             {
                 out.push(Loosening { place: place.clone(), what: format!("raises `limits.{}`", stringify!($field)) });
@@ -277,15 +289,17 @@ fn larger_limits(settings: &LimitSettings, now: &Limits) -> Vec<Loosening> {
             }
         };
     }
-    optional!(memory);
-    optional!(cpus);
-    optional!(pids);
-    optional!(files);
-    optional!(timeout);
-    optional!(timeout_ceiling);
-    optional!(cpu_time);
+    optional!(memory of now);
+    optional!(cpus of now);
+    optional!(pids of now);
+    optional!(files of now);
+    optional!(timeout of now);
+    optional!(timeout_ceiling of now);
+    optional!(cpu_time of now);
     always!(tmp_size);
     always!(tmp_inodes);
     always!(output);
+    optional!(idle of stack);
+    optional!(life of stack);
     out
 }

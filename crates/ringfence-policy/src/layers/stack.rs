@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::values::optional_text;
 use super::{LayerError, Loosening, Resolved};
@@ -52,6 +53,8 @@ pub(super) struct Stack<'a> {
     pub(super) skill_verdict: Verdict,
     pub(super) warm: u64,
     pub(super) warm_fork: bool,
+    pub(super) idle: Option<Duration>,
+    pub(super) life: Option<Duration>,
     pub(super) env: EnvPolicy,
     pub(super) limits: Limits,
     pub(super) records: Records,
@@ -98,6 +101,8 @@ impl<'a> Stack<'a> {
             skill_verdict: Verdict::default(),
             warm: WARM,
             warm_fork: true,
+            idle: Some(profiles::IDLE),
+            life: Some(profiles::LIFE),
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
             records: Records::default(),
@@ -312,6 +317,8 @@ impl<'a> Stack<'a> {
             tmp_size,
             tmp_inodes,
             output,
+            idle,
+            life,
         } = limits;
         take!("limits.memory", memory => self.limits.memory);
         take!("limits.cpus", cpus => self.limits.cpus);
@@ -323,6 +330,8 @@ impl<'a> Stack<'a> {
         take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
         take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
         take!("limits.output", output => self.limits.output);
+        take!("limits.idle", idle => self.idle);
+        take!("limits.life", life => self.life);
 
         self.records.apply(records);
         let RecordSettings { output, secrets, keep, max_size, database } = records;
@@ -432,6 +441,8 @@ impl<'a> Stack<'a> {
             skill_verdict: self.skill_verdict,
             warm: self.warm,
             warm_fork: self.warm_fork,
+            idle: self.idle,
+            life: self.life,
         };
         Ok(Resolved {
             policy,

@@ -153,6 +153,8 @@ fn a_project_may_not_loosen() {
         ("", "[limits]\ntmp_size = \"1t\"", "raises `limits.tmp_size`"),
         ("", "[limits]\ntmp_inodes = 99999999", "raises `limits.tmp_inodes`"),
         ("", "[limits]\noutput = \"1g\"", "raises `limits.output`"),
+        ("", "[limits]\nidle = \"1h\"", "raises `limits.idle`"),
+        ("[limits]\nlife = \"2h\"", "[limits]\nlife = \"never\"", "raises `limits.life`"),
         ("", "[records]\noutput = true", "changes `records.output` to `true`"),
         ("[records]\noutput = true", "[records]\noutput = false", "changes `records.output` to `false`"),
         ("", "[commands]\ngit = true", "removes the rule for command `git`"),
@@ -313,6 +315,29 @@ fn time_limits_and_their_ceiling() {
         "--timeout: a time limit of 10m1s is above the longest that may be asked for, 10m (profile shell)"
     );
     assert!(with("none", "").is_err());
+}
+
+#[test]
+fn when_sessions_end() {
+    let host = Host::new();
+    let with = |global: &str, project: &str| {
+        let resolved = resolve(host.inputs(global, project)).unwrap();
+        let text = |key: &str| {
+            let value = resolved.values().into_iter().find(|value| value.key == key).unwrap();
+            format!("{} ({})", value.text, value.origin.place)
+        };
+        [text("limits.idle"), text("limits.life")]
+    };
+    let table = [
+        ("", "", ["30m (profile agent)", "24h (profile agent)"]),
+        ("profile = \"shell\"", "", ["30m (profile shell)", "24h (profile shell)"]),
+        ("[limits]\nidle = \"never\"\nlife = \"7d\"", "", ["none (g.toml:2)", "168h (g.toml:3)"]),
+        ("[limits]\nidle = \"never\"", "[limits]\nidle = 60\nlife = \"1h\"", ["1m (p.toml:2)", "1h (p.toml:3)"]),
+        ("profile = \"x\"\n[profiles.x]\nlimits.idle = \"2h\"", "", ["2h (g.toml:3)", "24h (profile agent)"]),
+    ];
+    for (global, project, expected) in table {
+        assert_eq!(with(global, project), expected, "{global} | {project}");
+    }
 }
 
 #[test]

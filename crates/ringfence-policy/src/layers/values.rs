@@ -83,6 +83,8 @@ impl Resolved {
         add("limits.tmp_size".into(), format_size(*tmp_size));
         add("limits.tmp_inodes".into(), tmp_inodes.to_string());
         add("limits.output".into(), format_size(*output));
+        add("limits.idle".into(), time(&policy.idle));
+        add("limits.life".into(), time(&policy.life));
         let Records { output, secrets, keep, max_size, database } = &policy.records;
         add("records.output".into(), output.to_string());
         add("records.keep".into(), time(keep));

@@ -103,17 +103,10 @@ pub struct Create {
 }
 
 impl Create {
-    /// A session under this policy, which ends after half an hour of idleness, or a day.
+    /// A session under this policy, which also says when it ends.
     pub fn new(policy: Policy, facts: Facts) -> Create {
-        Create {
-            name: None,
-            policy,
-            facts,
-            choice: EngineChoice::Auto,
-            idle: Some(Duration::from_secs(1800)),
-            life: Some(Duration::from_secs(86_400)),
-            records: None,
-        }
+        let (idle, life) = (policy.idle, policy.life);
+        Create { name: None, policy, facts, choice: EngineChoice::Auto, idle, life, records: None }
     }
 
     pub fn name(mut self, name: impl Into<String>) -> Create {

@@ -109,6 +109,8 @@ pub fn policy(facts: &mut Facts, workdir: &std::path::Path) -> Policy {
         warm: 0,
         shown: Vec::new(),
         warm_fork: false,
+        idle: None,
+        life: None,
     }
 }
 

@@ -211,7 +211,13 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let choice = situation.resolved.engine;
     fetch_image(&situation)?;
     let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
-    create = create.idle(args.idle.0).life(args.life.0).records(situation.records);
+    create = create.records(situation.records);
+    if let Some(Span(idle)) = args.idle {
+        create = create.idle(idle);
+    }
+    if let Some(Span(life)) = args.life {
+        create = create.life(life);
+    }
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,

@@ -69,6 +69,8 @@ impl Host {
             warm: 0,
             shown: Vec::new(),
             warm_fork: false,
+            idle: None,
+            life: None,
         };
         let mut host = Self { dir, facts, policy };
         host.rule(Access::Rw, &workdir, Missing::Fail);
