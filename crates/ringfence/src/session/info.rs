@@ -55,6 +55,35 @@ pub struct Info {
     pub unreachable: Option<String>,
 }
 
+impl Info {
+    /// A live session of which nothing is known but that it is there.
+    pub(super) fn unknown(id: &str) -> Info {
+        Info {
+            id: id.to_owned(),
+            name: None,
+            profile: "-".to_owned(),
+            engine: "-".to_owned(),
+            workdir: PathBuf::new(),
+            workdir_inside: PathBuf::new(),
+            created: SystemTime::UNIX_EPOCH,
+            state: State::Live,
+            pid: 0,
+            idle: None,
+            idle_at: None,
+            expires: None,
+            timeout: None,
+            timeout_ceiling: None,
+            output: 0,
+            executions: 0,
+            running: 0,
+            caches: Vec::new(),
+            requirements: Vec::new(),
+            left: None,
+            unreachable: None,
+        }
+    }
+}
+
 /// A set of packages in a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Required {

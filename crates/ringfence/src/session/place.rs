@@ -225,27 +225,10 @@ impl Place {
         let names = fs::read_dir(self.names()).ok()?.flatten();
         let mut names = names.filter_map(|link| link.file_name().into_string().ok());
         Some(Info {
-            id: id.to_owned(),
             name: names.find(|name| self.named(name).as_deref() == Some(id)),
-            profile: "-".to_owned(),
-            engine: "-".to_owned(),
-            workdir: PathBuf::new(),
-            workdir_inside: PathBuf::new(),
             created: written.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-            state: State::Live,
             pid: self.supervisor(id).unwrap_or(0),
-            idle: None,
-            idle_at: None,
-            expires: None,
-            timeout: None,
-            timeout_ceiling: None,
-            output: 0,
-            executions: 0,
-            running: 0,
-            caches: Vec::new(),
-            requirements: Vec::new(),
-            left: None,
-            unreachable: None,
+            ..Info::unknown(id)
         })
     }
 

@@ -132,27 +132,13 @@ mod versions;
 pub fn kept(dir: &std::path::Path) -> Kept {
     let start = start(dir, &Place::new(&dir.join("sessions")));
     let info = Info {
-        id: String::new(),
-        name: None,
         profile: start.profile,
         engine: "native".to_owned(),
         workdir: start.workdir,
         workdir_inside: start.plan.workdir,
         created: SystemTime::now(),
-        state: State::Live,
-        pid: 0,
-        idle: None,
-        idle_at: None,
-        expires: None,
-        timeout: None,
-        timeout_ceiling: None,
         output: 1,
-        executions: 0,
-        running: 0,
-        caches: Vec::new(),
-        requirements: Vec::new(),
-        left: None,
-        unreachable: None,
+        ..Info::unknown("")
     };
     Kept { info, report: start.report, ended: None }
 }
