@@ -42,6 +42,9 @@ const TERMINAL_DRAIN: Duration = Duration::from_millis(100);
 /// What is killed is gone by then.
 const CLEARED: Duration = Duration::from_secs(2);
 
+/// What is killed ends by then, also when somebody traces it who does what tracers do.
+const UNTRACED: Duration = Duration::from_millis(500);
+
 /// One command and its channels.
 #[derive(Debug)]
 pub struct Exec {
@@ -65,7 +68,8 @@ pub struct Exec {
     held: u64,
     /// A signal was sent to the whole tree: it ends when that is gone.
     whole_tree: bool,
-    killing: bool,
+    /// When its tree was first sent a KILL, which is repeated until nothing is left.
+    killed: Option<Instant>,
     ended: Option<Exited>,
     give_up_at: Option<Instant>,
     /// What it takes to order it once more, until it runs: only where earlier commands left something.
@@ -115,7 +119,7 @@ impl Exec {
             terminal: None,
             held: 0,
             whole_tree: false,
-            killing: false,
+            killed: None,
             ended: None,
             give_up_at: None,
             again: None,
@@ -137,13 +141,14 @@ impl Exec {
             new.arm(key, cx).map_err(fork)?;
             let pid = start_own(order, &fds, &cx.stack)?;
             (cx.own, new.pid) = (true, Some(pid));
+            cx.bare.insert(pid);
             if !piped {
                 new.started(pid, cx);
             }
             return Ok(new);
         }
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
-        let left = cx.reapers.owned() == 0 && !cx.own && !cx.is_childless();
+        let left = is_alone(cx) && !cx.is_childless();
         match cx.reapers.order(key, &order, &fds, &cx.epoll) {
             Ok(reaper) => new.reaper = Some(reaper),
             Err(Errno::AGAIN) if left => {}
@@ -235,7 +240,7 @@ impl Exec {
                     cx.reapers.release(reaper);
                 }
                 let none = (step, errno) == (Step::Fork, Errno::AGAIN.raw_os_error());
-                if none && self.again.is_some() && !self.closed && cx.reapers.owned() == 0 && !cx.own {
+                if none && self.again.is_some() && !self.closed && is_alone(cx) {
                     self.clear(cx);
                     return Ok(Flow::Goes);
                 }
@@ -334,7 +339,8 @@ impl Exec {
             self.arm(key, cx)?;
             return Ok(Flow::Goes);
         }
-        if self.whole_tree && (self.reaper.is_some() || self.own && !cx.is_childless()) {
+        let others = |pid: i32| cx.is_others(pid, self.pid.unwrap_or(0));
+        if self.whole_tree && (self.reaper.is_some() || self.own && !cx.has_no_child_but(others)) {
             return Ok(Flow::Goes);
         }
         if let Some(input) = &mut self.input {
@@ -443,18 +449,27 @@ impl Exec {
 
     fn signal_tree(&mut self, signal: i32, cx: &mut Context) {
         self.whole_tree = true;
-        self.killing |= signal == libc::SIGKILL;
+        if signal == libc::SIGKILL {
+            self.killed.get_or_insert_with(Instant::now);
+        }
+        let traced = self.killed.is_some_and(|at| at.elapsed() >= UNTRACED);
+        let end = |root: i32, spared: &dyn Fn(i32) -> bool| {
+            cx.processes.signal(root, signal, spared);
+            if traced {
+                cx.processes.kill_tracers(root, spared);
+            }
+        };
         match (self.reaper, self.pid) {
             (Some(reaper), _) => {
                 // Somebody may have stopped it.
                 let _ = sys::kill(reaper, libc::SIGCONT);
-                cx.processes.signal(reaper, signal, |_| false);
+                end(reaper, &|_| false);
             }
-            // The guest's own, or its reaper was killed: what that orphaned cannot be told from what others left behind.
-            // All of it goes.
-            (None, Some(_)) if self.ended.is_none() || self.own => {
+            // The guest's own, or its reaper was killed. What it orphaned cannot be told from what was left behind by
+            // commands that have ended: all of it goes, and only what is surely a neighbour's stays.
+            (None, Some(command)) if self.ended.is_none() || self.own => {
                 let guest = rustix::process::getpid().as_raw_nonzero().get();
-                cx.processes.signal(guest, signal, |pid| cx.reapers.is_reaper(pid));
+                end(guest, &|pid| cx.is_others(pid, command));
             }
             _ => {}
         }
@@ -493,13 +508,16 @@ impl Exec {
         let Some(pid) = self.pid else {
             return self.report(key, Report::Failed { step: Step::Fork, errno: Errno::OWNERDEAD.raw_os_error() }, cx);
         };
-        if self.killing {
+        if self.killed.is_some() {
             self.signal_tree(libc::SIGKILL, cx);
         }
         let here = Pid::from_raw(pid)
             .map(|pid| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT));
         match here {
-            Some(Ok(_)) => Ok(Flow::Goes),
+            Some(Ok(_)) => {
+                cx.bare.insert(pid);
+                Ok(Flow::Goes)
+            }
             // The reaper had seen its end and told nobody.
             _ => self.gone(
                 key,
@@ -523,14 +541,15 @@ impl Exec {
     pub fn is_pending(&self) -> bool {
         let waits = self.own && (!self.announced || self.whole_tree);
         let again = self.again.as_ref().is_some_and(|again| again.until.is_some());
-        self.killing && self.reaper.is_some() || self.give_up_at.is_some() || waits || again
+        let killed = self.killed.is_some() && (self.reaper.is_some() || self.ended.is_none());
+        killed || self.give_up_at.is_some() || waits || again
     }
 
     pub fn look(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
         if let (true, Some(pid)) = (self.own && self.opened.elapsed() >= AT_ONCE, self.pid) {
             self.started(pid, cx);
         }
-        if self.killing && (self.reaper.is_some() || self.own) {
+        if self.killed.is_some() {
             self.signal_tree(libc::SIGKILL, cx);
         }
         if self.order_again(key, cx)? == Flow::Ended {
@@ -538,6 +557,11 @@ impl Exec {
         }
         self.finish(key, cx)
     }
+}
+
+/// Whether no command runs, so that all that is there was left behind by earlier ones.
+fn is_alone(cx: &Context) -> bool {
+    cx.reapers.owned() == 0 && !cx.own && cx.bare.is_empty()
 }
 
 fn window(size: Size) -> rustix::termios::Winsize {

@@ -31,6 +31,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketAddrUnix, SocketFlags,
     SocketType, recvmsg, socket_with,
 };
+use rustix::process::Pid;
 
 use exec::{Exec, Failure};
 use link::Link;
@@ -115,12 +116,29 @@ pub struct Context {
     own: bool,
     /// For such a command.
     stack: sys::Stack,
+    /// Commands that are children of the guest's: started without a reaper, or left alone by one that was killed.
+    bare: BTreeSet<i32>,
 }
 
 impl Context {
     /// Whether it has no children but its reapers. What commands left behind would be others.
     fn is_childless(&self) -> bool {
-        self.processes.own_children().is_some_and(|all| all.iter().all(|pid| self.reapers.is_reaper(*pid)))
+        self.has_no_child_but(|pid| self.reapers.is_reaper(pid))
+    }
+
+    fn has_no_child_but(&self, others: impl Fn(i32) -> bool) -> bool {
+        self.processes.own_children().is_some_and(|all| all.iter().all(|pid| others(*pid)))
+    }
+
+    /// Whether a child of the guest's cannot be of this command: a reaper, another command, or what that orphaned. Each
+    /// command begins a session, and a session can be left but not entered. What left one is anybody's.
+    fn is_others(&self, child: i32, command: i32) -> bool {
+        let session = || Pid::from_raw(child).and_then(|pid| rustix::process::getsid(Some(pid)).ok());
+        let others = || self.bare.iter().filter(|other| **other != command);
+        self.reapers.is_reaper(child)
+            || others().any(|other| *other == child)
+            || others().next().is_some()
+                && session().is_some_and(|session| others().any(|other| *other == session.as_raw_nonzero().get()))
     }
 }
 
@@ -212,6 +230,7 @@ pub fn run() -> Result<(), Fault> {
         is_first,
         own: false,
         stack: sys::Stack::new(),
+        bare: BTreeSet::new(),
     };
     let mut guest = Guest {
         cx,
@@ -572,6 +591,7 @@ impl Guest {
                 Some(None) => {}
                 // Something that a command left behind, or a command whose reaper was killed.
                 None => {
+                    self.cx.bare.remove(&child.pid);
                     let is_it = |stream: &Stream| matches!(stream, Stream::Exec(exec) if exec.is_command(child.pid));
                     let found = self.streams.iter().find(|(_, stream)| is_it(stream)).map(|(key, _)| *key);
                     if let Some(key) = found {

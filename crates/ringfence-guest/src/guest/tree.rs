@@ -4,7 +4,7 @@
 //! its children are read, and then the list is complete.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 use ringfence_linux::sys;
@@ -45,17 +45,27 @@ impl Processes {
     }
 
     fn read_children(&self, pid: i32, children: &mut Vec<i32>) -> Result<(), Errno> {
+        self.each_task(pid, c"children", |file| read_list(file, children))
+    }
+
+    /// Opens a file of each thread of a process.
+    fn each_task(
+        &self,
+        pid: i32,
+        name: &CStr,
+        mut act: impl FnMut(&OwnedFd) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let name = CString::new(format!("{pid}/task")).map_err(|_| Errno::INVAL)?;
-        let tasks = rustix::fs::openat(&self.proc, name, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let tasks = CString::new(format!("{pid}/task")).map_err(|_| Errno::INVAL)?;
+        let tasks = rustix::fs::openat(&self.proc, tasks, flags | OFlags::DIRECTORY, Mode::empty())?;
         for task in Dir::read_from(&tasks)? {
-            let mut path = task?.file_name().to_bytes().to_vec();
-            if path.starts_with(b".") {
+            let task = task?;
+            if task.file_name().to_bytes().starts_with(b".") {
                 continue;
             }
-            path.extend_from_slice(b"/children");
+            let path = [task.file_name().to_bytes(), b"/", name.to_bytes()].concat();
             let Ok(file) = rustix::fs::openat(&tasks, path, flags, Mode::empty()) else { continue };
-            read_list(&file, children)?;
+            act(&file)?;
         }
         Ok(())
     }
@@ -108,6 +118,32 @@ impl Processes {
         for pid in all {
             send(pid, libc::SIGKILL);
         }
+    }
+
+    /// Ends whoever traces something that descends from this one. A dead process is its tracer's first, and its parent does
+    /// not hear of it before that one has waited for it, or is gone.
+    pub fn kill_tracers(&self, root: i32, spared: impl Fn(i32) -> bool) {
+        let tracers = self.descendants(root, spared, |_| ()).into_iter().flat_map(|pid| self.tracers(pid));
+        for tracer in tracers.collect::<BTreeSet<_>>() {
+            // It went meanwhile: that is no failure.
+            let _ = sys::kill(tracer, libc::SIGKILL);
+        }
+    }
+
+    /// Who traces a thread of this process.
+    fn tracers(&self, pid: i32) -> Vec<i32> {
+        let mut tracers = Vec::new();
+        // It went meanwhile: then nobody traces it.
+        let _ = self.each_task(pid, c"status", |status| {
+            let mut text = [0u8; 1024];
+            let length = rustix::io::read(status, &mut text)?;
+            let line = text[..length].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"TracerPid:"));
+            let tracer = line.and_then(|pid| std::str::from_utf8(pid).ok()?.trim().parse().ok());
+            // 0 is nobody, or somebody outside of what can be seen here.
+            tracers.extend(tracer.filter(|pid: &i32| *pid > 1));
+            Ok(())
+        });
+        tracers
     }
 }
 

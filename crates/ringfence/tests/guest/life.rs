@@ -18,6 +18,7 @@ everywhere! {
     a_closed_stream_ends_its_command
     what_a_background_process_holds_is_not_waited_for
     a_killed_reaper_is_survived
+    a_tracer_that_was_left_holds_nobody
     alone_in_the_box_a_command_is_the_guests_own_child
     garbage_ends_the_guest
     the_end_of_the_host_ends_everything
@@ -201,7 +202,9 @@ fn what_a_background_process_holds_is_not_waited_for(place: Place) {
 fn a_killed_reaper_is_survived(place: Place) {
     let mut host = Host::new(place);
     // Beside others each command has a reaper.
-    let beside = host.start(&["sleep", "600"]);
+    let [beside_seconds, orphan] = [sleep_of_our_own(), sleep_of_our_own()];
+    let beside = host.start(&["sh", "-c", &format!("(sleep {orphan} &); echo ready; sleep {beside_seconds}")]);
+    host.until(beside, "ready");
     // It is the parent of its command. Beside it one can see it and kill it, and it changes nothing.
     assert_eq!(
         host.sh("kill -KILL $PPID; sleep 0.1; echo still; exit 4"),
@@ -219,8 +222,17 @@ fn a_killed_reaper_is_survived(place: Place) {
     wait_until("it runs", || alive(&seconds));
     host.signal(stream, libc::SIGKILL, true);
     assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
-    host.signal(beside, libc::SIGKILL, false);
+    assert!(alive(&beside_seconds) && alive(&orphan), "a neighbour does not notice");
+    // Nor does one without a reaper notice the end of a neighbour.
+    let stream = host.start(&["sh", "-c", &format!("kill -KILL $PPID; echo ready; sleep {seconds}")]);
+    host.until(stream, "ready");
+    host.signal(beside, libc::SIGKILL, true);
     assert_eq!(host.end(beside).code, 128 + libc::SIGKILL);
+    wait_until("all of it ends", || !alive(&beside_seconds) && !alive(&orphan));
+    host.ping();
+    assert!(alive(&seconds) && !host.stream(stream).replies.iter().any(|reply| matches!(reply, Reply::Exited(_))));
+    host.signal(stream, libc::SIGKILL, true);
+    assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
     if place != Place::Bare {
         // All at once, as far as it may.
         let others: Vec<u32> = (0..5).map(|_| host.start(&["sleep", &seconds])).collect();
@@ -235,6 +247,49 @@ fn a_killed_reaper_is_survived(place: Place) {
         }
     }
     assert_eq!(host.sh("echo there").stdout, "there\n");
+}
+
+/// Traces whoever sleeps so long, and never waits for it.
+const TRACER: &str = "
+import ctypes, glob, time
+def text(path):
+    try: return open(path).read()
+    except OSError: return ''
+while True:
+    for path in glob.glob('/proc/[0-9]*/cmdline'):
+        if text(path) == 'sleep\\x00@\\x00':
+            ctypes.CDLL(None).ptrace(0x4206, int(path.split('/')[2]), None, None)
+    time.sleep(0.01)
+";
+
+fn a_tracer_that_was_left_holds_nobody(place: Place) {
+    let mut host = Host::new(place);
+    let is_traced = |seconds: &str| {
+        std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+            let read = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            let status = read("status");
+            let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+            read("cmdline") == format!("sleep\0{seconds}\0") && tracer.is_some_and(|pid| pid.trim() != "0")
+        })
+    };
+    for beside in [false, true] {
+        let seconds = sleep_of_our_own();
+        let tracer = TRACER.replace('@', &seconds);
+        let left = host.run(&["sh", "-c", "python3 -c \"$1\" >/dev/null 2>&1 &", "sh", &tracer]);
+        assert_eq!(left.code, 0, "{left:?}");
+        let neighbour = beside.then(|| host.start(&["sleep", "600"]));
+        let stream = host.start(&["sleep", &seconds]);
+        wait_until("it is traced", || is_traced(&seconds));
+        host.signal(stream, libc::SIGKILL, true);
+        let started = Instant::now();
+        assert_eq!(host.end(stream).code, 128 + libc::SIGKILL);
+        // The host ends the box two seconds after it had a command killed.
+        assert!(started.elapsed() < Duration::from_millis(1800), "{:?}", started.elapsed());
+        if let Some(neighbour) = neighbour {
+            host.signal(neighbour, libc::SIGTERM, false);
+            assert_eq!(host.end(neighbour).code, 128 + libc::SIGTERM);
+        }
+    }
 }
 
 fn alone_in_the_box_a_command_is_the_guests_own_child(place: Place) {
