@@ -8,9 +8,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use ringfence::policy::Guarantee;
+use ringfence::records::{Filter, Journal, Store};
 use ringfence::session::{End, Event, Exec, ExecutionState, SessionError, Size, State};
 use ringfence::{Ended, Reason};
-use sessions::{Home, guest_of, kill, running, seconds, sh, sleeping, supervisors, text, until};
+use sessions::{Home, guest_of, kill, processes, running, seconds, sh, sleeping, supervisors, text, until};
 
 #[tokio::test]
 async fn made_used_by_both_names_and_ended() {
@@ -321,6 +322,31 @@ async fn idle_and_life_end_it_and_both_can_be_extended() {
     for alive in [&busy, &extended, &living] {
         assert_eq!(state(alive.id()).await, State::Live);
     }
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_can_find_ends() {
+    let home = Home::new();
+    let records = home.place.home.join("records");
+    let [gone, kept] = ["gone", "kept"].map(|name| home.create().name(name).records(&records));
+    let gone = home.sessions.create(gone).await.unwrap();
+    let kept = home.sessions.create(kept).await.unwrap();
+    let execution = gone.exec(Exec::new(["sleep", &seconds(17)])).await.unwrap();
+    until("it runs", || !sleeping(&seconds(17)).is_empty()).await;
+    let pid = gone.info().await.unwrap().pid as i32;
+    std::fs::remove_dir_all(home.dir().join(gone.id())).unwrap();
+    // Its place is another's by then.
+    let again = home.sessions.create(home.create().name("gone")).await.unwrap();
+    let lost = execution.output().await.outcome;
+    assert_eq!(lost.reason, Some(Reason::Lost));
+    until("the box is gone", || sleeping(&seconds(17)).is_empty() && !processes().contains(&pid)).await;
+    assert_eq!(home.sessions.open("gone").await.unwrap().id(), again.id());
+    assert_eq!(text(&sh(&kept, "echo usable").await.stdout), "usable\n");
+    let mut store = Store::open(&ringfence::records::Place::File(records.join("test.db"))).unwrap();
+    store.refresh(&Journal::new(&records)).unwrap();
+    let all = store.list(&Filter::default()).unwrap();
+    let ended = all.iter().find(|record| record.sandbox.as_deref() == Some(gone.id())).unwrap();
+    assert_eq!(ended.reason.as_deref(), Some("lost"), "{ended:?}");
 }
 
 #[tokio::test]

@@ -128,6 +128,8 @@ pub enum End {
     Unruly,
     /// Its supervisor was killed, or the machine went down.
     Lost,
+    /// Its directory was removed, so that nobody could find it any more.
+    Removed,
 }
 
 impl fmt::Display for End {
@@ -140,6 +142,7 @@ impl fmt::Display for End {
             End::Memory => "it ran out of memory",
             End::Unruly => "its guest did not obey",
             End::Lost => "its supervisor was killed",
+            End::Removed => "its directory was removed",
         })
     }
 }

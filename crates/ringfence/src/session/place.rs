@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -195,6 +195,16 @@ impl Place {
         match lock {
             Ok(lock) => rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Which file the lock of a session is. `None`: there is none; an error when that cannot be looked up.
+    pub fn lock_file(&self, id: &str) -> io::Result<Option<(u64, u64)>> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        match fs::symlink_metadata(self.lock_of(id)) {
+            Ok(file) => Ok(Some((file.dev(), file.ino()))),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

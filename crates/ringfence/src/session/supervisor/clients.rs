@@ -1,6 +1,5 @@
-//! Clients: any process of the same user, each with its own streams. One that breaks the rules is dropped, alone.
+//! Clients: any process of the same user. One that breaks the rules is dropped, alone.
 
-use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Channel, Decoder, Frame, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Change, Changed, Exec, Input as GuestInput, Reply, Request};
+use ringfence_guest::message::{Exec, Input as GuestInput, Request};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -16,6 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::super::info::End;
 use super::super::protocol::{Answer, Ask, ExecAsk, Hello, Refusal, Say, VERSION};
 use super::Supervisor;
+use super::client::{Client, ClientStream, Follower, quietest};
 use super::executions::{Clock, Execution};
 use super::relay::{To, add};
 use super::wire::{Read, Wire};
@@ -27,94 +27,8 @@ use crate::supervise::Reason;
 const MOST_CLIENTS: usize = 256;
 /// Streams of the guest at once; it takes a few more.
 const MOST_STREAMS: usize = 1000;
-/// Changes of files are kept for a client while no more than this waits.
-const MOST_CHANGES: usize = 256 << 10;
-/// What may wait for a client beside the data that it granted.
-const MOST_WAITING: usize = 16 << 20;
 /// Whoever calls a context ends it in time; this is for those who died.
 const CONTEXT_SLACK: Duration = Duration::from_secs(10);
-
-#[derive(Debug)]
-pub struct Client {
-    pub wire: Wire,
-    pub streams: HashMap<u32, ClientStream>,
-    /// Streams have rising numbers: what comes for a smaller one that is not open is late.
-    highest: u32,
-    /// For the records.
-    pub caller: Caller,
-    /// Its environment: what of it is secret is kept out of the records.
-    pub variables: Vec<Vec<u8>>,
-    /// Streams that missed changes of files, which it has yet to be told.
-    pub missed: BTreeSet<u32>,
-}
-
-#[derive(Debug)]
-pub enum ClientStream {
-    /// A stream of the guest's.
-    Guest(u32),
-    /// An execution in the foreground; what may be sent as its input.
-    Execution {
-        id: u64,
-        window: u32,
-    },
-    Attached(Follower),
-    /// Waits for one answer.
-    Waiting,
-    /// Keeps the session in use.
-    Holding,
-}
-
-/// Somebody who follows an execution.
-#[derive(Debug)]
-pub struct Follower {
-    pub id: u64,
-    /// Up to where stdout and stderr were sent.
-    pub position: [u64; 2],
-    pub credit: [u32; 2],
-    pub window: u32,
-}
-
-impl ClientStream {
-    /// What may still be sent as input of an execution.
-    pub fn window(&mut self) -> Option<&mut u32> {
-        match self {
-            ClientStream::Execution { window, .. } => Some(window),
-            ClientStream::Attached(follower) => Some(&mut follower.window),
-            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
-        }
-    }
-
-    fn execution(&self) -> Option<u64> {
-        match self {
-            ClientStream::Execution { id, .. } => Some(*id),
-            ClientStream::Attached(follower) => Some(follower.id),
-            ClientStream::Guest(_) | ClientStream::Waiting | ClientStream::Holding => None,
-        }
-    }
-}
-
-impl Client {
-    /// Whether so much waits for it that changes of files are not kept for it: they come without end, and unasked.
-    pub fn lags(&self) -> bool {
-        self.wire.pending() > MOST_CHANGES
-    }
-
-    /// It has taken everything: tells it which watches missed something.
-    pub fn tell_missed(&mut self) {
-        for stream in std::mem::take(&mut self.missed) {
-            if self.streams.contains_key(&stream) {
-                let changed = Changed { path: Vec::new(), change: Change::Overflow };
-                // Far below the bound.
-                let _ = self.wire.message(stream, Kind::Reply, &Answer::Guest(Reply::Changed(changed)));
-            }
-        }
-    }
-
-    /// Whether more waits for it than it can have asked for.
-    pub fn is_stuck(&self) -> bool {
-        self.wire.pending() > MOST_WAITING + self.streams.len() * 2 * WINDOW as usize
-    }
-}
 
 /// The client broke the protocol.
 struct Unruly;
@@ -156,7 +70,7 @@ impl Supervisor {
     pub(super) fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            let Some(pid) = whose(&socket).filter(|_| self.clients.len() < MOST_CLIENTS) else { continue };
+            let Some(pid) = whose(&socket).filter(|_| self.has_room()) else { continue };
             let caller = Caller::of(pid);
             let token = self.next_client;
             let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
@@ -164,10 +78,18 @@ impl Supervisor {
             self.next_client += 1;
             // Two numbers.
             let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
-            let (streams, variables, missed) = (HashMap::new(), Vec::new(), BTreeSet::new());
-            self.clients.insert(token, Client { wire, streams, highest: 0, caller, variables, missed });
+            self.clients.insert(token, Client::new(wire, caller));
             self.dirty.push(token);
         }
+    }
+
+    /// Whether one more client can be taken; the one that was quiet for longest gives way.
+    fn has_room(&mut self) -> bool {
+        if self.clients.len() < MOST_CLIENTS {
+            return true;
+        }
+        let quiet = quietest(&self.clients, self.owner, Instant::now());
+        quiet.inspect(|token| self.drop_client(*token)).is_some()
     }
 
     pub(super) fn client_ready(&mut self, token: u64, flags: EventFlags) {
@@ -182,6 +104,7 @@ impl Supervisor {
             Ok(Read::Nothing) => {}
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
+                client.heard = Instant::now();
                 let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
                 let handled = self.client_frames(token, &mut decoder);
                 match self.clients.get_mut(&token) {

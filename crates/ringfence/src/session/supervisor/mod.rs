@@ -5,6 +5,7 @@
 //! a guest that breaks the protocol ends its own session, a client that does is dropped. When this process dies, process 1
 //! of the box sees its socket close and takes everything with it.
 
+mod client;
 mod clients;
 mod executions;
 mod guest;
@@ -37,7 +38,7 @@ use crate::records::Ticket;
 use crate::report::Report;
 use crate::sets::{self, SetError};
 use crate::supervise::Reason;
-use clients::Client;
+use client::{Client, ClientStream};
 pub(super) use clients::address;
 use executions::{Due, Executions};
 use relay::{Stream, To};
@@ -153,6 +154,8 @@ const LOOK_IDLE: Duration = Duration::from_millis(250);
 const LOOK_DESERTED: Duration = Duration::from_secs(5);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
+/// How often it is looked whether anybody can still find the session.
+const LOOK_FOR_LOCK: Duration = Duration::from_secs(5);
 /// Clients get so long to take the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -205,6 +208,9 @@ pub(super) struct Supervisor {
     /// When the tree was last counted; and that there was nobody in it but the guest's own process for the next command.
     looked: Instant,
     deserted: bool,
+    /// Which file its lock was, by which others know that it lives; and when it was last looked for.
+    lock: Option<(u64, u64)>,
+    looked_for_lock: Instant,
     records: Option<record::Records>,
     /// Records of commands that have ended, or did not start, to be written when nobody waits.
     ended: Vec<u64>,
@@ -260,6 +266,7 @@ impl Supervisor {
             unreachable: None,
         };
         let last = place.last(&info.id);
+        let lock = place.lock_file(&info.id).ok().flatten();
         let now = Instant::now();
         let refusals = running.as_ref().and_then(Inhabited::refusals);
         let supervisor = Supervisor {
@@ -297,6 +304,8 @@ impl Supervisor {
             over: 0,
             looked: now,
             deserted: false,
+            lock,
+            looked_for_lock: now,
             records,
             ended: Vec::new(),
             unstarted: Vec::new(),
@@ -351,7 +360,8 @@ impl Supervisor {
         };
         let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
         let clocks = self.executions.running().filter_map(executions::Execution::next).min();
-        let next = [idle, self.expires, stalled, ping, look, clocks].into_iter().flatten().min()?;
+        let lock = self.lock.map(|_| self.looked_for_lock + LOOK_FOR_LOCK);
+        let next = [idle, self.expires, stalled, ping, look, clocks, lock].into_iter().flatten().min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
@@ -362,8 +372,7 @@ impl Supervisor {
             To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
             To::Client(_) => false,
         };
-        let holds =
-            |client: &Client| client.streams.values().any(|open| matches!(open, clients::ClientStream::Holding));
+        let holds = |client: &Client| client.streams.values().any(|open| matches!(open, ClientStream::Holding));
         self.streams.values().all(waits) && !self.clients.values().any(holds)
     }
 
@@ -415,6 +424,7 @@ impl Supervisor {
             self.end.get_or_insert(End::Unruly);
         }
         self.look_at_guest(now);
+        self.look_for_lock(now);
         // Not at each wake-up: how long too much may last would hang on how busy the session is.
         if now < self.looked + self.pace() {
             return;
@@ -451,6 +461,18 @@ impl Supervisor {
                 self.ping = Some((stream, now));
             }
             _ => {}
+        }
+    }
+
+    /// Ends a session that nobody can find: whoever looks takes it for gone, and nobody could end it.
+    fn look_for_lock(&mut self, now: Instant) {
+        if self.lock.is_none() || now < self.looked_for_lock + LOOK_FOR_LOCK {
+            return;
+        }
+        self.looked_for_lock = now;
+        // What cannot be looked up may be there.
+        if self.place.lock_file(&self.info.id).is_ok_and(|found| found != self.lock) {
+            self.end.get_or_insert(End::Removed);
         }
     }
 
@@ -564,10 +586,12 @@ impl Supervisor {
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
-        self.last.write(self.executions.count, Some(end));
-        // Whoever looks afterwards finds a supervisor that is gone, and these last words.
-        let _ = self.place.keep(&kept);
-        self.place.release(&self.info.id, self.info.name.as_deref());
+        if end != End::Removed {
+            self.last.write(self.executions.count, Some(end));
+            // Whoever looks afterwards finds a supervisor that is gone, and these last words.
+            let _ = self.place.keep(&kept);
+            self.place.release(&self.info.id, self.info.name.as_deref());
+        }
         self.say_farewell(end);
         // Also of those whose clients had more to tell.
         self.ended = self.executions.all.keys().copied().collect();

@@ -16,7 +16,7 @@ use super::super::exec::outcome;
 use super::super::info::State;
 use super::super::protocol::{ExecAsk, Refusal};
 use super::Supervisor;
-use super::clients::Client;
+use super::client::Client;
 use super::executions::Execution;
 use crate::records::redact::plain;
 use crate::records::{Begin, Caller, End, JournalError, Recorder, Redactor, Seen};

@@ -8,7 +8,7 @@ use ringfence_guest::message::{Input as GuestInput, Request, Step};
 use super::super::info::End;
 use super::super::protocol::{Answer, Finished, Refusal};
 use super::Supervisor;
-use super::clients::ClientStream;
+use super::client::ClientStream;
 use super::executions::{Execution, Place};
 use crate::engines::GUEST_PROCESSES;
 use crate::supervise::Reason;
