@@ -55,6 +55,25 @@ impl Drop for Here {
 }
 
 #[test]
+fn one_that_is_interrupted_leaves_nothing() {
+    let here = Here::new();
+    here.sh("truncate -s 8G /tmp/large");
+    let out = here.place.home.join("out");
+    std::fs::create_dir(&out).unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let arguments = ["session", "cp", &here.inside("/tmp/large"), &out.to_string_lossy()];
+        let mut copying = here.place.command(arguments).spawn().unwrap();
+        sessions::wait("it begins", || support::names(&out).iter().any(|name| name.starts_with(".ringfence-")));
+        sessions::kill(copying.id() as i32, signal);
+        assert_eq!(copying.wait().unwrap().code(), Some(128 + signal));
+        assert!(support::names(&out).is_empty(), "{signal}: {:?}", support::names(&out));
+    }
+    here.sh("truncate -s 0 /tmp/large");
+    assert_eq!(here.copy(&here.inside("/tmp/large"), &out.to_string_lossy()).code, 0);
+    assert_eq!(support::names(&out), ["large"]);
+}
+
+#[test]
 fn a_directory_is_not_copied_into_itself() {
     let here = Here::new();
     here.place.write("project/dir/deep/file", "text");

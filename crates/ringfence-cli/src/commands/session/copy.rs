@@ -2,6 +2,7 @@
 //! on the host where it can write: names lead nowhere but below what the user named, and no symlink is followed.
 //! What cannot be copied is named, the rest is copied, and the program says at the end that something is missing.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::exec::{Signals, ended_by};
 use crate::failure::{Failure, Kind};
 use crate::output;
 
@@ -132,17 +134,36 @@ pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Fai
             .hint("`ringfence session exec ID -- cat PATH` prints a file")
             .hint("`ringfence session exec ID --stdin -- sh -c 'cat > PATH'` writes one"));
     }
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])?;
     match (super::split(from), super::split(to)) {
         (None, Some((session, to))) => super::within(async |sessions| {
             let files = super::open(&sessions, &session).await?.files();
-            copy_in(&files, Path::new(from), &to).await
+            let mark = RefCell::new(None);
+            let done = unless_ended(signals, copy_in(&files, Path::new(from), &to, &mark)).await;
+            if let Some(mark) = mark.take() {
+                // Its place may be gone with the session.
+                let _ = files.remove(mark, false).await;
+            }
+            done
         }),
         (Some((session, from)), None) => super::within(async |sessions| {
             let files = super::open(&sessions, &session).await?.files();
-            copy_out(&files, &from, Path::new(to), most).await
+            unless_ended(signals, copy_out(&files, &from, Path::new(to), most)).await
         }),
         _ => Err(Failure::new(Kind::Usage, "one of the two is in a session: write it as SESSION:PATH")
             .hint("a path of the host with a colon in it is written with `./` before it")),
+    }
+}
+
+/// Copies until somebody wants us to end. What is half done is dropped then, and clears up by that.
+async fn unless_ended(
+    signals: Signals,
+    copied: impl Future<Output = Result<ExitCode, Failure>>,
+) -> Result<ExitCode, Failure> {
+    let mut signals = signals.watch()?;
+    tokio::select! {
+        done = copied => done,
+        signal = signals.next() => Ok(ended_by(signal)),
     }
 }
 
@@ -178,7 +199,8 @@ fn refused(what: &str, path: &Path, errno: Errno) -> Failure {
     }
 }
 
-async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
+/// `mark` is what must be removed in the session, whatever becomes of this.
+async fn copy_in(files: &Files, from: &Path, to: &Path, mark: &RefCell<Option<PathBuf>>) -> Result<ExitCode, Failure> {
     let top = open_named(from, READ).map_err(|errno| refused("read", from, errno))?;
     let is_dir = to.as_os_str().is_empty()
         || to.as_os_str().as_bytes().ends_with(b"/")
@@ -191,7 +213,7 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
     let to = name.filter(|_| is_dir).map_or_else(|| to.to_path_buf(), |name| to.join(name));
     let data = rustix::fs::fstat(&top).map_err(|e| failed("read", from, e))?;
     match FileType::from_raw_mode(data.st_mode) {
-        FileType::Directory => copy_directory_in(files, &top, from, &to).await,
+        FileType::Directory => copy_directory_in(files, &top, from, &to, mark).await,
         FileType::RegularFile => {
             send(files, top, &to).await.map_err(|trouble| trouble.with("copy", from))?;
             Ok(ExitCode::SUCCESS)
@@ -200,7 +222,13 @@ async fn copy_in(files: &Files, from: &Path, to: &Path) -> Result<ExitCode, Fail
     }
 }
 
-async fn copy_directory_in(files: &Files, top: &OwnedFd, from: &Path, to: &Path) -> Result<ExitCode, Failure> {
+async fn copy_directory_in(
+    files: &Files,
+    top: &OwnedFd,
+    from: &Path,
+    to: &Path,
+    placed: &RefCell<Option<PathBuf>>,
+) -> Result<ExitCode, Failure> {
     let made = files.stat(to).await.is_err();
     if made {
         files.make_directory(to, false).await.map_err(|error| Trouble::from(error).with("make", to))?;
@@ -208,12 +236,14 @@ async fn copy_directory_in(files: &Files, top: &OwnedFd, from: &Path, to: &Path)
     // A new name where it lands says whether that is below what is copied, whatever mounts and links lead there. Where no
     // file can be made, it says nothing; what is listed before anything is copied has an end all the same.
     let mark = new_name();
+    placed.replace(Some(to.join(&mark)));
     let marked = files.write(to.join(&mark), b"", WriteOptions::default()).await.is_ok();
     let entries = list_host(top, marked.then_some(&mark));
     if marked {
         // Its place may be gone with the session, which the next act says.
         let _ = files.remove(to.join(&mark), false).await;
     }
+    placed.take();
     let Some(entries) = entries else {
         if made {
             let _ = files.remove(to, false).await;
@@ -358,13 +388,10 @@ async fn copy_out(files: &Files, from: &Path, to: &Path, most: Option<u64>) -> R
 /// What a directory of the session holds, unless it is to land in itself.
 async fn list_inside(files: &Files, from: &Path, below: &OwnedFd) -> Result<Vec<Entry>, Failure> {
     // See the way in.
-    let mark = new_file(below, Mode::RUSR | Mode::WUSR).ok().map(|(mark, _)| mark);
+    let mark = Temporary::new(below, Mode::RUSR | Mode::WUSR).ok().map(|(mark, _)| mark);
     let listed = files.list(from, DEPTH).await;
-    if let Some(mark) = &mark {
-        let _ = rustix::fs::unlinkat(below, mark, AtFlags::empty());
-    }
     let listed = listed.map_err(|error| Trouble::from(error).with("read", from))?;
-    let is_mark = |entry: &Entry| mark.as_ref().is_some_and(|mark| entry.path.ends_with(mark.as_bytes()));
+    let is_mark = |entry: &Entry| mark.as_ref().is_some_and(|mark| entry.path.ends_with(mark.name.as_bytes()));
     if listed.iter().any(is_mark) { Err(into_itself(from)) } else { Ok(listed) }
 }
 
@@ -457,32 +484,41 @@ async fn fetch(
     }
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(mode & 0o777);
-    let (temporary, file) = new_file(parent, mode)?;
-    let result = async {
-        match files.reader(from, 0).await?.copy_within(&file, room.left).await {
-            Ok(bytes) => room.left -= bytes,
-            Err(SessionError::TooLong { .. }) => return Err(Trouble::Of(room.too_much(from))),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(rustix::fs::renameat(parent, &temporary, parent, name)?)
+    let (temporary, file) = Temporary::new(parent, mode)?;
+    match files.reader(from, 0).await?.copy_within(&file, room.left).await {
+        Ok(bytes) => room.left -= bytes,
+        Err(SessionError::TooLong { .. }) => return Err(Trouble::Of(room.too_much(from))),
+        Err(error) => return Err(error.into()),
     }
-    .await;
-    if result.is_err() {
-        let _ = rustix::fs::unlinkat(parent, &temporary, AtFlags::empty());
-    }
-    result
+    // Its own name is nobody's afterwards.
+    Ok(rustix::fs::renameat(parent, &temporary.name, parent, name)?)
 }
 
-/// A new file under a name of its own. A box may be able to write there, too: nothing that is there already is used.
-fn new_file(parent: &OwnedFd, mode: Mode) -> Result<(String, OwnedFd), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut tries = 0;
-    loop {
-        let name = new_name();
-        match rustix::fs::openat(parent, &name, flags, mode) {
-            Err(Errno::EXIST) if tries < 100 => tries += 1,
-            opened => return opened.map(|file| (name, file)),
+/// A new file under a name of its own, which goes with this. A box may be able to write there, too: nothing that is there
+/// already is used.
+struct Temporary<'a> {
+    parent: &'a OwnedFd,
+    name: String,
+}
+
+impl Temporary<'_> {
+    fn new(parent: &OwnedFd, mode: Mode) -> Result<(Temporary<'_>, OwnedFd), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let mut tries = 0;
+        loop {
+            let name = new_name();
+            match rustix::fs::openat(parent, &name, flags | OFlags::CLOEXEC, mode) {
+                Err(Errno::EXIST) if tries < 100 => tries += 1,
+                opened => return opened.map(|file| (Temporary { parent, name }, file)),
+            }
         }
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        // It has another name by now, or is not wanted.
+        let _ = rustix::fs::unlinkat(self.parent, &self.name, AtFlags::empty());
     }
 }
 
