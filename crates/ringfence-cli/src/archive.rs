@@ -1,5 +1,7 @@
 //! Where the user's records are, and the skills beside them.
 
+use std::time::Duration;
+
 use ringfence::policy::config;
 use ringfence::policy::records::Records;
 use ringfence::policy::rules::LayerKind;
@@ -8,6 +10,9 @@ use ringfence::records::{Folded, Journal, Place, Store, StoreError};
 use crate::failure::Failure;
 use crate::files::{self, Links, Places};
 use crate::output;
+
+/// Who wants to look waits so long for somebody who writes.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Archive {
     pub journal: Journal,
@@ -56,7 +61,7 @@ impl Archive {
 
     fn fresh(&self) -> Result<Store, StoreError> {
         self.journal.make()?;
-        let mut store = Store::open(&self.place)?;
+        let mut store = Store::open_within(&self.place, PATIENCE)?;
         let folded = store.refresh(&self.journal)?;
         broken(folded);
         if folded.lines > 0 {

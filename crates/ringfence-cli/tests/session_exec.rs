@@ -242,7 +242,7 @@ fn a_locked_database_is_nobodys_trouble() {
     here.exec(&[&id, "--", "echo", "before"]).expect(0, "before\n");
     assert_eq!(here.records(&id).len(), 1);
     let locked = Locked::new(&here);
-    // Who waits for it waits for ten seconds.
+    // Who writes waits for ten seconds, who looks for one.
     let start = Instant::now();
     for _ in 0..3 {
         let done = here.exec(&[&id, "--", "echo", "session"]).expect(0, "session\n");
@@ -251,6 +251,11 @@ fn a_locked_database_is_nobodys_trouble() {
         assert_eq!(done.err, "");
     }
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+    let start = Instant::now();
+    let looked = here.ringfence(&["history", "--json", "--session", &id]);
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert_eq!(looked.json()["records"].as_array().unwrap().len(), 4, "the journal is read all the same");
+    assert!(looked.err.lines().count() == 1 && looked.err.contains("locked"), "{}", looked.err);
     drop(locked);
     let found = here.records(&id);
     assert_eq!(found.len(), 4);

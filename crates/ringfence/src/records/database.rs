@@ -10,8 +10,10 @@ use std::time::Duration;
 use postgres::config::Host;
 use postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 
-/// How long to wait for somebody else's transaction.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a server.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a file that is only read is waited for.
+const READ: Duration = Duration::from_millis(100);
 /// Guards the tables of PostgreSQL while they are changed or folded into; any number that nobody else uses.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7241952663)";
 
@@ -150,7 +152,9 @@ impl std::fmt::Debug for Database {
 impl Database {
     /// An empty one, which is nowhere but here.
     pub fn in_memory() -> Result<Database, DatabaseError> {
-        Ok(Database::Sqlite(rusqlite::Connection::open_in_memory()?))
+        let connection = rusqlite::Connection::open_in_memory()?;
+        connection.busy_timeout(READ)?;
+        Ok(Database::Sqlite(connection))
     }
 
     /// Copies the rows that a table has in a file of SQLite, as far as both know their columns. It writes nothing there: one
@@ -187,14 +191,15 @@ impl Database {
         Ok(())
     }
 
-    pub fn open(place: &Place) -> Result<Database, DatabaseError> {
+    /// `patience` is how long to wait for somebody else's transaction.
+    pub fn open(place: &Place, patience: Duration) -> Result<Database, DatabaseError> {
         match place {
             Place::File(path) => {
                 // Made here, since SQLite's own would be readable for everybody; what it puts beside it takes after it.
                 let made = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path);
                 made.map_err(|source| DatabaseError::Make { path: path.clone(), source })?;
                 let connection = rusqlite::Connection::open(path)?;
-                connection.busy_timeout(PATIENCE)?;
+                connection.busy_timeout(patience)?;
                 // Before the first table; the journal is removed once a transaction is on disk, and so it must be there.
                 connection.execute_batch(
                     "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
@@ -210,9 +215,9 @@ impl Database {
                 if let Some(address) = config.get_hostaddrs().iter().find(|address| !address.is_loopback()) {
                     return Err(DatabaseError::NotLocal(address.to_string()));
                 }
-                config.connect_timeout(PATIENCE).application_name("ringfence");
+                config.connect_timeout(CONNECT).application_name("ringfence");
                 let mut client = config.connect(postgres::NoTls)?;
-                client.batch_execute(&format!("SET lock_timeout = {}", PATIENCE.as_millis()))?;
+                client.batch_execute(&format!("SET lock_timeout = {}", patience.as_millis().max(1)))?;
                 Ok(Database::Postgres(Box::new(client)))
             }
         }

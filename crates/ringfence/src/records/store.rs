@@ -128,12 +128,19 @@ pub struct Pruned {
 #[derive(Debug)]
 pub struct Store {
     database: Database,
+    /// How long to wait for somebody else who writes.
+    patience: Duration,
 }
 
 impl Store {
     /// Opens the database and brings its tables up to date.
     pub fn open(place: &Place) -> Result<Store, StoreError> {
-        let mut store = Store::connect(place)?;
+        Store::open_within(place, PATIENCE)
+    }
+
+    /// The same, without waiting for longer for somebody else who writes.
+    pub fn open_within(place: &Place, patience: Duration) -> Result<Store, StoreError> {
+        let mut store = Store::connect_within(place, patience)?;
         let known = migrations::latest();
         match store.version()? {
             found if found > known => Err(StoreError::Newer { found, known }),
@@ -144,13 +151,17 @@ impl Store {
 
     /// Opens the database as it is.
     pub fn connect(place: &Place) -> Result<Store, StoreError> {
+        Store::connect_within(place, PATIENCE)
+    }
+
+    fn connect_within(place: &Place, patience: Duration) -> Result<Store, StoreError> {
         let name = match place {
             Place::File(path) => format!("`{}`", path.display()),
             // A password may be part of the address.
             Place::Url(_) => "the PostgreSQL database".to_owned(),
         };
         let failed = |source| StoreError::Open { place: name, source };
-        Database::open(place).map(|database| Store { database }).map_err(failed)
+        Database::open(place, patience).map(|database| Store { database, patience }).map_err(failed)
     }
 
     /// What there is, where nothing can be written: the file of the database as it is and the journal beside it, taken into
@@ -164,7 +175,7 @@ impl Store {
                 Ok::<_, StoreError>(())
             })?;
         }
-        let mut store = Store { database: Database::in_memory()? };
+        let mut store = Store { database: Database::in_memory()?, patience: PATIENCE };
         store.migrate(migrations::latest())?;
         store.database.take_in(path, "executions")?;
         let folded = Folded { lines: lines.len() as u64, broken };
@@ -254,7 +265,7 @@ impl Store {
 
     /// Folds the journal into the database.
     pub fn fold(&mut self, journal: &Journal) -> Result<Folded, StoreError> {
-        let Some(_lock) = lock(journal.dir())? else { return Ok(Folded::default()) };
+        let Some(_lock) = lock(journal.dir(), self.patience)? else { return Ok(Folded::default()) };
         journal.seal()?;
         let mut folded = Folded::default();
         for segment in journal.segments()? {
@@ -388,7 +399,7 @@ impl Store {
 }
 
 /// Whoever folds holds this; `None` where there is nothing to fold.
-fn lock(dir: &Path) -> Result<Option<File>, StoreError> {
+fn lock(dir: &Path, patience: Duration) -> Result<Option<File>, StoreError> {
     let path = dir.join("lock");
     let failed = |source| StoreError::Lock { path: path.clone(), source };
     let mut options = OpenOptions::new();
@@ -397,7 +408,7 @@ fn lock(dir: &Path) -> Result<Option<File>, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
