@@ -328,6 +328,7 @@ pub enum Requirements {
 pub enum Context {
     /// List the contexts of a session
     List {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
         /// Print one JSON object
@@ -336,15 +337,19 @@ pub enum Context {
     },
     /// Interrupt the code that runs in a context; its variables stay
     Interrupt {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
+        /// Name of the context
         #[arg(value_name = "NAME")]
         name: String,
     },
     /// Begin a context anew, without its variables
     Restart {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
+        /// Name of the context
         #[arg(value_name = "NAME")]
         name: String,
     },

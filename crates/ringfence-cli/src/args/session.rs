@@ -26,6 +26,7 @@ pub enum Session {
     },
     /// Say everything about a session, and how each guarantee is kept
     Show {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
         /// Print one JSON object
@@ -37,6 +38,7 @@ pub enum Session {
     /// Give a session more time
     #[command(group(ArgGroup::new("time").args(["life", "idle"]).required(true).multiple(true)))]
     Extend {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
         /// What is left of its life from now on, such as 2h (`never`: no end)
@@ -51,8 +53,10 @@ pub enum Session {
     },
     /// End a session with everything in it, or one execution
     Stop {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
+        /// The execution to end, by its number; without, the session ends
         #[arg(value_name = "EXECUTION")]
         execution: Option<String>,
         /// Print one JSON object
@@ -61,6 +65,7 @@ pub enum Session {
     },
     /// End sessions if they live, and forget them; a home of its own stays
     Rm {
+        /// Ids or names of the sessions
         #[arg(value_name = "SESSION", required = true)]
         sessions: Vec<String>,
         /// Remove the home too, with all that is in it
@@ -75,8 +80,10 @@ pub enum Session {
     },
     /// Copy files and directories in (`SRC SESSION:DST`) or out (`SESSION:SRC DST`)
     Cp {
+        /// What is copied: a path, or SESSION:PATH
         #[arg(value_hint = ValueHint::AnyPath)]
         from: OsString,
+        /// Where it goes: SESSION:PATH, or a path
         #[arg(value_hint = ValueHint::AnyPath)]
         to: OsString,
         /// How much may come out in all (`never`: no bound but the disk)
@@ -85,6 +92,7 @@ pub enum Session {
     },
     /// Let local programs connect to a port in a session
     Forward {
+        /// Id or name of the session
         #[arg(value_name = "SESSION")]
         session: String,
         /// The port inside; another one on this side with LOCAL:PORT, any free one with 0:PORT
@@ -132,6 +140,7 @@ pub struct Span(pub Option<Duration>);
 
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct SessionExec {
+    /// Id or name of the session
     #[arg(value_name = "SESSION")]
     pub session: String,
 
@@ -189,6 +198,7 @@ impl SessionExec {
 
 #[derive(Debug, Args)]
 pub struct SessionShell {
+    /// Id or name of the session
     #[arg(value_name = "SESSION")]
     pub session: String,
 
@@ -203,6 +213,7 @@ pub struct SessionShell {
 
 #[derive(Debug, Args)]
 pub struct SessionLogs {
+    /// Id or name of the session
     #[arg(value_name = "SESSION")]
     pub session: String,
 
