@@ -74,6 +74,23 @@ fn one_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
+fn stand_ins_do_not_come_out() {
+    let here = Here::new();
+    here.place.write("project/file", "text");
+    here.place.write("project/.editor/settings", "{}");
+    std::fs::create_dir(here.place.project.join("empty")).unwrap();
+    assert!(here.stand_ins.contains(&".vscode".to_owned()), "{:?}", here.stand_ins);
+    for (number, from) in ["/workspace", ".", "", "/workspace/"].into_iter().enumerate() {
+        let out = here.place.home.join(format!("out-{number}"));
+        assert_eq!(here.copy(&here.inside(from), &out.to_string_lossy()).code, 0);
+        assert_eq!(support::names(&out), [".editor", "empty", "file"], "{from}");
+    }
+    let done = here.copy(&here.inside(".vscode"), &here.place.home.to_string_lossy());
+    assert!(done.code == 125 && done.err.contains("stands in"), "{}", done.err);
+    assert!(!here.place.home.join(".vscode").exists());
+}
+
+#[test]
 fn a_directory_is_not_copied_into_itself() {
     let here = Here::new();
     here.place.write("project/dir/deep/file", "text");

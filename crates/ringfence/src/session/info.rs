@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ringfence_guest::message::{Entry, EntryKind};
 use ringfence_policy::policy::Shown;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +97,27 @@ pub struct Required {
 impl Required {
     pub(super) fn of(shown: &Shown) -> Required {
         Required { id: sets::id_of(&shown.source), at: shown.target.to_string_lossy().into_owned() }
+    }
+}
+
+/// What stands, as long as the session lives, in the place of a name that is protected and was missing. It is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandIn {
+    /// Inside.
+    #[serde(with = "ringfence_policy::wire::path")]
+    pub path: PathBuf,
+    /// Of its contents, where it is a file.
+    pub length: u64,
+}
+
+impl StandIn {
+    /// Whether this entry is still it; `empty` says whether a directory is.
+    pub fn is(&self, entry: &Entry, empty: bool) -> bool {
+        match entry.kind {
+            EntryKind::Directory => empty,
+            EntryKind::File => entry.size == self.length && entry.mode & 0o222 == 0,
+            EntryKind::Symlink | EntryKind::Other => false,
+        }
     }
 }
 

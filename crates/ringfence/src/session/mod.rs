@@ -73,7 +73,7 @@ pub use contents::{FileReader, FileWriter};
 pub use error::{SessionError, Tried};
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
-pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, State};
+pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, StandIn, State};
 pub use place::is_name;
 pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
 pub use supervisor::{REMEMBERED, REMEMBERED_BYTES, SuperviseError, supervise};
@@ -641,6 +641,14 @@ impl Session {
     pub async fn report(&self) -> Result<Report, SessionError> {
         match self.ask(&Ask::Report).await? {
             Answer::Report(report) => Ok(report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What stands in for protected names that are missing.
+    pub async fn stand_ins(&self) -> Result<Vec<StandIn>, SessionError> {
+        match self.ask(&Ask::StandIns).await? {
+            Answer::StandIns(all) => Ok(all),
             _ => Err(unexpected()),
         }
     }

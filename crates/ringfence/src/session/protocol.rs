@@ -6,14 +6,14 @@
 use ringfence_guest::message::{Reply, Request, Size, Step};
 use serde::{Deserialize, Serialize};
 
-use super::info::{End, ExecutionInfo, Info};
+use super::info::{End, ExecutionInfo, Info, StandIn};
 use crate::records::Caller;
 use crate::report::Report;
 use crate::supervise::Reason;
 
 /// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
 /// like must not come to mean something else.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -49,6 +49,7 @@ pub enum Ask {
     Introduce {
         variables: Vec<Vec<u8>>,
     },
+    StandIns,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +139,7 @@ pub enum Answer {
         step: Step,
         errno: i32,
     },
+    StandIns(Vec<StandIn>),
 }
 
 /// How an execution ended.

@@ -6,7 +6,7 @@ use ringfence_guest::message::{Reply, Request, Size, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::info::End;
+use super::info::{End, StandIn};
 use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
 use crate::report::{Answer as Promise, Report, State};
 use crate::supervise::Reason;
@@ -53,6 +53,7 @@ fn asks() -> Vec<Ask> {
         Ask::Extend { life_ms: Some(1), idle_ms: None },
         Ask::Own,
         Ask::Stop,
+        Ask::StandIns,
     ]
 }
 
@@ -83,6 +84,7 @@ fn answers() -> Vec<Answer> {
         Answer::Refused(Refusal::NotRecorded("no space".to_owned())),
         Answer::Refused(Refusal::Ended(End::Died)),
         Answer::NotBegun { id: 3, record: None, step: Step::Fork, errno: 11 },
+        Answer::StandIns(vec![StandIn { path: "/workspace/.vscode".into(), length: 2 }]),
     ]
 }
 

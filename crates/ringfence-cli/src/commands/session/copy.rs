@@ -3,14 +3,14 @@
 //! What cannot be copied is named, the rest is copied, and the program says at the end that something is missing.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use ringfence::session::{Entry, EntryKind, Files, SessionError, WriteOptions};
+use ringfence::session::{Entry, EntryKind, Files, Session, SessionError, StandIn, WriteOptions};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -147,8 +147,8 @@ pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Fai
             done
         }),
         (Some((session, from)), None) => super::within(async |sessions| {
-            let files = super::open(&sessions, &session).await?.files();
-            unless_ended(signals, copy_out(&files, &from, Path::new(to), most)).await
+            let session = super::open(&sessions, &session).await?;
+            unless_ended(signals, copy_out(&session, &from, Path::new(to), most)).await
         }),
         _ => Err(Failure::new(Kind::Usage, "one of the two is in a session: write it as SESSION:PATH")
             .hint("a path of the host with a colon in it is written with `./` before it")),
@@ -354,9 +354,24 @@ async fn send(files: &Files, file: OwnedFd, to: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
-async fn copy_out(files: &Files, from: &Path, to: &Path, most: Option<u64>) -> Result<ExitCode, Failure> {
-    let from = if from.as_os_str().is_empty() { Path::new(".") } else { from };
+/// What stands in for protected names below a directory, by its path from there.
+async fn stand_ins(session: &Session, below: &Path) -> Result<HashMap<PathBuf, StandIn>, Failure> {
+    let top = session.info().await?.workdir_inside.join(below);
+    let all = session.stand_ins().await?.into_iter();
+    Ok(all.filter_map(|one| Some((one.path.strip_prefix(&top).ok()?.to_path_buf(), one))).collect())
+}
+
+async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) -> Result<ExitCode, Failure> {
+    let files = &session.files();
+    // The session's working directory has no name there.
+    let from = &from.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>();
     let top = files.stat(from).await.map_err(|error| Trouble::from(error).with("read", from))?;
+    let stand_ins = stand_ins(session, from).await?;
+    if let Some(one) = stand_ins.get(Path::new(""))
+        && one.is(&top, files.list(from, 1).await.is_ok_and(|inside| inside.is_empty()))
+    {
+        return Err(failed("copy", from, "it only stands in for a name that is protected, and nothing is there"));
+    }
     let (parent, name) = landing(from, to)?;
     let mut room = Room::new(most, &parent)?;
     match (top.kind, name) {
@@ -378,7 +393,7 @@ async fn copy_out(files: &Files, from: &Path, to: &Path, most: Option<u64>) -> R
             if let (Err(_), true, Some(name)) = (&listed, made, name) {
                 let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
             }
-            copy_directory_out(files, from, &below, listed?, &mut room).await
+            copy_directory_out(files, from, &below, listed?, &stand_ins, &mut room).await
         }
         (EntryKind::Symlink, _) => Err(failed("copy", from, "it is a symlink, and none is followed")),
         (EntryKind::Other, _) => Err(failed("copy", from, "neither a file nor a directory")),
@@ -400,6 +415,7 @@ async fn copy_directory_out(
     from: &Path,
     below: &OwnedFd,
     listed: Vec<Entry>,
+    stand_ins: &HashMap<PathBuf, StandIn>,
     room: &mut Room,
 ) -> Result<ExitCode, Failure> {
     let mut left = LeftOut::default();
@@ -410,6 +426,10 @@ async fn copy_directory_out(
         let path = path_of(entry);
         if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
             return Err(failed("write", &path, "the session names what is not below the directory"));
+        }
+        // There while the session is, and nobody's.
+        if stand_ins.get(&path).is_some_and(|one| one.is(entry, !filled.contains(&path))) {
+            continue;
         }
         let inside = from.join(&path);
         let result = match entry.kind {

@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::super::info::End;
+use super::super::info::{End, Info, StandIn};
 use super::super::protocol::{Answer, Ask, ExecAsk, Hello, Refusal, Say, VERSION};
 use super::Supervisor;
 use super::client::{Client, ClientStream, Follower, quietest};
@@ -158,7 +158,7 @@ impl Supervisor {
             let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
             let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
             // Looking at a session, again and again, does not keep it.
-            if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::Stop) {
+            if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::StandIns | Ask::Stop) {
                 self.used = Instant::now();
             }
             self.ask(place, ask, pipes);
@@ -342,6 +342,7 @@ impl Supervisor {
                 Err(refusal) => Answer::Refused(refusal),
             },
             Ask::Info => Answer::Info(Box::new(self.snapshot())),
+            Ask::StandIns => Answer::StandIns(self.stand_ins()),
             Ask::Report => Answer::Report(self.report.clone()),
             Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
             Ask::Extend { life_ms, idle_ms } => {
@@ -368,6 +369,18 @@ impl Supervisor {
             Ask::Introduce { variables } => return self.introduced(place.0, variables),
         };
         self.answer(place, &answer);
+    }
+
+    /// By their paths inside.
+    fn stand_ins(&self) -> Vec<StandIn> {
+        let Info { workdir, workdir_inside, .. } = &self.info;
+        // An empty directory looks like one; what commands work in is none.
+        let stubs = self.plan.stubs.iter().filter(|stub| !workdir.starts_with(&stub.path));
+        let inside = |path: &Path| match path.strip_prefix(workdir) {
+            Ok(below) => workdir_inside.join(below),
+            Err(_) => path.to_path_buf(),
+        };
+        stubs.map(|stub| StandIn { path: inside(&stub.path), length: stub.text.len() as u64 }).collect()
     }
 
     fn remember(&mut self, place: (u64, u32), stream: ClientStream) {
