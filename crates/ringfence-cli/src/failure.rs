@@ -381,7 +381,7 @@ impl From<ContextError> for Failure {
             }
             ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
             ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),
-            ContextError::Lost(_) | ContextError::Mark(_) => Failure::new(Kind::Session, message),
+            ContextError::Mark(_) => Failure::new(Kind::Session, message),
         }
     }
 }

@@ -505,3 +505,54 @@ fn what_is_not_the_codes_fault() {
         }
     });
 }
+
+/// As the interpreters do by themselves.
+#[test]
+fn ends_that_languages_know() {
+    on_all(|host, engine| {
+        for (name, source, status, message) in [
+            ("python", "exit(3)", Status::Error, "3"),
+            ("python", "quit()", Status::Ok, ""),
+            ("javascript", "process.exitCode = 3; 1", Status::Error, "exit status 3"),
+            ("javascript", "process.exitCode = 0; 1", Status::Ok, ""),
+            ("javascript", "if (require.main !== module) throw new Error('not main'); 1", Status::Ok, ""),
+            ("python", "class E(Exception): __module__ = None\nraise E('odd')", Status::Error, "odd"),
+            (
+                "python",
+                "class M(type):\n    __module__ = property(lambda s: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E('odd')",
+                Status::Error,
+                "",
+            ),
+            ("python", "class N(MemoryError): pass\nraise N('none')", Status::Memory, "none"),
+            ("javascript", "new ArrayBuffer(2 ** 52)", Status::Memory, "Array buffer allocation failed"),
+            ("python", "import errno\nraise OSError(errno.ENOMEM, 'none')", Status::Memory, "none"),
+        ] {
+            let ran = run(host, engine, name, source);
+            let said = ran.exception.clone().map(|exception| exception.message).unwrap_or_default();
+            assert!(ran.status == status && said.contains(message), "{source}: {ran:?}");
+        }
+    });
+}
+
+/// Files of the code do not take the place of what a runner imports, and all that are too many are counted.
+#[test]
+fn many_files_beside_modules() {
+    on_all(|host, engine| {
+        let python = "import os\nos.makedirs('o/p')\nfor n in range(300): open(f'o/{n}.txt', 'w').write('x')\n\
+             open('o/p/deep.txt', 'w').close()\nopen('o/.hidden.txt', 'w').close()\n\
+             for m in ('glob', 'os', 'stat', 'json', 'fnmatch'): open(m + '.py', 'w').write('raise SystemExit(9)')";
+        let node = "const fs = require('fs'); fs.mkdirSync('o/p', {recursive: true})\n\
+             for (let n = 0; n < 300; n++) fs.writeFileSync(`o/${n}.txt`, 'x')\nfs.writeFileSync('o/p/deep.txt', ''); 0";
+        for (name, source) in [("python", python), ("javascript", node)] {
+            for (pattern, count) in
+                [("o/*.txt", 300), ("**/*.txt", 301), ("o/**", 301), ("o/1?.txt", 10), ("o/p/deep.txt", 1)]
+            {
+                let mut code = Code::new(language(name), source);
+                code.out = vec![pattern.to_owned()];
+                let ran = host.run(engine, &code).unwrap();
+                assert_eq!(ran.status, Status::Ok, "{name}: {ran:?}");
+                assert_eq!(ran.files.len() as u64 + ran.files_dropped, count, "{name}: {pattern}");
+            }
+        }
+    });
+}

@@ -17,6 +17,9 @@ use crate::capture::Capture;
 use crate::engines::{Engine, Running};
 use crate::supervise::{Companion, Ended, Outcome};
 
+/// As large as the kernel lets anybody make a pipe.
+const MAX_PIPE: usize = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct Channel {
     cancel: Option<OwnedFd>,
@@ -138,8 +141,12 @@ impl Channel {
             return Ok(());
         }
         let Some(hurry) = self.hurry.take() else { return Ok(()) };
+        // No more than a pipe holds: code may go on writing faster than it is read.
         for source in [Source::Stream(0), Source::Stream(1)] {
-            while self.read(source)? {}
+            let mut reads = MAX_PIPE.div_ceil(self.buffer.len());
+            while reads > 0 && self.read(source)? {
+                reads -= 1;
+            }
         }
         let usage = running.usage();
         let outcome = Outcome {

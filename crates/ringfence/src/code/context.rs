@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use ringfence_policy::limits::Limits;
 use serde::Serialize;
 
 use super::frames::{Decoder, Received};
-use super::language::Wire;
+use super::language::{Language, Wire};
+use super::request::Mark;
 use super::{Code, CodeError, CodeResult, Status, request, result};
 use crate::session::{Event, Exec, Execution, ExecutionState, Session, SessionError};
 use crate::supervise::{Ended, Outcome, Reason};
@@ -27,25 +27,50 @@ const SLACK: Duration = Duration::from_secs(5);
 const LONGEST: usize = 64;
 /// Bytes that the interpreter wrote for itself and that go into a message.
 const TAIL: usize = 400;
+/// Most bytes that are sent for an interpreter that has ended.
+const LEFT: usize = 3 << 20;
 
-/// Starts the first interpreter that is there. Results go where its output would, and its output into two files, which it
-/// removes at once.
+/// Starts the first interpreter that is there. Results go where its output would, and its output into two files, which have
+/// a name that nobody knows before and none afterwards. What an interpreter that has ended did not send of its output is sent
+/// for it, as frames, where errors would be. Bash does that itself; and it could not be interrupted in the background.
 const START: &str = r#"
 for p in $1; do
     if command -v "$p" >/dev/null; then
-        o=${TMPDIR:-/tmp}/.ringfence-$$-out e=${TMPDIR:-/tmp}/.ringfence-$$-err
         umask 077
-        set -C
-        : >"$o" && : >"$e" || exit 70
-        shift
+        d=${TMPDIR:-/tmp}/.ringfence-$2
+        mkdir "$d" && exec 3>&1 4>>"$d/o" 5<>"$d/o" 6>>"$d/e" 7<>"$d/e" && rm -rf "$d" || exit 70
+        shift 2
         # Under a limit on each process, Node waits for ever for helper threads that cannot be started.
-        d=$(ulimit -d 2>/dev/null)
-        case $p-$d in
+        l=$(ulimit -d 2>/dev/null)
+        case $p-$l in
             *[!0-9]) ;;
-            node*-*) [ "$d" -ge 131072 ] || set -- --v8-pool-size=0 "--max-old-space-size=$((d / 2048))" "$@" ;;
+            node*-*) [ "$l" -ge 131072 ] || set -- --v8-pool-size=0 "--max-old-space-size=$((l / 2048))" "$@" ;;
         esac
-        exec 3>&1 1>>"$o" 2>>"$e"
-        exec "$p" "$@" 3 "$o" "$e"
+        case $p in bash) exec "$p" "$@" 3 5 7 1>&4 2>&6 4>&- 6>&- ;; esac
+        # What the shell itself has to say about its end is said by the end.
+        exec 8<&0 0</dev/null 9>&2 2>/dev/null
+        trap : INT
+        trap 'kill -9 "$c"' TERM
+        "$p" "$@" 3 5 7 0<&8 8<&- 1>&4 2>&6 4>&- 6>&- 9>&- &
+        c=$!
+        exec 1>&- 3>&- 4>&- 6>&- 8<&-
+        # An interrupt ends the waiting, not the interpreter.
+        while wait "$c"; s=$?; kill -0 "$c" 2>/dev/null; do :; done
+        trap '' INT TERM
+        for k in o5 e7; do
+            f=/dev/fd/${k#?} h=524288
+            n=$(wc -c <"$f") && [ "$n" -gt 0 ] || continue
+            if [ "$n" -le $((2 * h)) ]; then
+                printf '%s %d\n0\n' "${k%?}" $((n + 2)) && head -c "$n" "$f"
+            else
+                m="[$((n - 2 * h)) bytes dropped]" g=$((n - 2 * h))
+                printf '%s %d\n%d\n' "${k%?}" $((${#g} + 1 + 2 * h + ${#m} + 2)) "$g" && head -c $h "$f"
+                printf '\n%s\n' "$m" && tail -c $h "$f"
+            fi >&9
+        done
+        trap - INT TERM
+        [ "$s" -le 128 ] || kill -$((s - 128)) $$
+        exit "$s"
     fi
 done
 echo "none of $1 is there" >&2
@@ -74,8 +99,6 @@ pub enum ContextError {
     NoContext(String),
     #[error("the code requires the set of packages `{asked}`, and its session has {}", named(.has))]
     OtherSet { asked: String, has: Option<String> },
-    #[error("part of what came from context `{0}` was lost: it is more than the session keeps")]
-    Lost(String),
     #[error("cannot make a mark for a request: {0}")]
     Mark(rustix::io::Errno),
     #[error(transparent)]
@@ -125,7 +148,7 @@ impl Contexts {
         if code.language.wire == Wire::Lines {
             return Err(ContextError::Language(code.language.name));
         }
-        self.call(name, code, timeout, cancel).await
+        self.call(name, code, timeout, cancel, true).await
     }
 
     /// Runs code in an interpreter of its own, which is gone afterwards; for every language.
@@ -136,9 +159,12 @@ impl Contexts {
         timeout: Option<Duration>,
         cancel: impl Future<Output = ()>,
     ) -> Result<CodeResult, ContextError> {
-        let ran = self.call(name, code, timeout, cancel).await;
+        let mut ran = self.call(name, code, timeout, cancel, false).await;
         // It may have ended by itself.
-        let _ = self.restart(name).await;
+        let ended = self.end(name).await;
+        if let (Ok(result), Ok(Some(outcome))) = (&mut ran, ended) {
+            result.usage.measured(&outcome);
+        }
         ran
     }
 
@@ -148,6 +174,7 @@ impl Contexts {
         code: &Code,
         timeout: Option<Duration>,
         cancel: impl Future<Output = ()>,
+        keeps: bool,
     ) -> Result<CodeResult, ContextError> {
         check(name)?;
         code.check()?;
@@ -157,7 +184,7 @@ impl Contexts {
         }
         let (mut cancel, turn) = (std::pin::pin!(cancel), format!("context-{name}"));
         // What is cancelled before its turn never starts, and whoever has the turn is not interrupted for it.
-        let _turn = tokio::select! {
+        let turn = tokio::select! {
             biased;
             () = &mut cancel => return Ok(CodeResult::cancelled(code)),
             turn = self.session.turn(&turn) => turn?,
@@ -176,16 +203,36 @@ impl Contexts {
         if let Some(asked) = code.installed.as_ref().filter(|asked| set.is_none_or(|set| set.id != asked.id)) {
             return Err(ContextError::OtherSet { asked: asked.id.clone(), has: set.map(|set| set.id.clone()) });
         }
-        let request = request::encode(code, Some(&mark), set.is_some())?;
-        let execution = match self.find(name).await? {
-            Some(context) if context.language != code.language.name => {
-                return Err(ContextError::OtherLanguage { name: name.to_owned(), language: context.language });
-            }
+        let request = request::encode(code, Some(Mark { text: &mark, keeps }), set.is_some())?;
+        let mut context = self.find(name).await?;
+        if let Some(other) = context.as_ref().filter(|context| context.language != code.language.name) {
+            return Err(ContextError::OtherLanguage { name: name.to_owned(), language: other.language.clone() });
+        }
+        if let (Some(left), true) = (&context, turn.was_left()?) {
+            self.settle(&left.execution, code.language, &info.engine).await?;
+            context = self.find(name).await?;
+        }
+        let served = context.is_some();
+        let execution = match context {
             Some(context) => self.session.attach(&context.execution).await?,
             None => self.start(name, code).await?,
         };
-        let call = Call { name, code, mark, request, time, engine: &info.engine };
-        call.run(execution, cancel).await
+        turn.busy(true)?;
+        let call = Call { code, mark, request, time, engine: &info.engine, served };
+        let ran = call.run(execution, cancel).await;
+        turn.busy(false)?;
+        ran
+    }
+
+    /// Whoever called last was killed, and its code may still run: it is interrupted. Afterwards the context waits for code;
+    /// one that does not listen has ended.
+    async fn settle(&self, execution: &str, language: &'static Language, engine: &str) -> Result<(), ContextError> {
+        let execution = self.session.attach(execution).await?;
+        execution.signal(libc::SIGINT).await?;
+        let (nothing, mark) = (Code::new(language, ""), mark()?);
+        let request = request::encode(&nothing, Some(Mark { text: &mark, keeps: false }), false)?;
+        let call = Call { code: &nothing, mark, request, time: Some(GRACE), engine, served: true };
+        call.run(execution, std::future::pending()).await.map(drop)
     }
 
     /// Interrupts what runs in a context, as Ctrl-C would; its variables stay.
@@ -200,6 +247,10 @@ impl Contexts {
 
     /// Ends a context; the next call starts another, without its variables.
     pub async fn restart(&self, name: &str) -> Result<(), ContextError> {
+        self.end(name).await.map(drop)
+    }
+
+    async fn end(&self, name: &str) -> Result<Option<Outcome>, ContextError> {
         let context = self.find(name).await?.ok_or_else(|| ContextError::NoContext(name.to_owned()))?;
         stop(self.session.attach(&context.execution).await?).await
     }
@@ -211,10 +262,12 @@ impl Contexts {
     async fn start(&self, name: &str, code: &Code) -> Result<Execution, ContextError> {
         let language = code.language;
         let names = language.interpreters.join(" ");
-        let mut command = vec!["sh".to_owned(), "-c".to_owned(), START.to_owned(), "sh".to_owned()];
         // The interpreter's own name is looked up inside.
         let limits = Limits { memory: None, ..Limits::UNLIMITED };
-        command.extend(language.command(&names, code, &limits, true));
+        let mut interpreter = language.command(&names, code, &limits, true);
+        interpreter.insert(1, mark()?);
+        let mut command = vec!["sh".to_owned(), "-c".to_owned(), START.to_owned(), "sh".to_owned()];
+        command.extend(interpreter);
         let exec = Exec::new(command)
             .env("MPLBACKEND", "Agg")
             .stdin(true)
@@ -242,20 +295,26 @@ fn mark() -> Result<String, ContextError> {
 }
 
 /// Ends an interpreter and waits until it is gone.
-async fn stop(mut execution: Execution) -> Result<(), ContextError> {
+async fn stop(mut execution: Execution) -> Result<Option<Outcome>, ContextError> {
     execution.stop().await?;
-    while execution.next().await.is_some() {}
-    Ok(())
+    let mut ended = None;
+    while let Some(event) = execution.next().await {
+        if let Event::Ended(outcome) = event {
+            ended = Some(outcome);
+        }
+    }
+    Ok(ended)
 }
 
 /// One request to a context.
 struct Call<'a> {
-    name: &'a str,
     code: &'a Code,
     mark: String,
     request: Vec<u8>,
     time: Option<Duration>,
     engine: &'a str,
+    /// The interpreter has run code before: whatever it does, that code may have made it.
+    served: bool,
 }
 
 impl Call<'_> {
@@ -268,6 +327,7 @@ impl Call<'_> {
         let mut stopped = None;
         let mut ended = None;
         let mut said = Vec::new();
+        let mut deaf = false;
         let mut writing = std::pin::pin!(controls.write(&self.request));
         let mut cancel = std::pin::pin!(cancel);
         let (mut written, mut until) = (false, self.time.map(|time| tokio::time::Instant::now() + time));
@@ -281,12 +341,15 @@ impl Call<'_> {
             tokio::select! {
                 event = execution.next() => match event {
                     Some(Event::Stdout(bytes)) => answer.push(&bytes),
-                    Some(Event::Stderr(bytes)) => keep_tail(&mut said, &bytes),
+                    Some(Event::Stderr(bytes)) => said.extend_from_slice(&bytes[..bytes.len().min(LEFT - said.len())]),
                     Some(Event::Ended(outcome)) => ended = Some(outcome),
                     None => ended = Some(lost(started.elapsed())),
                 },
                 done = &mut writing, if !written => {
-                    done?;
+                    // One that reads no more says so by its end, or takes its time.
+                    if !self.served {
+                        done?;
+                    }
                     written = true;
                 }
                 () = &mut cancel, if stopped.is_none() => {
@@ -299,8 +362,12 @@ impl Call<'_> {
                         stopped = Some(Status::Timeout);
                         until = Some(tokio::time::Instant::now() + GRACE);
                         controls.signal(libc::SIGINT).await?;
+                    } else if !deaf {
+                        // It does not listen: what started it ends it, and sends what it wrote.
+                        deaf = true;
+                        until = Some(tokio::time::Instant::now() + GRACE);
+                        controls.signal(libc::SIGTERM).await?;
                     } else {
-                        // It does not listen.
                         until = None;
                         controls.stop().await?;
                     }
@@ -310,14 +377,19 @@ impl Call<'_> {
         if ended.is_none() {
             controls.allow(None).await?;
         }
-        if execution.skipped()[0] > 0 && answer.began && !answer.is_whole() {
-            return Err(ContextError::Lost(self.name.to_owned()));
-        }
         // Before there is a request, a runner says where its results go why it cannot begin.
-        if !answer.began {
-            said.extend_from_slice(&answer.before);
+        let before = if answer.began { Vec::new() } else { answer.before.clone() };
+        let mut received = answer.into_received();
+        if ended.is_some() {
+            let mut left = Decoder::default();
+            left.push(&said);
+            let left = left.into_received().written;
+            if received.written == [None, None] {
+                received.written = left;
+            }
         }
-        self.result(answer.into_received(), ended, stopped, &said, started.elapsed())
+        said.extend(before);
+        self.result(received, ended, stopped, &said, started.elapsed())
     }
 
     fn result(
@@ -336,8 +408,9 @@ impl Call<'_> {
                 let reason = crate::engines::EngineError::Lost("its session ended while the code ran".to_owned());
                 return Err(CodeError::Engine(reason).into());
             }
-            if !received.started && stopped.is_none() && outcome.reason.is_none() {
-                let said = String::from_utf8_lossy(said).trim().to_owned();
+            if !self.served && !received.started && stopped.is_none() && outcome.reason.is_none() {
+                let tail = &said[said.len().saturating_sub(TAIL)..];
+                let said = String::from_utf8_lossy(tail).trim().to_owned();
                 let reason = if said.is_empty() { result::ended(outcome.ended) } else { said };
                 return Err(CodeError::NotStarted { language: self.code.language.name, reason }.into());
             }
@@ -349,12 +422,6 @@ impl Call<'_> {
 fn lost(duration: Duration) -> Outcome {
     let ended = Ended::Signaled(libc::SIGKILL);
     Outcome { ended, reason: Some(Reason::Lost), duration, cpu: Duration::ZERO, peak_memory: 0, denied: Vec::new() }
-}
-
-fn keep_tail(said: &mut Vec<u8>, bytes: &Bytes) {
-    said.extend_from_slice(bytes);
-    let over = said.len().saturating_sub(TAIL);
-    said.drain(..over);
 }
 
 /// What comes after the mark of a request.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ringfence_policy::limits::Limits;
 
 use super::frames::{Decoder, Result};
+use super::request::Mark;
 use super::{Code, Language, request};
 
 struct Context {
@@ -32,7 +33,12 @@ impl Context {
 
     /// Sends code; when it has started, `then`; waits for the result.
     fn run(&mut self, source: &str, then: impl FnOnce(&Child)) -> Result {
-        self.socket.write_all(&request::encode(&Code::new(self.language, source), Some(""), false).unwrap()).unwrap();
+        self.socket
+            .write_all(
+                &request::encode(&Code::new(self.language, source), Some(Mark { text: "", keeps: true }), false)
+                    .unwrap(),
+            )
+            .unwrap();
         let mut bytes = Vec::new();
         let mut then = Some(then);
         loop {

@@ -7,6 +7,8 @@
 //! | `s` | the code starts now |
 //! | `d` | a rich result: a JSON object of media types |
 //! | `f` | a file: the length of its path, its path, its bytes |
+//! | `n` | how many more files there were than were sent |
+//! | `t` | what a context took: milliseconds of CPU, most bytes of memory |
 //! | `o`, `e` | what a context wrote to stdout or stderr: how much was dropped, then the rest |
 //! | `r` | the result: a JSON object |
 //! | `b` | the result of bash: status, line and interruption, then `=` and the value |
@@ -20,6 +22,10 @@ const MAX_RICH: usize = 64;
 const MAX_RICH_BYTES: usize = 16 << 20;
 /// Bytes of a reason.
 const MAX_REASON: usize = 4 << 10;
+/// Bytes of numbers.
+const MAX_NUMBERS: usize = 64;
+/// Nobody has more files than that.
+const MOST_FILES: u64 = 1 << 40;
 /// `f 33554432`, with room.
 const MAX_HEAD: usize = 24;
 
@@ -39,6 +45,8 @@ pub struct Received {
     pub unwritten: Option<String>,
     /// Of a context: what was written to stdout and stderr, and how much of it was dropped.
     pub written: [Option<(u64, Vec<u8>)>; 2],
+    /// Of a context: milliseconds of CPU and most bytes of memory, as it says itself.
+    pub used: (u64, u64),
     /// Something was too much or not to be understood, and was left away.
     pub cut: bool,
 }
@@ -136,6 +144,7 @@ impl Decoder {
         let room = match kind {
             b's' | b'w' => 0,
             b'u' => MAX_REASON,
+            b'n' | b't' => MAX_NUMBERS,
             b'r' | b'b' | b'o' | b'e' => MAX_MESSAGE,
             b'd' if self.received.rich.len() < MAX_RICH => MAX_MESSAGE.min(MAX_RICH_BYTES - self.rich_bytes),
             b'f' if self.received.files.len() < MAX_FILES => (MAX_FILE_BYTES - self.file_bytes).saturating_add(300),
@@ -194,6 +203,18 @@ impl Decoder {
                 self.received.written[usize::from(kind == b'e')] = written;
                 understood
             }
+            b'n' => {
+                let count = numbers(&data, |count| Some(*count.first()?));
+                self.received.files_dropped +=
+                    count.unwrap_or(0).min(MOST_FILES - self.received.files_dropped.min(MOST_FILES));
+                self.received.cut |= count.is_some_and(|count| count > 0);
+                count.is_some()
+            }
+            b't' => {
+                let used = numbers(&data, |used| Some((*used.first()?, *used.get(1)?)));
+                self.received.used = used.unwrap_or_default();
+                used.is_some()
+            }
             b'd' => {
                 self.rich_bytes += data.len();
                 let rich = serde_json::from_slice::<Rich>(&data).ok();
@@ -228,6 +249,11 @@ fn unreadable(data: &[u8]) -> Result {
             serde_json::json!({ "status": "error", "exception": { "type": "ResultError", "message": message } })
         }
     })
+}
+
+fn numbers<T>(data: &[u8], take: impl FnOnce(&[u64]) -> Option<T>) -> Option<T> {
+    let words = std::str::from_utf8(data).ok()?.split(' ');
+    take(&words.map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()?)
 }
 
 fn written(data: &[u8]) -> Option<(u64, Vec<u8>)> {
@@ -280,6 +306,16 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_read() {
+        let got = received(b"s 0\nn 3\n500n 20\n18446744073709551615t 7\n12 4096r 15\n{\"status\":\"ok\"}");
+        assert_eq!((got.files_dropped, got.used), (MOST_FILES, (12, 4096)));
+        for bytes in [&b"n 1\nx"[..], b"t 1\n1", b"t 5\n1 2 x", b"n 0\n"] {
+            let got = received(bytes);
+            assert!(got.cut && got.used == (0, 0) && got.files_dropped == 0, "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn lies_are_bounded() {
         for bytes in [
             &b"x 5\nhello"[..],
@@ -326,7 +362,7 @@ mod tests {
 
         #[test]
         fn frames_in_any_portions(
-            kinds in proptest::collection::vec((proptest::sample::select(b"swudfrboex".to_vec()), 0_usize..40), 0..20),
+            kinds in proptest::collection::vec((proptest::sample::select(b"swudfrboexnt".to_vec()), 0_usize..40), 0..20),
             size in 1_usize..50,
         ) {
             let bytes: Vec<u8> = kinds

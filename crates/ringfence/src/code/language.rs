@@ -52,7 +52,7 @@ pub static LANGUAGES: [Language; 4] = [
         program: "main.py",
         wire: Wire::Marshal,
         scanned: scan::Language::Python,
-        starves: &[],
+        starves: &["MemoryError\n"],
         least: 0,
     },
     Language {

@@ -8,6 +8,7 @@
 mod channel;
 mod context;
 mod frames;
+mod javascript;
 mod language;
 mod nursery;
 mod pool;

@@ -126,13 +126,14 @@ impl Pool {
         let (queue, changed) = (Mutex::default(), Condvar::new());
         let shared =
             Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, forks, queue, changed });
-        let worker = |number| {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || shared.work(number))
-        };
-        let workers: Result<Vec<JoinHandle<()>>, std::io::Error> = (0..size).map(worker).collect();
-        let workers = workers.map_err(CodeError::Worker)?;
-        Ok(Pool { shared, workers, choice, report })
+        // Dropped when one cannot be started, which ends those that were.
+        let mut pool = Pool { shared, workers: Vec::new(), choice, report };
+        for number in 0..size {
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new().name("ringfence-warm".to_owned());
+            pool.workers.push(worker.spawn(move || shared.work(number)).map_err(CodeError::Worker)?);
+        }
+        Ok(pool)
     }
 
     /// Runs code in a box that is ready, or in the next one that is. It is cancelled when `cancel` becomes readable.

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use ringfence_linux::forked::{self, Arg, Call, Calls};
 use serde_json::{Map, Number, Value, json};
 
+use super::javascript::{self, Look};
 use super::language::{PYTHON_FORK, PYTHON_MORE, PYTHON_STAY, Wire};
 use super::{Code, CodeError, MAX_INPUTS, Warm};
 
@@ -28,6 +29,14 @@ const SHELL_RESERVED: &[&str] = &[
     "result",
 ];
 
+/// Goes before an answer in a session, where the interpreter waits for another request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark<'a> {
+    pub text: &'a str,
+    /// Whether names are kept for the next one.
+    pub keeps: bool,
+}
+
 /// A request for an interpreter that is warm: what it has already is not in it.
 pub(super) fn encode_warm(code: &Code) -> Result<Vec<u8>, CodeError> {
     match code.language.wire {
@@ -46,7 +55,7 @@ fn check_inputs(code: &Code) -> Result<Vec<u8>, CodeError> {
 
 /// The whole request as bytes. With a mark, the runner puts it before what it sends, keeps its variables, and waits for the
 /// next one. `required`: there are packages for it.
-pub(super) fn encode(code: &Code, mark: Option<&str>, required: bool) -> Result<Vec<u8>, CodeError> {
+pub(super) fn encode(code: &Code, mark: Option<Mark<'_>>, required: bool) -> Result<Vec<u8>, CodeError> {
     let inputs = check_inputs(code)?;
     match code.language.wire {
         Wire::Marshal => marshal(code, mark, PYTHON_MORE, required).map(framed),
@@ -140,7 +149,11 @@ fn framed(payload: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn json_request(code: &Code, mark: Option<&str>) -> Vec<u8> {
+fn json_request(code: &Code, mark: Option<Mark<'_>>) -> Vec<u8> {
+    // What is stripped of TypeScript is left to Node, and so is how it reads the rest.
+    let javascript = code.language.name == "javascript";
+    let look =
+        if javascript { javascript::look(code.source(), mark.is_some_and(|mark| mark.keeps)) } else { Look::default() };
     let files: Vec<(&str, String)> = code.files.iter().map(|f| (f.path.as_str(), STANDARD.encode(&f.data))).collect();
     let request = json!({
         "language": code.language.name,
@@ -150,27 +163,13 @@ fn json_request(code: &Code, mark: Option<&str>) -> Vec<u8> {
         "files": files,
         "out": code.out,
         "keep": mark.is_some(),
-        "mark": mark.unwrap_or_default(),
-        "last": last_expression(code),
+        "mark": mark.map_or("", |mark| mark.text),
+        "look": look,
     });
     request.to_string().into_bytes()
 }
 
-/// Where the last statement of a module stands when it is an expression, in UTF-16 units as JavaScript counts them.
-/// A script gives its value by itself; a module with `await` or `import` does not.
-fn last_expression(code: &Code) -> Option<(usize, usize)> {
-    if code.language.name != "javascript" || code.source().len() > 256 << 10 {
-        return None;
-    }
-    if !["await", "import", "export"].iter().any(|word| code.source().contains(word)) {
-        return None;
-    }
-    let range = crate::skills::scan::last_expression(code.source())?;
-    let units = |end: usize| code.source().get(..end).map(|text| text.encode_utf16().count());
-    Some((units(range.start)?, units(range.end)?))
-}
-
-fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
+fn lines(code: &Code, inputs: &[u8], mark: Option<Mark<'_>>) -> Vec<u8> {
     // A shell has no NUL in its texts.
     let source: Vec<u8> = code.source().bytes().filter(|byte| *byte != 0).collect();
     let empty = Map::new();
@@ -184,7 +183,8 @@ fn lines(code: &Code, inputs: &[u8], mark: Option<&str>) -> Vec<u8> {
         })
         .collect();
     let (files, out) = (code.files.len(), code.out.len());
-    let (lengths, mark) = (format!("{} {} {}", source.len(), inputs.len(), variables.len()), mark.unwrap_or("-"));
+    let (lengths, mark) =
+        (format!("{} {} {}", source.len(), inputs.len(), variables.len()), mark.map_or("-", |mark| mark.text));
     let mut bytes = format!("{lengths} {files} {out} {mark}\n").into_bytes();
     bytes.extend(source);
     bytes.extend(inputs);
@@ -212,11 +212,11 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.
-fn marshal(code: &Code, mark: Option<&str>, more: &str, required: bool) -> Result<Vec<u8>, CodeError> {
+fn marshal(code: &Code, mark: Option<Mark<'_>>, more: &str, required: bool) -> Result<Vec<u8>, CodeError> {
     let mut out = Vec::new();
     let text = marshal_text;
     out.push(b'{');
-    let mark_text = mark.unwrap_or_default();
+    let mark_text = mark.map_or("", |mark| mark.text);
     let required = if required { code.language.requirements_at() } else { "" };
     text(&mut out, "required");
     text(&mut out, required);

@@ -17,6 +17,8 @@ use crate::supervise::{Ended, Outcome, Reason, signal_name};
 const REFUSALS: &[&str] = &["EPERM", "EACCES", "EROFS", "ENETUNREACH"];
 /// The same where there is no network: nobody is there who could find a name.
 const NAMELESS: &[&str] = &["EAI_AGAIN"];
+/// Lines of a trace that are kept.
+const MAX_TRACE: usize = 100;
 /// Characters of stderr that go into a message.
 const TAIL: usize = 400;
 
@@ -94,6 +96,7 @@ pub struct CodeException {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Frames of the code itself, the innermost last.
+    #[serde(deserialize_with = "few")]
     pub trace: Vec<Frame>,
     /// What was behind it, the nearest first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,6 +133,36 @@ pub struct Usage {
     pub peak_memory: u64,
 }
 
+impl Usage {
+    /// What was seen from outside counts more than what an interpreter says about itself.
+    pub(super) fn measured(&mut self, outcome: &Outcome) {
+        self.cpu_ms = self.cpu_ms.max(u64::try_from(outcome.cpu.as_millis()).unwrap_or(u64::MAX));
+        self.peak_memory = self.peak_memory.max(outcome.peak_memory);
+    }
+}
+
+/// The lines of a trace: runners send 40, and hostile code makes up millions.
+fn few<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Frame>, D::Error> {
+    struct Few;
+    impl<'de> serde::de::Visitor<'de> for Few {
+        type Value = Vec<Frame>;
+
+        fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            formatter.write_str("lines of a trace")
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<Vec<Frame>, A::Error> {
+            let mut frames = Vec::new();
+            while let (true, Some(frame)) = (frames.len() < MAX_TRACE, items.next_element()?) {
+                frames.push(frame);
+            }
+            while items.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+            Ok(frames)
+        }
+    }
+    deserializer.deserialize_seq(Few)
+}
+
 /// A number that a hostile runner may have made up.
 fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     Ok(Value::deserialize(deserializer)?.as_u64().and_then(|number| u32::try_from(number).ok()))
@@ -153,7 +186,7 @@ impl CodeResult {
 }
 
 fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
-    let Received { started, warm: _, unwritten: _, result, rich, files, files_dropped, written: _, cut } =
+    let Received { started, warm: _, unwritten: _, result, rich, files, files_dropped, written: _, cut, used } =
         parts.received;
     let (stdout_dropped, stderr_dropped) = (parts.stdout.dropped(), parts.stderr.dropped());
     let ((stdout, raw_stdout), (stderr, raw_stderr)) = (captured(parts.stdout), captured(parts.stderr));
@@ -170,7 +203,7 @@ fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option
         files,
         files_dropped,
         cut,
-        usage: Usage::default(),
+        usage: Usage { cpu_ms: used.0, peak_memory: used.1, duration_ms: 0 },
         engine: engine.map(str::to_owned),
         language: code.language.name.to_owned(),
         id: crate::records::new_id(),
@@ -255,6 +288,9 @@ pub(super) fn in_context(
     (result.stderr, result.raw[1]) = text(stderr.1);
     result.limit = limit_name(ended.and_then(|outcome| outcome.reason));
     result.usage.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if let Some(outcome) = ended {
+        result.usage.measured(outcome);
+    }
     keep_asked(&mut result, code);
     let mut interrupted = false;
     match (sent, ended) {
@@ -269,17 +305,25 @@ pub(super) fn in_context(
         }
         (_, Some(outcome)) => {
             take_end(&mut result, outcome.ended);
-            let exception = result.exception.get_or_insert_default();
-            exception.message =
-                format!("the interpreter has ended ({}): its variables are gone", self::ended(outcome.ended));
+            let message = format!("the interpreter has ended ({}): its variables are gone", self::ended(outcome.ended));
+            let kind = result.exception.map_or_else(|| "ExitStatus".to_owned(), |exception| exception.kind);
+            result.exception = Some(CodeException { kind, message, ..CodeException::default() });
+            let starved = code.language.starved(&result.stderr);
             result.status = match outcome.reason {
                 Some(Reason::Time | Reason::CpuTime) => Status::Timeout,
                 Some(Reason::Memory) => Status::Memory,
                 Some(Reason::Cancelled) => Status::Cancelled,
+                // Where no control group saw it, it is what the interpreter says about itself.
+                _ if starved => Status::Memory,
                 _ => Status::Error,
             };
         }
-        _ => result.status = Status::Error,
+        _ => {
+            let message = "what came of it cannot be read: the code broke the way that results go".to_owned();
+            result.exception =
+                Some(CodeException { kind: "ResultError".to_owned(), message, ..CodeException::default() });
+            result.status = Status::Error;
+        }
     }
     // What ended by itself in the last moment has ended by itself.
     match stopped {
@@ -300,10 +344,18 @@ fn take_message(result: &mut CodeResult, message: &Value) {
     let refused = |exception: &CodeException| exception.chain().any(|one| one.errno.as_deref().is_some_and(wall));
     result.status = match (message.get("status").and_then(Value::as_str), &result.exception) {
         (Some("ok"), None) => Status::Ok,
-        (_, Some(exception)) if exception.kind == "MemoryError" => Status::Memory,
+        (_, Some(exception)) if starved(exception) => Status::Memory,
         (_, Some(exception)) if refused(exception) => Status::Denied,
         _ => Status::Error,
     };
+}
+
+/// Whether the interpreter itself says that it got no more memory. Libraries have names of their own for it.
+fn starved(exception: &CodeException) -> bool {
+    let name = exception.kind.rsplit('.').next().unwrap_or_default();
+    name.ends_with("MemoryError")
+        || (name == "RangeError" && exception.message.contains("Array buffer allocation failed"))
+        || exception.errno.as_deref().is_some_and(|errno| errno == "ENOMEM")
 }
 
 fn take_shell(result: &mut CodeResult, code: &Code, status: i32, line: u32, value: Option<String>) {
@@ -364,5 +416,17 @@ fn text(bytes: Vec<u8>) -> (String, Option<Vec<u8>>) {
     match String::from_utf8(bytes) {
         Ok(text) => (text, None),
         Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_bounded() {
+        let text = format!("{{\"type\":\"E\",\"message\":\"m\",\"trace\":[{{\"line\":1}}{}]}}", ",{}".repeat(100_000));
+        let exception: CodeException = serde_json::from_str(&text).unwrap();
+        assert_eq!((exception.trace.len(), exception.trace[0].line), (MAX_TRACE, Some(1)));
     }
 }

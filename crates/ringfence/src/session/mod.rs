@@ -50,8 +50,8 @@ mod start;
 #[cfg(test)]
 mod strangers;
 mod supervisor;
+mod turn;
 
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -661,22 +661,6 @@ impl Session {
     /// Starts a command; returns when it runs.
     pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
         exec.start(&self.link).await
-    }
-
-    /// Waits for one's turn with something of this session; it ends with what is returned.
-    pub(crate) async fn turn(&self, what: &str) -> Result<std::fs::File, SessionError> {
-        let path = self.place.session(self.id()).join(format!("{what}.turn"));
-        let failed = |source| SessionError::Turn { path: path.clone(), source };
-        let mut options = std::fs::OpenOptions::new();
-        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = options.open(&path).map_err(failed)?;
-        loop {
-            match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => tokio::time::sleep(STARTING).await,
-                Err(errno) => return Err(failed(errno.into())),
-            }
-        }
     }
 
     /// Executions that run, and the last ones that ended.

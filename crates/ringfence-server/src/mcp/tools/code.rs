@@ -251,7 +251,6 @@ async fn context_trouble(error: ContextError, desk: &Desk<'_>) -> Trouble {
         ContextError::Name(_) => trouble.advise("Nothing was run."),
         ContextError::Language(_) => trouble.advise("Nothing was run. Leave `context` out, or use another language."),
         ContextError::OtherLanguage { .. } => trouble.advise("Nothing was run. Use another name, or `restart` it."),
-        ContextError::Lost(_) => trouble.advise("Write to a file what is long."),
         ContextError::Code(CodeError::NotStarted { .. } | CodeError::NoInterpreter { .. }) => {
             trouble.advise("See which interpreters there are with run_command, or ask the owner.")
         }

@@ -10,9 +10,7 @@ if (($#)); then
     __sender=$0
     # What messages begin with.
     BASH_ARGV0=bash
-    exec {__o}<"$1" {__e}<"$2"
-    rm -f -- "$1" "$2"
-    __written=("$__o" "$__e")
+    __written=("$1" "$2")
 fi
 
 __take() { # NAME LENGTH: so many bytes into a variable

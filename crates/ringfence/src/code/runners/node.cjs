@@ -3,6 +3,9 @@
 // In a function of its own: names of the code and of this program must not meet.
 (() => {
 "use strict";
+// Whatever the code makes of the names that it shares with this program.
+const { Array, Atomics, Buffer, Error, Int32Array, JSON, Map, Math, Number, Object, Promise, process, RegExp, Set } = globalThis;
+const { SharedArrayBuffer, String, SyntaxError, setImmediate } = globalThis;
 const fs = require("fs");
 const vm = require("vm");
 const path = require("path");
@@ -13,10 +16,8 @@ const FRAME = 4 << 20;
 const TEXT = 64 << 10;
 const channel = 0;
 // A context has an end of its own for results, and files in the place of its output.
-const [end, ...paths] = process.argv.slice(1);
-const sender = end === undefined ? channel : Number(end);
-const written = paths.map((name) => fs.openSync(name, "r+"));
-paths.forEach((name) => fs.unlinkSync(name));
+const [end, ...written] = process.argv.slice(1).map(Number);
+const sender = end === undefined ? channel : end;
 const write = fs.writeSync;
 const read = fs.readSync;
 const stringify = JSON.stringify;
@@ -171,19 +172,69 @@ function load(specifier) {
 
 // As a script where it is one: then the value of its last expression comes by itself. Else as a module.
 async function evaluate(request, name) {
-  const { code, last } = request;
+  const { code } = request;
+  const { waits, last, hoisted } = request.look;
   let script;
   try {
-    script = new vm.Script(code, { filename: name, importModuleDynamically: load });
+    if (!waits) script = new vm.Script(code, { filename: name, importModuleDynamically: load });
   } catch (error) {
     if (!(error instanceof SyntaxError) || !/import|export|await|meta/.test(String(error.message) + String(error.stack))) throw error;
-    return asModule(code, last, name, error);
+  }
+  if (!script) {
+    const program = hoisted && rewritten(hoisted, name);
+    return program ? inContext(program, hoisted, name) : asModule(code, last, name);
   }
   const value = await script.runInThisContext({ breakOnSigint: true });
-  return value === undefined ? vm.runInThisContext("typeof result === 'undefined' ? undefined : result") : value;
+  return value === undefined ? ownResult() : value;
 }
 
-async function asModule(code, last, name, first) {
+const ownResult = () => vm.runInThisContext("typeof result === 'undefined' ? undefined : result");
+
+// The function that the host made of code that waits or imports. Nothing where it cannot be one: a module then says why.
+function rewritten({ code, shift }, name) {
+  try {
+    return new vm.Script(code, { filename: name, columnOffset: -shift, importModuleDynamically: load });
+  } catch {
+    return undefined;
+  }
+}
+
+// Names that such code has declared: it may declare them again, as a cell of a notebook that is run again does.
+const declared = new Set();
+
+// What the code declares is the context's, as in a script.
+async function inContext(program, { names }, name) {
+  const fresh = names.filter(([kind, one]) => kind === "var" || !declared.has(one));
+  let [text, at] = ["", 1];
+  for (const [kind, one, line] of fresh) {
+    text += `${"\n".repeat(line - at)}${kind} ${one};`;
+    at = line;
+  }
+  vm.runInThisContext(text, { filename: name });
+  for (const [kind, one] of fresh) if (kind === "let") declared.add(one);
+  const own = {
+    value: undefined,
+    meta: { url: pathToFileURL(path.resolve(name)).href },
+    define: (functions) => Object.assign(globalThis, functions),
+    load: async (specifier, asked) => {
+      const loaded = await load(specifier);
+      const missing = asked.find((one) => !(one in loaded));
+      if (missing !== undefined) throw new SyntaxError(`The requested module '${specifier}' does not provide an export named '${missing}'`);
+      return loaded;
+    },
+  };
+  const slot = "__ringfence_" + Math.random().toString(36).slice(2);
+  globalThis[slot] = () => program.runInThisContext()(own);
+  let value;
+  try {
+    value = vm.runInThisContext(`${slot}()`, { breakOnSigint: true });
+  } finally {
+    delete globalThis[slot];
+  }
+  return (await value) ?? own.value ?? ownResult();
+}
+
+async function asModule(code, last, name) {
   // Where the last expression stands was found by the host. What is put around it moves no line.
   const slot = "__ringfence_" + Math.random().toString(36).slice(2);
   const text = last ? `${code.slice(0, last[0])}globalThis.${slot}=(${code.slice(last[0], last[1])}\n)${code.slice(last[1])}` : code;
@@ -195,7 +246,14 @@ async function asModule(code, last, name, first) {
       initializeImportMeta: (meta) => (meta.url = pathToFileURL(path.resolve(name)).href),
     });
   } catch (error) {
-    throw last ? await asModule(code, undefined, name, first).then(() => error) : error;
+    if (last) throw await asModule(code, undefined, name).then(() => error);
+    // A module does not say where. As a function it may fail for the same reason, and then does.
+    try {
+      new vm.Script(`(async () => {${code}\n})`, { filename: name });
+    } catch (placed) {
+      if (placed.message === error.message) throw placed;
+    }
+    throw error;
   }
   await module.link(async (specifier) => {
     const loaded = await load(specifier);
@@ -247,14 +305,18 @@ function pack(patterns) {
   if (patterns.length === 0) return;
   const wanted = patterns.map(matcher);
   const dotted = patterns.some((pattern) => /(^|\/)\./.test(pattern));
-  let sent = 0;
+  let [sent, left] = [0, 0];
   const visit = (folder, depth) => {
     for (const entry of fs.readdirSync(folder || ".", { withFileTypes: true })) {
       // As in a shell: what is hidden is asked for by its dot.
       if (entry.name.startsWith(".") && !dotted) continue;
       const name = folder ? `${folder}/${entry.name}` : entry.name;
       if (entry.isDirectory() && depth < 16) visit(name, depth + 1);
-      else if (entry.isFile() && sent < 256 && wanted.some((pattern) => pattern.test(name))) {
+      else if (entry.isFile() && wanted.some((pattern) => pattern.test(name))) {
+        if (sent === 256) {
+          left += 1;
+          continue;
+        }
         const data = fs.readFileSync(name);
         const label = Buffer.from(name, "utf8");
         send("f", Buffer.concat([Buffer.from(`${label.length}\n`), label, data.subarray(0, (32 << 20) + 1)]));
@@ -263,6 +325,13 @@ function pack(patterns) {
     }
   };
   visit("", 0);
+  if (left) send("n", String(left));
+}
+
+// Milliseconds.
+function cpu() {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
 }
 
 async function execute(request) {
@@ -278,6 +347,9 @@ async function execute(request) {
   // Before the start: that they cannot be there is no failure of the code.
   if (!unpack(request.files)) return;
   send("s", "");
+  // An interrupt that was for the code before is not for this one.
+  if (request.keep) await new Promise(setImmediate);
+  const began = cpu();
   const message = { status: "ok" };
   let interrupt;
   const interrupted = new Promise((_, reject) => {
@@ -299,7 +371,13 @@ async function execute(request) {
       // It could have been said, or is not shown whole.
       message.cut = text !== undefined || message.text.length > TEXT || /\.\.\. \d+ more (item|character)/.test(message.text);
     }
-    if (!request.keep) await idle();
+    // In a context, as long as it takes to see what nobody waited for.
+    await (request.keep ? Promise.race([new Promise(setImmediate), uncaught, interrupted]) : idle());
+    if (process.exitCode) {
+      message.status = "error";
+      message.exception = { type: "ExitStatus", message: `exit status ${process.exitCode}`, trace: [] };
+      process.exitCode = undefined;
+    }
   } catch (error) {
     message.status = error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? "cancelled" : "error";
     message.exception = describe(error, name, request.code);
@@ -310,6 +388,7 @@ async function execute(request) {
   }
   pack(request.out);
   output();
+  if (request.mark) send("t", `${Math.round(cpu() - began)} ${process.resourceUsage().maxRSS * 1024}`);
   // Half of a pair is no Unicode, and the host would not read any of it.
   send("r", stringify(message).replace(/\\\\|\\ud[89a-f][0-9a-f]{2}/g, (m) => (m === "\\\\" ? m : "\\ufffd")));
 }
@@ -384,8 +463,12 @@ async function serve() {
     process.exit(3);
   }
   const here = path.resolve(first.name);
-  Object.assign(globalThis, { require: createRequire(here), module: { exports: {} }, __filename: here, __dirname: process.cwd() });
-  globalThis.exports = globalThis.module.exports;
+  const Module = require("module");
+  const main = Object.assign(new Module(here), { filename: here, paths: Module._nodeModulePaths(process.cwd()) });
+  // What it loads asks by this whether it is the program itself.
+  process.mainModule = main;
+  main.require = createRequire(here);
+  Object.assign(globalThis, { require: main.require, module: main, exports: main.exports, __filename: here, __dirname: process.cwd() });
   process.argv = [process.execPath, here];
   // An interrupt between two executions is for nobody.
   if (first.keep) process.on("SIGINT", () => {});

@@ -174,6 +174,9 @@ def ready():
     module.__file__ = None
     sys.modules["__main__"] = module
     sys.path.insert(0, "")
+    # Without `site` they are missing.
+    for name in ("exit", "quit"):
+        __builtins__.__dict__.setdefault(name, sys.exit)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")

@@ -26,11 +26,25 @@ def plain(value):
         return "<%s whose repr failed: %s>" % (type(value).__name__, type(error).__name__)
 
 
+def own(name):
+    """A module of the interpreter's, whatever lies in the working directory."""
+    kept = sys.path[:]
+    sys.path[:] = [place for place in kept if place.startswith("/usr") or place.startswith(sys.base_prefix)]
+    try:
+        return __import__(name)
+    finally:
+        sys.path[:] = kept
+
+
 def describe(value, text, failure, name, code):
     message = {"status": "ok"}
     if failure is not None:
         message["status"] = "cancelled" if isinstance(failure, KeyboardInterrupt) else "error"
-        message["exception"] = exception(failure, name, code)
+        try:
+            message["exception"] = exception(failure, name, code)
+        except Exception:
+            # What it is made of is the code's, and may fail in its own way.
+            message["exception"] = {"type": "Exception", "message": "<an exception that cannot be shown>"}
         message["isolated"] = isolated()
     elif value is not None:
         if text is not None and len(text.encode("utf-8", "replace")) < FRAME:
@@ -44,7 +58,8 @@ def describe(value, text, failure, name, code):
 
 def exception(error, name, code):
     kind = type(error)
-    module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
+    module = kind.__module__
+    module = "" if type(module) is not str or module in ("builtins", "__main__") else module + "."
     described = {"type": module + kind.__qualname__, "message": text(error, 8192)}
     try:
         system(error, described)
@@ -105,7 +120,7 @@ def system(error, described):
     import errno
     described["errno"] = errno.errorcode.get(code, str(code))
     if type(error).__name__ == "gaierror":
-        import _socket
+        _socket = own("_socket")
         names = [name for name in dir(_socket) if name[:4] == "EAI_" and getattr(_socket, name) == code]
         described["errno"] = names[0] if names else str(code)
     frame = error.__traceback__
@@ -150,9 +165,9 @@ def source(lines, number):
 def rich(value):
     """Sends the ways in which a value can show itself."""
     shown = {}
-    bundle = getattr(value, "_repr_mimebundle_", None)
     kind = type(value)
     try:
+        bundle = getattr(value, "_repr_mimebundle_", None)
         if bundle is not None and not isinstance(value, type):
             made = bundle(include=None, exclude=None)
             made = made[0] if isinstance(made, tuple) else made
@@ -176,7 +191,7 @@ def rich(value):
 def display(shown):
     for mime, data in list(shown.items()):
         if isinstance(data, (bytes, bytearray)):
-            import binascii
+            binascii = own("binascii")
             shown[mime] = binascii.b2a_base64(data, newline=False).decode()
         elif not isinstance(data, str):
             shown[mime] = encode(data) or plain(data)
@@ -230,7 +245,7 @@ def output(files):
 
 def unpack(files):
     """Puts files where the code finds them. Whether all are there; one that is not is told."""
-    import os
+    os = own("os")
     for name, data in files:
         try:
             folder = os.path.dirname(name)
@@ -255,25 +270,75 @@ def pack(patterns):
     figures()
     if not patterns:
         return
-    import glob, os, stat
-    seen = set()
-    for pattern in patterns:
-        for name in sorted(glob.glob(pattern, recursive=True)):
-            name = os.path.normpath(name)
-            if name in seen or len(seen) >= 256:
+    import posix
+    names = sorted({name for pattern in patterns for name in found("", pattern.split("/"), 0)})
+    sent = left = 0
+    for name in names:
+        try:
+            handle = posix.open(name, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC)
+        except OSError:
+            continue
+        with open(handle, "rb") as file:
+            if posix.fstat(handle).st_mode & 0o170000 != 0o100000:
                 continue
-            seen.add(name)
-            try:
-                handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except OSError:
+            if sent == 256:
+                left += 1
                 continue
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                os.close(handle)
-                continue
-            with open(handle, "rb") as file:
-                data = file.read((32 << 20) + 1)
-            path = name.encode("utf-8", "surrogateescape")
-            send(b"f", b"%d\n" % len(path) + path + data)
+            data = file.read((32 << 20) + 1)
+        sent += 1
+        path = name.encode("utf-8", "surrogateescape")
+        send(b"f", b"%d\n" % len(path) + path + data)
+    if left:
+        send(b"n", b"%d" % left)
+
+
+def found(folder, parts, depth):
+    """Files that a pattern names. As in a shell, what is hidden is asked for by its dot."""
+    import posix
+    part, rest = parts[0], parts[1:]
+    if part == "**" and rest:
+        yield from found(folder, rest, depth)
+    try:
+        entries = list(posix.scandir(folder or "."))
+    except OSError:
+        return
+    for entry in entries:
+        name = entry.name
+        if name[0] == "." != part[0] or not fits(part, name):
+            continue
+        try:
+            inner = entry.is_dir(follow_symlinks=False)
+        except OSError:
+            continue
+        if inner and depth < 64 and (rest or part == "**"):
+            yield from found(folder + name + "/", parts if part == "**" else rest, depth + 1)
+        elif not inner and (not rest):
+            yield folder + name
+
+
+def fits(pattern, name):
+    """`*` and `?` within a name. Only the last `*` is ever tried again."""
+    p = n = 0
+    star = None
+    while n < len(name):
+        if p < len(pattern) and pattern[p] == "*":
+            p += 1
+            star = p, n
+        elif p < len(pattern) and pattern[p] in ("?", name[n]):
+            p, n = p + 1, n + 1
+        elif star:
+            p, n = star[0], star[1] + 1
+            star = p, n
+        else:
+            return False
+    return not pattern[p:].strip("*")
+
+
+def used(seconds):
+    """What a call of a context took."""
+    with open("/proc/self/status", "rb") as file:
+        peak = [int(line.split()[1]) << 10 for line in file if line.startswith(b"VmHWM:")]
+    send(b"t", b"%d %d" % (max(seconds, 0) * 1000, peak[0] if peak else 0))
 
 
 def finish(stays):

@@ -465,14 +465,8 @@ impl<'t> Reader<'t> for JavaScript<'_, '_, '_> {
     }
 }
 
-/// The last statement of a module, when it is an expression that stands there for its value.
-pub fn last_expression(text: &str) -> Option<std::ops::Range<usize>> {
+/// The tree of JavaScript, for whoever wants to know more about it; `None` when that took too long.
+pub fn javascript_tree(text: &str) -> Option<tree_sitter::Tree> {
     let declared = super::Declared::default();
-    let findings = Findings::new("", &declared);
-    let tree = parse(Language::JavaScript, text, &findings)?;
-    let root = tree.root_node();
-    let mut cursor = root.walk();
-    let last = root.named_children(&mut cursor).filter(|node| !node.is_extra()).last()?;
-    let expression = last.named_child(0).filter(|_| last.kind() == "expression_statement" && !root.has_error())?;
-    Some(expression.byte_range())
+    parse(Language::JavaScript, text, &Findings::new("", &declared))
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use javascript::last_expression;
+pub(crate) use javascript::javascript_tree;
 pub use ringfence_policy::policy::Verdict;
 pub use rules::{RULES, Rule};
 
