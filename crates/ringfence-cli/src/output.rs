@@ -76,9 +76,21 @@ impl Written {
 
 /// One JSON object on stdout.
 pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string(value).map_err(|error| Failure::output(&error.into()))?;
+    let mut text = inert(&serde_json::to_string(value).map_err(|error| Failure::output(&error.into()))?);
     text.push('\n');
     data(&text)
+}
+
+/// JSON leaves alone what acts on a terminal but is no ASCII. Only strings have such characters, and so they can be escaped.
+fn inert(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + 1);
+    for c in json.chars() {
+        match redact::acts(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// Says something on stderr. There is nobody to tell that it failed.
@@ -158,6 +170,14 @@ mod tests {
         }
         assert_eq!(shown, "a\\u{1b}]0;title\\u{7}\u{e4}\u{20ac}\n");
         assert_eq!(written.printable(false, b"\xff\xc3x"), "\u{fffd}\u{fffd}x");
+    }
+
+    #[test]
+    fn json_does_not_act_on_a_terminal() {
+        let text = "a\u{1b}\u{7f}\u{9b}31m\u{202e}\u{e4}\u{1f600}\n\t\"";
+        let json = inert(&serde_json::to_string(text).unwrap_or_default());
+        assert_eq!(json, "\"a\\u001b\\u007f\\u009b31m\\u202e\u{e4}\u{1f600}\\n\\t\\\"\"");
+        assert_eq!(serde_json::from_str::<String>(&json).ok().as_deref(), Some(text));
     }
 
     #[test]

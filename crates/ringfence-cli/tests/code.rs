@@ -199,3 +199,54 @@ fn room_in_a_mounted_directory() {
     assert_eq!((done.code, done.out.as_str()), (0, "[\"/tmp\",12582912]\n"), "{}", done.err);
     assert!(place.project.join("large.bin").exists());
 }
+
+/// What a session may have put in the place of a file is not waited for, and where a link leads is said.
+#[test]
+fn files_that_are_none() {
+    let place = Place::new();
+    place.write("project/len.py", "len(open(name).read())");
+    place.write("elsewhere/secret", "12345");
+    let fifo = std::process::Command::new("mkfifo").arg(place.project.join("pipe")).status().unwrap();
+    assert!(fifo.success());
+    std::os::unix::fs::symlink(place.home.join("elsewhere/secret"), place.project.join("link")).unwrap();
+    let run = |name: &str| {
+        let input = format!("{{\"name\":\"{}\"}}", name.rsplit('/').next().unwrap());
+        place.ringfence(&["code", "python", "len.py", "--input", &input, "--file", name])
+    };
+    for name in ["pipe", "/dev/zero", "."] {
+        let refused = run(name);
+        assert_eq!(refused.code, 125, "{name}: {}", refused.err);
+    }
+    assert!(run("pipe").err.contains("no regular file"));
+    let linked = run("link");
+    assert_eq!((linked.code, linked.out.as_str()), (0, "5\n"), "{}", linked.err);
+    assert!(linked.err.contains("`link` is a link") && linked.err.contains("elsewhere/secret"), "{}", linked.err);
+    let plain = run("len.py");
+    assert_eq!((plain.code, plain.err.as_str()), (0, ""));
+}
+
+#[test]
+fn what_is_left_away_is_said() {
+    let place = Place::new();
+    place.write("project/much.py", "for _ in range(40): print('x' * 99_999)");
+    place.write("project/little.py", "print('x' * 99_999)");
+    let much = place.ringfence(&["code", "python", "much.py"]);
+    let missing = much.err.split(' ').find_map(|word| word.parse::<usize>().ok()).unwrap();
+    assert!(much.err.contains("left away in the middle of stdout") && missing > 2 << 20, "{}", much.err);
+    assert_eq!(place.ringfence(&["code", "python", "little.py"]).err, "");
+}
+
+#[test]
+fn inputs_that_are_no_text() {
+    let place = Place::new();
+    place.write("project/inputs.py", "print(inputs)");
+    std::fs::write(place.project.join("bad.json"), b"{\"a\": \"\xff\"}").unwrap();
+    let refused = place.ringfence(&["code", "python", "inputs.py", "--input-file", "bad.json"]);
+    assert!(refused.code == 125 && refused.err.contains("is not UTF-8 text"), "{}", refused.err);
+    let half = place.ringfence(&["code", "python", "inputs.py", "--input", r#"{"a": "\ud800"}"#]);
+    assert!(half.code == 125 && half.err.contains("is not JSON"), "{}", half.err);
+    // Whole numbers are as they were, in Python.
+    let given = r#"{"a": [18446744073709551615, -9223372036854775808], "z": 9007199254740993}"#;
+    let shown = place.ringfence(&["code", "python", "inputs.py", "--input", given]);
+    assert_eq!(shown.out, "{'a': [18446744073709551615, -9223372036854775808], 'z': 9007199254740993}\n");
+}

@@ -247,7 +247,9 @@ pub fn inputs(given: &Given) -> Result<Option<serde_json::Value>, Failure> {
     let (text, place) = match (&given.input, &given.input_file) {
         (Some(text), _) => (text.clone(), "--input".to_owned()),
         (None, Some(path)) => {
-            (String::from_utf8_lossy(&read_file(path)?).into_owned(), format!("`{}`", path.display()))
+            let place = format!("`{}`", path.display());
+            let text = String::from_utf8(read_file(path)?);
+            (text.map_err(|_| Failure::new(Kind::Usage, format!("{place} is not UTF-8 text")))?, place)
         }
         (None, None) => return Ok(None),
     };
@@ -262,9 +264,27 @@ fn files(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             return Err(Failure::new(Kind::Usage, format!("`{}` has no name that could be used", path.display())));
         };
-        files.push(File { path: name.to_owned(), data: read_file(path)? });
+        files.push(File { path: name.to_owned(), data: read_regular(path)? });
     }
     Ok(files)
+}
+
+/// A session may have put anything in its place: nothing is waited for. Where a link leads is said, since it goes in.
+fn read_regular(path: &Path) -> Result<Vec<u8>, Failure> {
+    let fail =
+        |error: &dyn std::fmt::Display| Failure::new(Kind::Usage, format!("cannot read `{}`: {error}", path.display()));
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| fail(&errno))?;
+    let file = std::fs::File::from(file);
+    if !file.metadata().map_err(|error| fail(&error))?.is_file() {
+        return Err(fail(&"it is no regular file"));
+    }
+    if path.is_symlink()
+        && let Ok(target) = path.canonicalize()
+    {
+        output::say(&format!("ringfence: `{}` is a link: the code gets `{}`", path.display(), target.display()));
+    }
+    read_all(file, path)
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -321,6 +341,11 @@ pub fn show(result: &CodeResult, room: Room) -> Result<(), Failure> {
             output::say(&format!("  {}{line}  {}", frame.file, frame.text.as_deref().unwrap_or_default()));
         }
         output::say(&format!("{}: {}", exception.kind, exception.message));
+    }
+    for (stream, dropped) in [("stdout", result.stdout_dropped), ("stderr", result.stderr_dropped)] {
+        if dropped > 0 {
+            output::say(&format!("ringfence: {dropped} bytes are left away in the middle of {stream}"));
+        }
     }
     if result.files_dropped > 0 {
         let (left, most, bytes) = (result.files_dropped, code::MAX_FILES, format_size(code::MAX_FILE_BYTES as u64));
