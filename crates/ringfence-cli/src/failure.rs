@@ -392,7 +392,7 @@ impl From<SkillError> for Failure {
         match error {
             SkillError::Store(error) => error.into(),
             SkillError::NoSkill(_) => Failure::new(Kind::Skill, message).hint("`ringfence skill list` shows all"),
-            SkillError::NoVersion { name, .. } => {
+            SkillError::NoVersion { name, .. } | SkillError::Ambiguous { name, .. } => {
                 Failure::new(Kind::Skill, message).hint(format!("`ringfence skill show {name}` lists its versions"))
             }
             SkillError::Disabled { name, .. } => {

@@ -85,6 +85,15 @@ fn versions_are_kept() {
         assert_eq!(registry.find(&which("greet")).unwrap().version, "1.0+x");
         assert_eq!(registry.find(&which("greet@2")).unwrap().code, "print('é \u{1F600} \\' ; --')");
         assert_eq!(registry.find(&which(&format!("greet@{}", second.hash))).unwrap().version, "2");
+        // The beginning of a hash will do, if it says which.
+        let digits = second.hash.strip_prefix("sha256:").unwrap();
+        for short in [&digits[..6], &digits[..40], &second.hash[..15]] {
+            assert_eq!(registry.find(&which(&format!("greet@{short}"))).unwrap().version, "2");
+            assert_eq!(registry.versions(&which(&format!("greet@{short}"))).unwrap().skills.len(), 1);
+        }
+        for none in [&digits[..5], "sha256:", "ffffffffff"] {
+            assert!(matches!(registry.find(&which(&format!("greet@{none}"))), Err(SkillError::NoVersion { .. })));
+        }
         let versions = registry.versions(&which("greet")).unwrap().skills;
         assert_eq!(versions.iter().map(|s| s.version.as_str()).collect::<Vec<_>>(), ["1.0+x", "2", "1"]);
         let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") });
@@ -135,6 +144,14 @@ fn what_may_not_run() {
             assert!(matches!(registry.add(&relabelled), Err(SkillError::OfTheCommunity { .. })));
         }
         assert_eq!(registry.add(&new("theirs", "2")).unwrap().source, Source::Community);
+        // Nor by another name.
+        let renamed = New { source: Some(Source::Local), ..new("mine", "2") };
+        assert!(matches!(registry.add(&renamed), Err(SkillError::OfTheCommunity { .. })));
+        let optional = New { source: None, sandbox_required: false, ..new("mine", "2") };
+        assert!(matches!(registry.add(&optional), Err(SkillError::SandboxRequired)));
+        let unnamed = registry.add(&New { source: None, ..new("mine", "2") }).unwrap();
+        assert!(unnamed.source == Source::Community && unnamed.sandbox_required);
+        registry.remove(&which("mine")).unwrap();
         registry.remove(&which("theirs")).unwrap();
         let vouched = New { source: Some(Source::Local), ..new("theirs", "2") };
         assert_eq!(registry.add(&vouched).unwrap().source, Source::Local);

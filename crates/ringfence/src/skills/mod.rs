@@ -132,6 +132,8 @@ pub enum SkillError {
     NoSkill(String),
     #[error("skill `{name}` has no version {version}")]
     NoVersion { name: String, version: String },
+    #[error("skill `{name}` has more than one version whose hash begins with {hash}")]
+    Ambiguous { name: String, hash: String },
     #[error("skill `{name}` {version} is disabled")]
     Disabled { name: String, version: String },
     #[error("skill `{name}` {version} is {verdict}, and the policy lets nothing run that is worse than {allowed}")]

@@ -56,7 +56,10 @@ pub struct Version {
     pub hash: String,
 }
 
-/// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`.
+/// So many digits of a hash say which one is meant.
+const SHORTEST_HASH: usize = 6;
+
+/// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`, of which the beginning will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Which {
     pub name: String,
@@ -109,17 +112,22 @@ impl Registry {
         let mut new = new.clone();
         // The same code again: what was declared for it, and is not said now, stays.
         let known = self.versions(&Which { name: new.name.clone(), version: None })?.skills;
-        let mut same = known.into_iter().filter(|skill| skill.hash == hash).peekable();
-        if let Some(skill) = same.peek().cloned() {
+        if let Some(skill) = known.into_iter().find(|skill| skill.hash == hash) {
             new.inputs = new.inputs.or(skill.inputs);
             if new.hosts.is_empty() {
                 new.hosts = skill.hosts;
             }
         }
-        if new.source.is_some_and(|source| source != Source::Community)
-            && let Some(skill) = same.find(|skill| skill.source == Source::Community)
-        {
-            return Err(SkillError::OfTheCommunity { name: skill.name, version: skill.version });
+        // Under whatever name: what is known to come from nobody knows whom is not made trusted by adding it again.
+        let anywhere = Listed::of(self.select("skills.hash = $1", &[hash.as_str().into()])?).skills;
+        if let Some(skill) = anywhere.into_iter().find(|skill| skill.source == Source::Community) {
+            match new.source {
+                Some(Source::Local | Source::Cloud) => {
+                    return Err(SkillError::OfTheCommunity { name: skill.name, version: skill.version });
+                }
+                Some(Source::Community) | None if !new.sandbox_required => return Err(SkillError::SandboxRequired),
+                Some(Source::Community) | None => new.source = Some(Source::Community),
+            }
         }
         let scan = look(new.language, &new.code, &new.hosts);
         let version = self.store.database().transaction(|database| insert(database, &new, &hash, &scan))?;
@@ -128,6 +136,7 @@ impl Registry {
 
     /// The latest version, or the one that is named.
     pub fn find(&mut self, which: &Which) -> Result<Skill, SkillError> {
+        let which = &self.whole(which)?;
         let (condition, values) = which.condition();
         let found = self.select(condition, &values)?;
         Ok(found.into_iter().next().ok_or_else(|| which.missing())??)
@@ -135,7 +144,7 @@ impl Registry {
 
     /// All versions, the latest first.
     pub fn versions(&mut self, which: &Which) -> Result<Listed, SkillError> {
-        let (condition, values) = which.condition();
+        let (condition, values) = self.whole(which)?.condition();
         Ok(Listed::of(self.select(condition, &values)?))
     }
 
@@ -190,7 +199,35 @@ impl Registry {
         Ok(records)
     }
 
+    /// With the whole hash, where the beginning of one is named and there is no such version.
+    fn whole(&mut self, which: &Which) -> Result<Which, SkillError> {
+        let Some(version) = &which.version else { return Ok(which.clone()) };
+        let digits = version.strip_prefix("sha256:").unwrap_or(version);
+        if digits.len() < SHORTEST_HASH || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Ok(which.clone());
+        }
+        let query = "SELECT version, hash FROM skills WHERE name = $1";
+        let rows = self.store.database().query(query, &[which.name.as_str().into()])?;
+        let mut hashes = std::collections::BTreeSet::new();
+        for mut row in rows {
+            let mut text = || row.text().map(Option::unwrap_or_default);
+            let (named, hash) = (text()?, text()?);
+            if named == *version {
+                return Ok(which.clone());
+            }
+            if hash.strip_prefix("sha256:").is_some_and(|hash| hash.starts_with(digits)) {
+                hashes.insert(hash);
+            }
+        }
+        if hashes.len() > 1 {
+            return Err(SkillError::Ambiguous { name: which.name.clone(), hash: version.clone() });
+        }
+        let version = hashes.pop_first().unwrap_or_else(|| version.clone());
+        Ok(Which { name: which.name.clone(), version: Some(version) })
+    }
+
     fn change(&mut self, which: &Which, what: &str) -> Result<Changed, SkillError> {
+        let which = &self.whole(which)?;
         let (condition, values) = which.condition();
         let statement = format!("{what} WHERE {condition} RETURNING version, hash, added");
         let (mut rows, all) = self.store.database().transaction(|database| {

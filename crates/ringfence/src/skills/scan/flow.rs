@@ -102,6 +102,8 @@ pub struct Flow<'f, 's> {
     by_place: HashMap<usize, usize>,
     /// Modules all of whose names were imported.
     pub stars: Vec<Rc<str>>,
+    /// A host was reached that was not declared.
+    reaches_out: bool,
 }
 
 impl<'f, 's> Flow<'f, 's> {
@@ -116,6 +118,7 @@ impl<'f, 's> Flow<'f, 's> {
             functions: vec![Function::default()],
             by_place: HashMap::new(),
             stars: Vec::new(),
+            reaches_out: false,
         }
     }
 
@@ -456,6 +459,12 @@ impl<'f, 's> Flow<'f, 's> {
             if &**name == "pipe" && arguments.iter().any(|to| child(of) && socket(to) || child(to) && socket(of)) {
                 self.found(&REMOTE_SHELL, at, "pipe");
             }
+            // What is written to a connection leaves as what it was opened with does.
+            let open = socket(of) || of.names.iter().any(|name| name.starts_with("http"));
+            let writes = ["write", "end", "send", "sendall"].contains(&&**name) && open && self.reaches_out;
+            if writes && arguments.iter().any(|argument| argument.taint.has(Taint::GATHERED)) {
+                self.found(&EXFILTRATION, at, name);
+            }
             // What was promised is handed on.
             if let (true, Some(id)) = (&**name == "then", arguments.first().and_then(|argument| argument.function))
                 && let Some((_, value)) =
@@ -726,6 +735,7 @@ impl<'f, 's> Flow<'f, 's> {
             rules.push((&CONNECT, "a computed address"));
         }
         let undeclared = !rules.is_empty();
+        self.reaches_out |= undeclared;
         for (rule, text) in rules {
             let text = text.to_owned();
             self.found(rule, at, &text);
