@@ -523,7 +523,12 @@ fn ends_that_languages_know() {
                 Status::Error,
                 "",
             ),
-            ("python", "class N(MemoryError): pass\nraise N('none')", Status::Memory, "none"),
+            (
+                "python",
+                "class _ArrayMemoryError(MemoryError): pass\nraise _ArrayMemoryError('none')",
+                Status::Memory,
+                "none",
+            ),
             ("javascript", "new ArrayBuffer(2 ** 52)", Status::Memory, "Array buffer allocation failed"),
             ("python", "import errno\nraise OSError(errno.ENOMEM, 'none')", Status::Memory, "none"),
         ] {

@@ -37,8 +37,10 @@ const START: &str = r#"
 for p in $1; do
     if command -v "$p" >/dev/null; then
         umask 077
-        d=${TMPDIR:-/tmp}/.ringfence-$2
-        mkdir "$d" && exec 3>&1 4>>"$d/o" 5<>"$d/o" 6>>"$d/e" 7<>"$d/e" && rm -rf "$d" || exit 70
+        set -C
+        f=${TMPDIR:-/tmp}/.ringfence-$2
+        exec 3>&1 4>"$f-o" 6>"$f-e" && rm -f "$f-o" "$f-e"
+        exec 5<>/dev/fd/4 7<>/dev/fd/6
         shift 2
         # Under a limit on each process, Node waits for ever for helper threads that cannot be started.
         l=$(ulimit -d 2>/dev/null)
@@ -46,12 +48,12 @@ for p in $1; do
             *[!0-9]) ;;
             node*-*) [ "$l" -ge 131072 ] || set -- --v8-pool-size=0 "--max-old-space-size=$((l / 2048))" "$@" ;;
         esac
-        case $p in bash) exec "$p" "$@" 3 5 7 1>&4 2>&6 4>&- 6>&- ;; esac
+        case $p in bash) exec "$p" "$@" 3 5 7 1>>/dev/fd/4 2>>/dev/fd/6 4>&- 6>&- ;; esac
         # What the shell itself has to say about its end is said by the end.
         exec 8<&0 0</dev/null 9>&2 2>/dev/null
         trap : INT
         trap 'kill -9 "$c"' TERM
-        "$p" "$@" 3 5 7 0<&8 8<&- 1>&4 2>&6 4>&- 6>&- 9>&- &
+        "$p" "$@" 3 5 7 0<&8 8<&- 1>>/dev/fd/4 2>>/dev/fd/6 4>&- 6>&- 9>&- &
         c=$!
         exec 1>&- 3>&- 4>&- 6>&- 8<&-
         # An interrupt ends the waiting, not the interpreter.

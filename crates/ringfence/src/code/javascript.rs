@@ -13,6 +13,9 @@ use crate::skills::scan;
 /// Longer code is not looked into.
 const MAX_TEXT: usize = 256 << 10;
 
+/// More names are not looked into either: each is compared with each.
+const MAX_NAMES: usize = 2000;
+
 /// What the runner is told about code.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Look {
@@ -229,7 +232,11 @@ impl<'t> Rewrite<'t> {
     }
 
     fn finish(mut self, last: Option<Range<usize>>) -> Option<Hoisted> {
-        if self.odd || !self.waits {
+        // What is declared twice is wrong, and a module says so.
+        let twice = |(kind, name, _): &(&str, String, usize)| {
+            *kind == "let" && self.names.iter().filter(|(_, other, _)| other == name).count() > 1
+        };
+        if self.odd || !self.waits || self.names.len() > MAX_NAMES || self.names.iter().any(twice) {
             return None;
         }
         if let Some(last) = last {
@@ -305,9 +312,14 @@ mod tests {
             Some("__ringfence.define({g});({}=n=await __ringfence.load(\"m\",[]));")
         );
         // What a script can do by itself, and what is wrong or odd, is left alone.
-        for text in
-            ["const x = 1", "async function f() { await 1 }", "await 1; return", "const = await", "export * from 'x'"]
-        {
+        for text in [
+            "const x = 1",
+            "async function f() { await 1 }",
+            "await 1; return",
+            "const = await",
+            "export * from 'x'",
+            "await 1; let a; var a",
+        ] {
             assert_eq!(hoisted(text), None, "{text}");
         }
         assert!(!look("async () => { await (1) }", false).waits && look("await (1)", false).waits);

@@ -204,14 +204,11 @@ const declared = new Set();
 
 // What the code declares is the context's, as in a script.
 async function inContext(program, { names }, name) {
-  const fresh = names.filter(([kind, one]) => kind === "var" || !declared.has(one));
-  let [text, at] = ["", 1];
-  for (const [kind, one, line] of fresh) {
-    text += `${"\n".repeat(line - at)}${kind} ${one};`;
-    at = line;
+  for (const [kind, one, line] of names) {
+    if (kind === "let" && declared.has(one)) continue;
+    vm.runInThisContext(`${kind} ${one};`, { filename: name, lineOffset: line - 1 });
+    if (kind === "let") declared.add(one);
   }
-  vm.runInThisContext(text, { filename: name });
-  for (const [kind, one] of fresh) if (kind === "let") declared.add(one);
   const own = {
     value: undefined,
     meta: { url: pathToFileURL(path.resolve(name)).href },
