@@ -162,7 +162,7 @@ impl<'t> Rewrite<'t> {
         }
     }
 
-    /// `const {a} = b, c = d` becomes `void ({a} = b, c = d)`.
+    /// `const {a} = b, c = d` becomes `void ( {a} = b, c = d)`.
     fn declare(&mut self, node: Node<'t>, kind: &'static str) {
         let Some(word) = node.child(0) else { return };
         self.edit(word.byte_range(), "void (");
@@ -276,24 +276,24 @@ mod tests {
     fn what_is_rewritten() {
         let hoisted = |text: &str| look(text, true).hoisted;
         for (text, body, names) in [
-            ("const x = await f()", "void (x = await f());", "let x 1"),
+            ("const x = await f()", "void ( x = await f());", "let x 1"),
             (
                 "let a,\n {b, c: [d = 1, ...e]} = await f\n(1)",
-                "void (a=void 0,\n {b, c: [d = 1, ...e]} = await f\n(1));",
+                "void ( a=void 0,\n {b, c: [d = 1, ...e]} = await f\n(1));",
                 "let a 1 let b 2 let d 2 let e 2",
             ),
             ("await 1\nclass A {}", "await 1\nA=class A {};", "let A 2"),
             (
                 "await 1; for (var i = 0; i < 1; i++) { var j; let k }",
-                "await 1; for (void (i = 0); i < 1; i++) { void (j);; let k }",
+                "await 1; for (void ( i = 0); i < 1; i++) { void ( j);; let k }",
                 "var i 1 var j 1",
             ),
             ("for await (var x of y) {}", "for await ( x of y) {}", "var x 1"),
-            ("export const x = 1", "void (x = 1);", "let x 1"),
+            ("export const x = 1", "void ( x = 1);", "let x 1"),
             ("export default {a: import.meta.url}", "__ringfence.value={a: __ringfence.meta.url}", ""),
-            ("1\nimport 'x'\n[1]", "1\n;\nreturn ([1]\n)", ""),
+            ("1\nimport 'x'\nf(1)", "1\n;\nreturn (f(1)\n)", ""),
             ("await (x)", "return (await (x)\n)", ""),
-            ("const x = await (y)()", "void (x = await (y)());", "let x 1"),
+            ("const x = await (y)()", "void ( x = await (y)());", "let x 1"),
         ] {
             let Some(Hoisted { code, shift, names: got }) = hoisted(text) else { panic!("{text}") };
             assert_eq!(&code[shift..], format!("{body}\n}})"), "{text}");
