@@ -243,6 +243,8 @@ impl From<SessionError> for Failure {
                 let failure = Failure::new(Kind::Session, message).hint("`ringfence session list` shows all");
                 if ringfence::session::is_name(&name) { failure.hint(REUSE) } else { failure }
             }
+            SessionError::CommandLost { id } => Failure::new(Kind::Session, message)
+                .hint(format!("if it did, it is in the records: ringfence history --session {id}")),
             SessionError::Ended { id, .. } => Failure::new(Kind::Session, message)
                 .hint(format!("what it ran is in the records: ringfence history --session {id}"))
                 .hint(REUSE),

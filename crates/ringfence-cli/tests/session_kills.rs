@@ -137,6 +137,7 @@ async fn victim(stage: Arc<Stage>, name: String) {
             // Killed while it was made, opened or asked: said in so many words.
             Err(
                 SessionError::Lost { .. }
+                | SessionError::CommandLost { .. }
                 | SessionError::Ended { .. }
                 | SessionError::Start(_)
                 | SessionError::NotFound(_)

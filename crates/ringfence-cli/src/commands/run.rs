@@ -432,6 +432,11 @@ impl Summary {
         Summary { session: Some(session), execution: Some(execution), record, ..Summary::failed(failure) }
     }
 
+    /// One of which nobody knows whether it ran.
+    pub fn lost(self) -> Summary {
+        Summary { status: "lost", reason: Some(Reason::Lost), ..self }
+    }
+
     /// An execution in a session.
     pub fn of_session(output: Output, session: &str, execution: &str, record: Option<String>) -> Summary {
         Summary {

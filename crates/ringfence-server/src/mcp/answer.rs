@@ -66,7 +66,9 @@ impl From<SessionError> for Trouble {
             SessionError::TimeoutAboveCeiling { .. } => {
                 trouble.advise("Nothing was run. Ask for less time, or for a background command in parts.")
             }
-            SessionError::Ended { .. } | SessionError::Lost { .. } => trouble.advise(NEXT_CALL),
+            SessionError::Ended { .. } | SessionError::Lost { .. } | SessionError::CommandLost { .. } => {
+                trouble.advise(NEXT_CALL)
+            }
             _ => trouble,
         }
     }

@@ -204,7 +204,8 @@ impl Live {
 
     /// What to say when something went wrong. A session that is gone is forgotten, so that the next call makes a new one.
     pub async fn trouble(&self, error: SessionError) -> Trouble {
-        if matches!(error, SessionError::Ended { .. } | SessionError::Lost { .. } | SessionError::NotFound(_)) {
+        use SessionError::{CommandLost, Ended, Lost, NotFound};
+        if matches!(error, Ended { .. } | Lost { .. } | CommandLost { .. } | NotFound(_)) {
             self.opened.lock().await.take();
             self.jobs.clear();
         }

@@ -71,6 +71,8 @@ pub enum SessionError {
     Version { id: String },
     #[error("lost the connection to session {id}")]
     Lost { id: String },
+    #[error("lost the connection to session {id}: whether the command ran is not known")]
+    CommandLost { id: String },
     #[error("malformed message: {0}")]
     Malformed(#[from] FrameError),
     #[error("cannot execute `{program}`: {errno}")]

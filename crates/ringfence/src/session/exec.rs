@@ -202,7 +202,11 @@ impl Execution {
             }
             Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(unexpected()),
-            None => Err(stream.sender.link.lost()),
+            None => Err(match stream.sender.link.lost() {
+                // It was asked for: nobody can say what became of it.
+                SessionError::Lost { id } if exec.is_some() => SessionError::CommandLost { id },
+                lost => lost,
+            }),
         }
     }
 

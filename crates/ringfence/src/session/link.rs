@@ -65,6 +65,8 @@ struct Streams {
     closed: bool,
     /// It speaks another version.
     foreign: bool,
+    /// It has said who it is.
+    greeted: bool,
     /// It knows what of this process must not be in records.
     introduced: bool,
 }
@@ -220,7 +222,11 @@ impl Link {
     /// Waits until the supervisor has spoken. One that was killed takes connections as long as the kernel clears it away, and
     /// never speaks: then it is lost, and nothing was asked of it yet.
     pub async fn greeted(&self) -> Result<(), SessionError> {
-        self.shared.greeted.acquire().await.map(drop).map_err(|_| self.lost())
+        match self.shared.greeted.acquire().await {
+            // It may have been killed since: what was asked of it may have been heard.
+            Err(_) if !locked(&self.shared.streams).greeted => Err(self.lost()),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until the other side has closed the connection.
@@ -333,6 +339,7 @@ impl Shared {
                 match frame.message::<Hello>() {
                     Ok(Hello { version: VERSION, output }) => {
                         self.keeps.store(output, Ordering::Relaxed);
+                        streams.greeted = true;
                         self.greeted.add_permits(1);
                     }
                     _ => {
@@ -491,6 +498,40 @@ impl Drop for Stream {
         if !self.done {
             locked(&self.sender.link.shared.streams).open.remove(&self.sender.number);
             self.sender.put(Kind::Close, &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::super::Exec;
+    use super::*;
+
+    /// Whoever killed a supervisor after its first word must not have a command run twice, nor called never tried.
+    #[tokio::test]
+    async fn one_that_spoke_may_have_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for speaks in [true, false] {
+            let link = Link::connect("s-1", &path, Instant::now()).await.unwrap();
+            let exec = Exec::new(["true"]);
+            let asked = exec.send(&link).unwrap();
+            let (mut socket, _) = listener.accept().unwrap();
+            if speaks {
+                let mut hello = Vec::new();
+                let message = Hello { version: VERSION, output: 1 };
+                ringfence_guest::frame::put_message(&mut hello, 0, Kind::Reply, &message).unwrap();
+                socket.write_all(&hello).unwrap();
+            }
+            assert!(socket.read(&mut [0; 1 << 16]).unwrap() > 0);
+            drop(socket);
+            link.closed().await;
+            assert_eq!(link.greeted().await.is_ok(), speaks);
+            let error = asked.begun(&exec).await.unwrap_err();
+            assert!(matches!(error, SessionError::CommandLost { .. }), "{error}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ringfence::Outcome;
 use ringfence::records::Caller;
-use ringfence::session::{Controls, Event, Exec, Execution, Tried};
+use ringfence::session::{Controls, Event, Exec, Execution, SessionError, Tried};
 use ringfence_linux::sys;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
@@ -18,17 +18,32 @@ use crate::failure::{Failure, Kind};
 use crate::output;
 
 pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
-    let mut tried = None;
-    let result = execute(args, &mut tried);
+    let mut missed = Missed::default();
+    let result = execute(args, &mut missed);
     if let (Err(failure), true) = (&result, args.json) {
         let session = super::sessions()?.id(&args.session).ok();
-        output::json(&Summary::failed_in(session, tried, failure))?;
+        let summary = Summary::failed_in(session, missed.tried, failure);
+        output::json(&if missed.lost { summary.lost() } else { summary })?;
     }
     result
 }
 
-/// `tried`: what could not be started.
-fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Failure> {
+/// What is known of a command that did not begin as far as we heard.
+#[derive(Default)]
+struct Missed {
+    /// It could not be started.
+    tried: Option<Tried>,
+    /// It may have run.
+    lost: bool,
+}
+
+impl Missed {
+    fn by(error: &SessionError) -> Missed {
+        Missed { tried: error.tried().cloned(), lost: matches!(error, SessionError::CommandLost { .. }) }
+    }
+}
+
+fn execute(args: &SessionExec, missed: &mut Missed) -> Result<ExitCode, Failure> {
     let mut exec = Exec::new(args.command.clone()).stdin(args.stdin).background(args.background);
     exec = exec.caller(Caller::of_this_process());
     for (name, value) in super::variables(&args.env) {
@@ -48,7 +63,7 @@ fn execute(args: &SessionExec, tried: &mut Option<Tried>) -> Result<ExitCode, Fa
         let (mut begin, mut asked) = (std::pin::pin!(sessions.exec(&args.session, exec)), None);
         let execution = loop {
             tokio::select! {
-                execution = &mut begin => break execution.inspect_err(|error| *tried = error.tried().cloned())?,
+                execution = &mut begin => break execution.inspect_err(|error| *missed = Missed::by(error))?,
                 signal = signals.next() => match asked.replace(signal) {
                     None => {}
                     Some(_) => return Ok(ended_by(signal)),

@@ -309,11 +309,12 @@ impl Supervisor {
             let Some(execution) = self.executions.all.get_mut(&id) else { continue };
             let duration_us = execution.started.elapsed().as_micros() as u64;
             execution.reason.get_or_insert(Reason::Lost);
-            if !execution.begun {
-                // It may have run all the same; its guest cannot be asked any more.
-                let waiting = execution.owner.take().into_iter().chain(std::mem::take(&mut execution.attached));
-                for place in waiting.collect::<Vec<_>>() {
-                    self.answer_last(place, &Answer::Refused(Refusal::Ended(end)));
+            if !std::mem::replace(&mut execution.begun, true) {
+                // It may have run; its guest cannot be asked any more.
+                let begun = Answer::Begun { id, record: execution.record.clone(), trouble: execution.trouble.take() };
+                let waiting: Vec<Place> = execution.owner.iter().chain(&execution.attached).copied().collect();
+                for place in waiting {
+                    self.answer(place, &begun);
                 }
             }
             self.finished(id, Finished { status: libc::SIGKILL, reason: None, duration_us, cpu_us: 0, peak_memory: 0 });
