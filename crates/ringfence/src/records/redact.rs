@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use ringfence_policy::env::name_matches;
 
 pub(crate) use shapes::TOKENS;
-use shapes::{FLAGGED, Flagged, SECRET_NAMES, SECRET_PARTS};
+use shapes::{FLAGGED, Flagged, SECRET_NAMES, SECRET_PARTS, SECRET_WORDS};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
@@ -148,8 +148,17 @@ impl Redactor {
 /// Whether the name of a variable says that its value is a secret.
 pub(crate) fn is_secret_variable(name: &OsStr) -> bool {
     let plain = plain_name(name.as_bytes());
+    let (_, last) = words(name.as_bytes());
     !matches!(plain.as_str(), "pwd" | "oldpwd")
-        && (SECRET_NAMES.iter().any(|end| plain.ends_with(end)) || SECRET_PARTS.iter().any(|part| plain.contains(part)))
+        && (SECRET_NAMES.iter().any(|end| plain.ends_with(end))
+            || SECRET_PARTS.iter().any(|part| plain.contains(part))
+            || SECRET_WORDS.iter().any(|word| last.eq_ignore_ascii_case(word.as_bytes())))
+}
+
+/// What a name begins with, and its last word.
+fn words(name: &[u8]) -> (&[u8], &[u8]) {
+    let at = name.iter().rposition(|b| !b.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
+    name.split_at(at)
 }
 
 fn plain_name(name: &[u8]) -> String {
@@ -161,7 +170,10 @@ fn is_secret_name(name: &[u8]) -> bool {
     // Longer than any name.
     name.len() <= 128 && {
         let plain = plain_name(name);
-        SECRET_NAMES.iter().any(|end| plain.ends_with(end))
+        let (first, last) = words(name);
+        // Alone they are words of every day: `pass: 12`.
+        let word = !first.is_empty() && SECRET_WORDS.iter().any(|word| last.eq_ignore_ascii_case(word.as_bytes()));
+        word || SECRET_NAMES.iter().any(|end| plain.ends_with(end))
     }
 }
 
@@ -330,8 +342,9 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
     if !header && !is_secret_name(name) {
         return;
     }
-    // The quote that ends a quoted name.
-    let mut next = end + usize::from(matches!(raw.get(end), Some(b'"' | b'\'')));
+    // The quote that ends a quoted name, which is escaped where it stands in another text.
+    let quote = end + run_up_to(raw, end, 8, |b| b == b'\\');
+    let mut next = if matches!(raw.get(quote), Some(b'"' | b'\'')) { quote + 1 } else { end };
     let sign = match raw.get(next) {
         Some(sign @ (b'=' | b':')) => *sign,
         Some(b' ' | b'\t') if after_dash && next == end => b' ',
@@ -342,6 +355,10 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         }
         _ => return,
     };
+    // `name => value`
+    if sign == b'=' && raw.get(next + 1) == Some(&b'>') {
+        next += 1;
+    }
     // A comparison, or a path of modules.
     if matches!(raw.get(next + 1), Some(b'=')) || sign == b':' && raw.get(next + 1) == Some(&b':') {
         return;
@@ -369,10 +386,12 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
 /// The value that begins at `at`, after blanks: a quoted text without its quotes, or a word.
 fn value(raw: &[u8], at: usize) -> (usize, &[u8]) {
     let at = (at + run(raw, at, |b| matches!(b, b' ' | b'\t'))).min(raw.len());
-    match raw.get(at) {
+    let escapes = run_up_to(raw, at, 8, |b| b == b'\\');
+    match raw.get(at + escapes) {
         Some(quote @ (b'"' | b'\'')) => {
-            let length = run(raw, at + 1, |b| b != *quote && b != b'\n');
-            (at + 1, &raw[at + 1..at + 1 + length])
+            let start = at + escapes + 1;
+            let length = run(raw, start, |b| b != *quote && b != b'\n' && (escapes == 0 || b != b'\\'));
+            (start, &raw[start..start + length])
         }
         _ => {
             let stops =

@@ -86,10 +86,14 @@ pub(super) const SECRET_NAMES: &[&str] = &[
     "signingkey",
     "encryptionkey",
     "masterkey",
+    "sshkey",
     "credential",
     "credentials",
     "authorization",
 ];
+
+/// A last word of a name that says the same: `DB_PASS`, `GITHUB_PAT`.
+pub(super) const SECRET_WORDS: &[&str] = &["pass", "pat", "auth", "cookie"];
 
 /// Of a variable of the environment, also when it stands anywhere in its name.
 pub(super) const SECRET_PARTS: &[&str] =

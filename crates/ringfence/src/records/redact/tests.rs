@@ -30,6 +30,12 @@ fn values_of_secret_variables() {
         ("pgpassword", true),
         ("DB_PASSWD", true),
         ("GITHUB_TOKEN_FILE", true),
+        ("DB_PASS", true),
+        ("GH_PAT", true),
+        ("AUTH", true),
+        ("SESSION_COOKIE", true),
+        ("SSH_KEY", true),
+        ("COMPASS", false),
         ("HOME", false),
         ("PWD", false),
         ("OLDPWD", false),
@@ -37,6 +43,22 @@ fn values_of_secret_variables() {
         ("SSH_AUTH_SOCK", false),
     ] {
         assert_eq!(is_secret_variable(OsStr::new(name)), secret, "{name}");
+    }
+}
+
+#[test]
+fn values_by_their_names_also_where_quotes_are_escaped() {
+    for (before, after) in [
+        (r#"curl -d "{\"password\":\"hunter5abc\"}" x"#, r#"curl -d "{\"password\":\"[redacted]\"}" x"#),
+        (r#"{\\\"api_key\\\": \\\"abc defg\\\"}"#, r#"{\\\"api_key\\\": \\\"[redacted]\\\"}"#),
+        ("export DB_PASS=hunter7abc; x", "export DB_PASS=[redacted]; x"),
+        (r#"secret => "hunter21abc""#, r#"secret => "[redacted]""#),
+    ] {
+        // A line shows a backslash as two.
+        assert_eq!(text(before).replace("\\\\", "\\"), after, "{before}");
+    }
+    for plain in ["pass: 12, fail: 0", "auth = none", "compass=northwest"] {
+        assert_eq!(text(plain), plain);
     }
 }
 
