@@ -44,7 +44,7 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
                 execution = &mut begin => break execution?,
                 signal = signals.next() => match signal {
                     // What may run by now ends with us.
-                    libc::SIGTERM | libc::SIGHUP => return Ok(ended_by(signal)),
+                    libc::SIGTERM | libc::SIGHUP | libc::SIGINT | libc::SIGQUIT => return Ok(ended_by(signal)),
                     libc::SIGTSTP => sys::pause(None).map_err(failed)?,
                     _ => {}
                 },
@@ -62,7 +62,8 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
 
 /// Signals that mean something for a terminal that is carried.
 pub fn take_signals() -> Result<Signals, Failure> {
-    Signals::take(&[libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT, libc::SIGHUP, libc::SIGTERM])
+    let ends = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+    Signals::take(&[&[libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT][..], &ends].concat())
 }
 
 /// Carries our terminal to that of an execution, until it has ended.
