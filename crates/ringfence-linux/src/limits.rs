@@ -78,10 +78,38 @@ impl Home {
         }
     }
 
-    /// The same, for whoever must remove them when this process is gone.
+    /// Removes groups of boxes that were killed together with whoever would have: those of processes that are gone. Not at
+    /// once, since one that is just being made may be of a process that is not seen from here.
+    pub fn sweep(&self) {
+        let left = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            let owner =
+                name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+            let made = entry.metadata().and_then(|data| data.modified()).ok();
+            owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+                && made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age >= IN_THE_MAKING)
+        };
+        let entries = self.dirs("").into_iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+        for entry in entries.filter(left) {
+            // Somebody is in it: then it is not left.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+
+    /// The directories of a group, for whoever must remove them when this process is gone.
     pub fn paths(&self, name: &str) -> Vec<CString> {
         self.dirs(name).iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
     }
+}
+
+/// How groups of boxes are called: this, the process that made one, and a number.
+const PREFIX: &str = "ringfence-";
+/// A younger group may not have its first process yet.
+const IN_THE_MAKING: Duration = Duration::from_secs(60);
+
+/// The name of a new group of this process.
+pub fn group_name(number: u64) -> String {
+    format!("{PREFIX}{}-{number:x}", std::process::id())
 }
 
 /// Where the owner of boxes waits, beside their groups.
@@ -550,4 +578,32 @@ fn children(pid: i32) -> Vec<i32> {
 
 fn page_size() -> u64 {
     rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_old_groups_of_nobody_are_swept() {
+        let place = tempfile::tempdir().unwrap();
+        // Higher than any number that a process can have.
+        let (gone, here) = (u32::MAX, std::process::id());
+        let old = [format!("ringfence-{gone}-1"), format!("ringfence-{here}-1"), "ringfence-owner".to_owned()];
+        let full = format!("ringfence-{gone}-3");
+        for name in old.iter().chain([&full]) {
+            fs::create_dir(place.path().join(name)).unwrap();
+        }
+        fs::create_dir(place.path().join(&full).join("in it")).unwrap();
+        let long_ago = std::time::SystemTime::now() - IN_THE_MAKING;
+        for name in old.iter().chain([&full]) {
+            fs::File::open(place.path().join(name)).unwrap().set_modified(long_ago).unwrap();
+        }
+        let young = format!("ringfence-{gone}-2");
+        fs::create_dir(place.path().join(&young)).unwrap();
+        Home::V2(place.path().to_path_buf()).sweep();
+        let stays = |name: &String| place.path().join(name).exists();
+        assert!(!stays(&old[0]));
+        assert!(old[1..].iter().chain([&full, &young]).all(stays));
+    }
 }

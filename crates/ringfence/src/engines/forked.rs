@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ringfence_linux::forked::{self, Calls, Walls};
 use ringfence_linux::launch::{Launched, Processors};
-use ringfence_linux::limits::{Group, Home};
+use ringfence_linux::limits::{Group, Home, group_name};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
@@ -105,7 +105,7 @@ impl Drop for Place {
 impl Place {
     pub fn new(plan: &Plan) -> Result<Place, EngineError> {
         let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
-        let name = format!("ringfence-{}-{:x}", std::process::id(), nonce());
+        let name = group_name(nonce());
         let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
         let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;
         Ok(Place { home, name, spare: Spare::default(), _keeper: keeper })

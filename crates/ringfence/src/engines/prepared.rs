@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
-use ringfence_linux::limits::{Group, Home};
+use ringfence_linux::limits::{Group, Home, group_name};
 use ringfence_linux::order::{Letter, Order};
 use ringfence_linux::seed::{Seed, Soil};
 use ringfence_policy::facts::Facts;
@@ -77,7 +77,7 @@ impl Prepared {
             false => plan.limits.clone(),
         };
         let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
-        let first = group_name();
+        let first = group_name(nonce());
         // Before the group is made, so that none is without a keeper.
         let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
         let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?.map(Arc::new);
@@ -180,7 +180,7 @@ impl Prepared {
         let (name, keeper) = match first {
             Some(name) => (name, None),
             None => {
-                let name = group_name();
+                let name = group_name(nonce());
                 let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?.map(Arc::new);
                 (name, keeper)
             }
@@ -205,10 +205,6 @@ impl Prepared {
             }
         }
     }
-}
-
-fn group_name() -> String {
-    format!("ringfence-{}-{:x}", std::process::id(), nonce())
 }
 
 /// Adds the limits, by what there is for them; how many processes a guest holds its commands to, where no group does.

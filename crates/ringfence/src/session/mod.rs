@@ -423,6 +423,7 @@ impl Sessions {
         let place = self.place();
         let ended = blocking(move || {
             crate::keeper::sweep(&crate::keeper::registry());
+            ringfence_linux::limits::Home::find().sweep();
             let ended = place.clear(true)?;
             engines::docker::container::clear(place.dir(), &crate::facts::gather()?, &|id| place.lives(id))
                 .map_err(engines::EngineError::from)?;
