@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence::facts::FactsError;
@@ -76,7 +76,7 @@ impl Places {
         let states = homes.chain([self.state.clone()]);
         let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|dir| dir.is_dir());
         let runtime = runtime.map(|dir| dir.join("ringfence/sessions"));
-        let usual = states.flat_map(|state| ["sessions", "homes", "records"].map(|name| state.join(name)));
+        let usual = states.flat_map(|state| CLOSED.map(|name| state.join(name)));
         distinct(usual.chain(runtime).chain([self.sessions.clone()]))
     }
 
@@ -96,6 +96,17 @@ impl Places {
 
     pub fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
+    }
+}
+
+/// What of Ringfence's state no box may see.
+const CLOSED: [&str; 3] = ["sessions", "homes", "records"];
+
+/// Makes them, before a plan that hides them: what is not there is not hidden, and may come while a box lives. Where they
+/// cannot be made there is nothing to hide, and whoever needs one says why.
+pub fn make_closed(state: &Path) {
+    for name in CLOSED {
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(state.join(name));
     }
 }
 

@@ -6,12 +6,12 @@ use ringfence::engines::native::stacked;
 use ringfence::policy::Guarantee;
 use ringfence::policy::plan::Plan;
 use ringfence::policy::records::Records;
-use ringfence::records::{Begin, End, Journal, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
+use ringfence::records::{Begin, End, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
 use ringfence::{Engine, EngineError, Outcome, Report};
 
 use crate::archive::Archive;
 use crate::failure::Failure;
-use crate::files::Places;
+use crate::files::{self, Places};
 use crate::output;
 use crate::situation::Situation;
 
@@ -84,11 +84,10 @@ impl Entry {
     }
 }
 
-/// Makes the place for records. There before the plan is made, which hides it; where it cannot be made, there is nothing to
-/// hide, and the beginning says why.
+/// Makes the place for records, and what else is to be hidden; that it cannot be made is said by the beginning.
 pub fn prepare(situation: &Situation) {
-    if !situation.records.is_dir() {
-        let _ = Journal::new(&situation.records).make();
+    if let (false, Some(state)) = (situation.records.is_dir(), situation.records.parent()) {
+        files::make_closed(state);
     }
 }
 

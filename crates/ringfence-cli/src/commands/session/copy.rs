@@ -376,7 +376,7 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
     let mut room = Room::new(most, &parent)?;
     match (top.kind, name) {
         (EntryKind::File, Some(name)) => {
-            let fetched = fetch(files, from, &parent, Path::new(&name), top.mode, &mut room).await;
+            let fetched = fetch(files, from, &parent, Path::new(&name), &top, &mut room).await;
             fetched.map_err(|trouble| trouble.with("copy", from))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -480,7 +480,7 @@ async fn take(
     let name = Path::new(path.file_name().unwrap_or_default());
     match entry.kind {
         EntryKind::Directory => Ok(make_below(&parent, name).map(drop)?),
-        _ => fetch(files, inside, &parent, name, entry.mode, room).await,
+        _ => fetch(files, inside, &parent, name, entry, room).await,
     }
 }
 
@@ -490,7 +490,7 @@ async fn fetch(
     from: &Path,
     parent: &OwnedFd,
     name: &Path,
-    mode: u32,
+    entry: &Entry,
     room: &mut Room,
 ) -> Result<(), Trouble> {
     // Whoever names `/dev/null` does not want another one.
@@ -502,8 +502,12 @@ async fn fetch(
     {
         return Err(Trouble::Own("what is there is neither a file nor a link, and is not replaced".to_owned()));
     }
+    // It may still grow; but what is too large now need not be begun.
+    if entry.size > room.left {
+        return Err(Trouble::Of(room.too_much(from)));
+    }
     // Never set-user-id, whatever the box says.
-    let mode = Mode::from_raw_mode(mode & 0o777);
+    let mode = Mode::from_raw_mode(entry.mode & 0o777);
     let (temporary, file) = Temporary::new(parent, mode)?;
     match files.reader(from, 0).await?.copy_within(&file, room.left).await {
         Ok(bytes) => room.left -= bytes,

@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::policy::limits::format_duration;
-use ringfence::records::Journal;
 use ringfence::session::{Create, Session as Live, SessionError, Sessions};
 use rustix::process::{Resource, Rlimit};
 use serde_json::json;
@@ -23,7 +22,7 @@ use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::commands::requirements;
 use crate::companions::let_go;
 use crate::failure::{Failure, Kind};
-use crate::files::Places;
+use crate::files::{self, Places};
 use crate::output;
 use crate::situation::Situation;
 
@@ -277,10 +276,9 @@ pub fn sessions() -> Result<Sessions, Failure> {
 
 /// Makes the directories of sessions and records, before a plan that hides them: what is not there is not hidden.
 pub fn prepare() -> Result<(), Failure> {
-    sessions()?.prepare()?;
-    // That nothing can be recorded is told by what is to be.
-    let _ = Journal::new(&Places::here()?.records()).make();
-    Ok(())
+    // Also where sessions of another environment are.
+    files::make_closed(&Places::here()?.state);
+    Ok(sessions()?.prepare()?)
 }
 
 /// Does something with sessions, on a runtime of this thread alone.
