@@ -230,6 +230,24 @@ fn nothing_is_hidden_by_size() {
     assert_ne!(in_time(Language::Python, long.as_bytes()).verdict, Verdict::Clean);
 }
 
+/// What people write, and what attackers do: each has exactly this verdict.
+#[test]
+fn verdicts_are_as_said() {
+    let mut wrong = Vec::new();
+    for case in include_str!("scan/verdicts.txt").split("\n### ").skip(1) {
+        let (head, source) = case.split_once('\n').unwrap();
+        let (extension, verdict) = head.split_once(' ').unwrap();
+        let language = language(Path::new(&format!("x.{extension}")));
+        let declared = Declared { hosts: vec!["api.example.org".into()], ..Declared::default() };
+        let scan = scan(language, source.as_bytes(), &declared);
+        if format!("{:?}", scan.verdict).to_lowercase() != verdict {
+            let rules: Vec<&str> = scan.findings.iter().map(|f| f.rule.as_str()).collect();
+            wrong.push(format!("{:?}, not {verdict}: {source:?} {rules:?}", scan.verdict));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Ways around the rules, a line each: none may be clean.
 #[test]
 fn evasions_are_seen() {

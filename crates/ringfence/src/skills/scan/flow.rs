@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::apis::{Apis, Effect};
+use super::bash;
 use super::decode::{self, Codec};
 use super::places::{self, Act};
 use super::rules::*;
@@ -503,8 +504,7 @@ impl<'f, 's> Flow<'f, 's> {
                 let shell = matches!(effect, Effect::Shell)
                     || labelled("shell").is_some()
                     || second.items.is_none() && nested(arguments, "shell");
-                self.start(name, shell, first, second, all, at);
-                return Value::tainted(all);
+                return self.start(name, shell, first, second, arguments, at);
             }
             Effect::Eval => self.evaluate(name, first, all, at),
             Effect::Import => return self.import(name, first, at),
@@ -611,35 +611,57 @@ impl<'f, 's> Flow<'f, 's> {
         Value::tainted(all)
     }
 
-    /// Programs and shells.
-    fn start(&mut self, name: &str, shell: bool, first: &Value, second: &Value, all: Taint, at: usize) {
+    /// Programs and shells; what comes out of them.
+    fn start(
+        &mut self,
+        name: &str,
+        shell: bool,
+        first: &Value,
+        second: &Value,
+        arguments: &[Value],
+        at: usize,
+    ) -> Value {
+        let all = arguments.iter().fold(Taint::default(), |taint, argument| taint.with(argument.taint));
+        let input = arguments.iter().find(|argument| argument.label.as_deref() == Some("input"));
+        let input = input.map_or(Taint::default(), |input| input.taint);
+        let listed = first.items.as_deref().or(second.items.as_deref().filter(|_| !shell));
+        let words: Vec<&Value> = match (&first.items, listed) {
+            (None, Some(list)) => std::iter::once(first).chain(list).collect(),
+            (_, list) => list.into_iter().flatten().collect(),
+        };
+        // What a program gets is data to it, unless it runs what it gets.
+        let program = |word: &&Value| word.whole_text().map(bash::base_name).map(str::to_owned);
+        let fixed = !shell
+            && words.first().and_then(program).is_some()
+            && !words.iter().filter_map(program).any(|word| bash::runs_other(&word));
+        let code = match words.first() {
+            Some(program) if fixed => program.taint,
+            Some(_) => words.iter().fold(input, |taint, word| taint.with(word.taint)),
+            None => first.taint.with(input),
+        };
         let rule = match () {
             () if all.has(Taint::SOCKET) => &REMOTE_SHELL,
-            () if first.taint.has(Taint::DECODED) => &DECODED,
-            () if first.taint.has(Taint::REMOTE) => &REMOTE_CODE,
+            () if code.has(Taint::DECODED) => &DECODED,
+            () if code.has(Taint::REMOTE) => &REMOTE_CODE,
             () if shell => &SHELL,
             () => &SPAWN,
         };
         self.found(rule, at, name);
-        if !self.reports {
-            return;
-        }
         // What is known of the command line is read as a shell would.
-        let words = |list: &Value| -> Vec<String> {
-            let items = list.items.iter().flat_map(|items| items.iter());
-            items.map(|item| quoted(item.first_text().unwrap_or("\u{0}"))).collect()
-        };
-        let lines: Vec<String> = match &first.items {
-            Some(_) => vec![words(first).join(" ")],
-            None if second.items.is_some() && !shell => {
-                let program = first.first_text().map(quoted);
-                program.into_iter().map(|program| format!("{program} {}", words(second).join(" "))).collect()
+        let lines: Vec<String> = match words.is_empty() {
+            true => first.texts.iter().map(|text| (**text).to_owned()).collect(),
+            false => {
+                let words = words.iter().map(|word| quoted(word.first_text().unwrap_or("\u{0}")));
+                vec![words.collect::<Vec<_>>().join(" ")]
             }
-            None => first.texts.iter().map(|text| (**text).to_owned()).collect(),
         };
-        for line in lines.iter().take(2) {
-            self.findings.embed(Language::Bash, &line.replace(HOLE, "_"), at);
+        if self.reports {
+            for line in lines.iter().take(2) {
+                self.findings.embed(Language::Bash, &line.replace(HOLE, "_"), at);
+            }
         }
+        let fetched = lines.iter().any(|line| bash::fetches(line));
+        Value::tainted(if fetched { all.with(Taint::REMOTE) } else { all })
     }
 
     /// Text as code.

@@ -282,7 +282,9 @@ pub fn path(text: &str, act: Act, declared: &Declared) -> Option<&'static Rule> 
         let whole =
             bare.is_empty() && (path.starts_with('/') || path.starts_with("..")) || bare == "~" || bare == "/home";
         let system = SYSTEM_DIRECTORIES.iter().any(|directory| bare == *directory || under(bare, directory));
-        let home = path.starts_with("~/.") || path == "~/" || path.starts_with("~/Documents");
+        // Of caches, those of one program are its own.
+        let cache = under(bare, "~/.cache");
+        let home = path.starts_with("~/.") && !cache || path == "~/" || path.starts_with("~/Documents");
         if (whole || system || home) && !is_own(&path) {
             return Some(&DESTROY);
         }
@@ -486,6 +488,8 @@ mod tests {
             ("~", Act::RemoveTree, Some("file.destroy")),
             ("/*", Act::RemoveTree, Some("file.destroy")),
             ("build", Act::RemoveTree, None),
+            ("~/.cache/tool", Act::RemoveTree, Some("file.outside")),
+            ("~/.cache/*", Act::RemoveTree, Some("file.destroy")),
             ("/var/run/docker.sock", Act::Read, Some("file.host")),
             ("/proc/1/root/etc", Act::Read, Some("file.host")),
             ("/proc/self/environ", Act::Read, Some("file.host")),

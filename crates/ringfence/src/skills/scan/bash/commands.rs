@@ -157,6 +157,17 @@ fn runs_input(program: &str) -> bool {
             .contains(&program)
 }
 
+/// Programs whose arguments are code, or a program with its arguments.
+pub fn runs_other(program: &str) -> bool {
+    runs_input(program) || WRAPPERS.contains(&program) || ["find", "ssh", "docker", "awk"].contains(&program)
+}
+
+/// Whether a command line fetches something.
+pub fn fetches(line: &str) -> bool {
+    line.split(|c: char| c.is_whitespace() || "|;&()'\"".contains(c))
+        .any(|word| ["curl", "wget", "aria2c", "nc", "ncat"].contains(&base_name(word)))
+}
+
 pub fn base_name(text: &str) -> &str {
     text.trim_end_matches('/').rsplit('/').next().unwrap_or(text)
 }

@@ -1,0 +1,5 @@
+#!/bin/bash
+# Empties the cache of this tool.
+unset HISTFILE_X
+[ -d ~ ] && rm -rf ~/.cache/mytool
+rm -rf /tmp/mytool-*
