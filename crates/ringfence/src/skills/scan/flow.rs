@@ -82,6 +82,10 @@ const POWERFUL: &[&str] = &[
     "pty",
 ];
 
+/// Modules that other modules import.
+const IMPORTED: &[&str] =
+    &["os", "sys", "subprocess", "builtins", "socket", "ctypes", "shutil", "importlib", "posix", "pickle"];
+
 /// A function of the source.
 #[derive(Debug, Default)]
 struct Function {
@@ -105,6 +109,8 @@ pub struct Flow<'f, 's> {
     pub stars: Vec<Rc<str>>,
     /// A host was reached that was not declared.
     reaches_out: bool,
+    /// The directory that was gone to last.
+    here: Option<Rc<str>>,
 }
 
 impl<'f, 's> Flow<'f, 's> {
@@ -120,12 +126,14 @@ impl<'f, 's> Flow<'f, 's> {
             by_place: HashMap::new(),
             stars: Vec::new(),
             reaches_out: false,
+            here: None,
         }
     }
 
     pub fn begin(&mut self, last: bool) {
         self.reports = last;
         self.inside = vec![0];
+        self.here = None;
     }
 
     pub fn found(&mut self, rule: &'static Rule, at: usize, detail: &str) {
@@ -271,6 +279,9 @@ impl<'f, 's> Flow<'f, 's> {
             Language::Python => ["__dict__", "__func__", "__wrapped__", "__call__"],
             _ => ["call", "apply", "bind", "default"],
         };
+        if self.language == Language::Python {
+            value.names.iter_mut().for_each(|full| *full = canonical(full).into());
+        }
         if transparent.contains(&name) {
             value.names = of.names.clone();
             value.function = of.function;
@@ -424,6 +435,9 @@ impl<'f, 's> Flow<'f, 's> {
 
     /// A call: what it does, and what it returns.
     pub fn call(&mut self, callee: &Value, arguments: &[Value], at: usize) -> Value {
+        // Arguments that are there already.
+        let joined = callee.items.as_deref().map(|before| [before, arguments].concat());
+        let arguments = joined.as_deref().unwrap_or(arguments);
         let taint = arguments.iter().fold(callee.taint, |taint, argument| taint.with(argument.taint));
         let mut result = Value::tainted(taint);
         for name in callee.names.iter().take(4) {
@@ -468,7 +482,10 @@ impl<'f, 's> Flow<'f, 's> {
             if writes && arguments.iter().any(|argument| argument.taint.has(Taint::GATHERED)) {
                 self.found(&EXFILTRATION, at, name);
             }
-            // What was promised is handed on.
+            // What was promised is handed on, to a function of the outside world too.
+            if let (true, Some(argument)) = (&**name == "then", arguments.first()) {
+                self.hand(argument, std::slice::from_ref(of), at);
+            }
             if let (true, Some(id)) = (&**name == "then", arguments.first().and_then(|argument| argument.function))
                 && let Some((_, value)) =
                     self.functions.get_mut(id).and_then(|function| function.parameters.first_mut())
@@ -488,6 +505,15 @@ impl<'f, 's> Flow<'f, 's> {
             }
         }
         result
+    }
+
+    /// Something calls a function that was handed to it. One that hands on in turn ends here.
+    fn hand(&mut self, function: &Value, arguments: &[Value], at: usize) {
+        for name in function.names.iter().take(4) {
+            if let Some(effect) = self.apis.effect(name).filter(|effect| !matches!(effect, Effect::Later)) {
+                self.apply(name, effect, function, arguments, at);
+            }
+        }
     }
 
     /// What a function of the outside world does.
@@ -572,6 +598,36 @@ impl<'f, 's> Flow<'f, 's> {
                 if let Some(text) = callee.whole_text() {
                     let text = text.to_owned();
                     return self.member(first, &text, at);
+                }
+            }
+            Effect::Caller => {
+                if let Some(text) = callee.whole_text() {
+                    let text = text.to_owned();
+                    let member = self.member(first, &text, at);
+                    self.refer(&member, at);
+                }
+            }
+            Effect::Later => {
+                // `Thread(target=f, args=(x,))`, `Timer(5, f, [x])`, `start_new_thread(f, (x,))`.
+                let place = usize::from(name.ends_with("Timer"));
+                let function = labelled("target").or(labelled("function")).or(plain.get(place).copied());
+                let list = labelled("args").or(plain.get(place + 1).copied()).and_then(|list| list.items.clone());
+                if let Some(function) = function {
+                    self.hand(function, list.as_deref().unwrap_or_default(), at);
+                }
+            }
+            Effect::Partial => {
+                let bound = Value::list(arguments.get(1..).unwrap_or_default().to_vec());
+                let depth = first.depth.max(bound.depth);
+                return Value { label: None, pending: false, items: bound.items, depth, ..first.clone() };
+            }
+            Effect::Enter => self.here = first.texts.first().cloned(),
+            Effect::SetVariable => {
+                let items = arguments.iter().flat_map(|argument| argument.items.iter().flat_map(|items| items.iter()));
+                let labels = arguments.iter().chain(items).filter_map(|value| value.label.as_deref());
+                let hook = labels.chain(first.first_text()).find(|name| HOOKS.contains(name)).map(str::to_owned);
+                if let Some(hook) = hook {
+                    self.found(&ENV_HOOK, at, &hook);
                 }
             }
             Effect::Duplicate => {
@@ -729,7 +785,7 @@ impl<'f, 's> Flow<'f, 's> {
             if name.contains("__import__") {
                 text.split('.').next().unwrap_or_default().to_owned()
             } else {
-                text.clone()
+                text.replace(':', ".")
             }
         };
         Value { names: texts.iter().map(|text| Rc::from(of(text))).collect(), ..Value::default() }
@@ -800,6 +856,10 @@ impl<'f, 's> Flow<'f, 's> {
         }
         for (path, act) in uses {
             for text in path.texts.clone() {
+                let text = match &self.here {
+                    Some(here) if places::is_here(&text) => here.clone(),
+                    _ => text,
+                };
                 if let Some(rule) = places::path(&text, act, declared) {
                     self.found(rule, at, &text);
                     if act == Act::Read {
@@ -821,7 +881,9 @@ impl<'f, 's> Flow<'f, 's> {
     /// Methods of texts and lists.
     fn method(&mut self, of: &Value, name: &str, arguments: &[Value], at: usize) -> Value {
         let text = |index: usize| arguments.get(index).and_then(Value::whole_text);
-        let looks_up = of.names.iter().any(|name| ["()", "sys.modules", "builtins"].contains(&&**name));
+        // `os.__dict__` is `os` to us.
+        let looks_up = of.names.iter().any(|name| ["()", "sys.modules"].contains(&&**name))
+            || self.language == Language::Python && self.is_powerful(of);
         if let (true, Some(text)) = (["__getattribute__", "__getattr__"].contains(&name), text(0)) {
             let text = text.to_owned();
             return self.member(of, &text, at);
@@ -895,6 +957,19 @@ impl<'f, 's> Flow<'f, 's> {
             }
             _ => Value::default(),
         }
+    }
+}
+
+/// What a module imported is a member of it: `shutil.os` is `os`.
+pub fn canonical(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        // `socket.socket` is a class.
+        Some((of, last))
+            if IMPORTED.contains(&last) && of != last && !of.starts_with("builtins") && !of.ends_with(')') =>
+        {
+            last
+        }
+        _ => name,
     }
 }
 

@@ -76,6 +76,14 @@ impl<'t> JavaScript<'_, '_, '_> {
 
     /// Binds a name or a pattern.
     fn bind(&mut self, target: Node<'t>, value: &Value) {
+        self.bind_within(target, value, 0);
+    }
+
+    /// Patterns in patterns, down to where nobody writes them.
+    fn bind_within(&mut self, target: Node<'t>, value: &Value, depth: usize) {
+        if depth > 4 {
+            return;
+        }
         let declared = target.parent().is_some_and(|parent| parent.kind() == "variable_declarator");
         match target.kind() {
             "identifier" if !declared => {
@@ -114,8 +122,9 @@ impl<'t> JavaScript<'_, '_, '_> {
                     let bound = bound.map(|bound| {
                         if bound.kind() == "assignment_pattern" { bound.named_child(0).unwrap_or(bound) } else { bound }
                     });
-                    if let Some(bound) = bound.filter(|bound| bound.kind().contains("identifier")) {
-                        self.bind(bound, &Value { pending: false, ..part });
+                    let named = |kind: &str| kind.contains("identifier") || kind.ends_with("_pattern");
+                    if let Some(bound) = bound.filter(|bound| named(bound.kind())) {
+                        self.bind_within(bound, &Value { pending: false, ..part }, depth + 1);
                     }
                 }
             }
@@ -124,9 +133,8 @@ impl<'t> JavaScript<'_, '_, '_> {
                 let children: Vec<Node<'t>> = target.named_children(&mut cursor).collect();
                 for (index, child) in children.into_iter().enumerate() {
                     let item = value.items.as_ref().and_then(|items| items.get(index)).cloned();
-                    if child.kind() == "identifier" {
-                        self.bind(child, &item.unwrap_or_else(|| Value::tainted(value.taint)));
-                    }
+                    let item = item.unwrap_or_else(|| Value::tainted(value.taint));
+                    self.bind_within(child, &item, depth + 1);
                 }
             }
             _ => {}
@@ -252,9 +260,14 @@ impl<'t> Reader<'t> for JavaScript<'_, '_, '_> {
                     "required_parameter" | "optional_parameter" => parameter.child_by_field_name("pattern"),
                     _ => None,
                 };
-                // A pattern takes a place of its own.
+                // A pattern takes a place of its own, and its names get the parts of what is there.
+                let pattern = name.unwrap_or(parameter);
                 let name = name.filter(|name| name.kind() == "identifier").map(|name| self.identifier(name));
-                self.flow.parameter(&name.unwrap_or_else(|| format!("#{}", parameter.start_byte())));
+                let place = name.clone().unwrap_or_else(|| format!("#{}", parameter.start_byte()));
+                self.flow.parameter(&place);
+                if let (None, Some(value)) = (name, self.flow.known(&place).cloned()) {
+                    self.bind(pattern, &value);
+                }
             }
         }
         if node.kind() == "import_statement" {

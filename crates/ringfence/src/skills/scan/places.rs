@@ -333,6 +333,11 @@ pub fn path(text: &str, act: Act, declared: &Declared) -> Option<&'static Rule> 
     (above > 0).then_some(&OUTSIDE)
 }
 
+/// Whether a path is the directory that we are in, or all that is in it.
+pub fn is_here(text: &str) -> bool {
+    matches!(text, "." | "./" | "*" | "./*")
+}
+
 fn is_own(path: &str) -> bool {
     OWN.iter().any(|own| path == *own || under(path, own))
 }

@@ -5,7 +5,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::apis::python::APIS;
 use super::decode::{is_spelled_out, unescape};
-use super::flow::{Flow, ROUNDS, join};
+use super::flow::{Flow, ROUNDS, canonical, join};
 use super::rules::{BOMB, LIMIT, SYNTAX};
 use super::value::{Taint, Value};
 use super::walk::{Kid, Place, Reader, parse, walk};
@@ -16,10 +16,11 @@ pub fn read(text: &str, findings: &mut Findings<'_>) {
         findings.add(&LIMIT, 0, "");
         return;
     };
-    let mut reader = Python { text, flow: Flow::new(Language::Python, &APIS, findings), loops: 0 };
+    let mut reader = Python { text, flow: Flow::new(Language::Python, &APIS, findings), loops: 0, inside: Vec::new() };
     for round in 1..=ROUNDS {
         reader.flow.begin(round == ROUNDS);
         reader.loops = 0;
+        reader.inside.clear();
         if !walk(&tree, &mut reader) && round == ROUNDS {
             findings.add(&LIMIT, 0, "");
             return;
@@ -35,6 +36,8 @@ struct Python<'f, 's, 'x> {
     flow: Flow<'f, 's>,
     /// Endless loops that we are in.
     loops: usize,
+    /// Classes, by name, and functions that we are in.
+    inside: Vec<Option<String>>,
 }
 
 impl<'t> Python<'_, '_, '_> {
@@ -80,6 +83,11 @@ impl<'t> Python<'_, '_, '_> {
             "identifier" => {
                 let name = self.identifier(target);
                 self.flow.bind(&name, value);
+                if let Some(Some(class)) = self.inside.last() {
+                    for of in [class, "self", "cls"] {
+                        self.flow.bind_everywhere(&format!("{of}.{name}"), value);
+                    }
+                }
             }
             "attribute" => {
                 let name = self.source(target).to_owned();
@@ -121,7 +129,7 @@ impl<'t> Python<'_, '_, '_> {
             match (&module, alias) {
                 (Some(module), alias) => {
                     let full = format!("{module}.{path}");
-                    self.flow.bind(&alias.unwrap_or(path), &Value::name(&full));
+                    self.flow.bind(&alias.unwrap_or(path), &Value::name(canonical(&full)));
                 }
                 (None, Some(alias)) => self.flow.bind(&alias, &Value::name(&path)),
                 (None, None) => {
@@ -193,7 +201,12 @@ fn is_binding(place: Place<'_>) -> bool {
 impl<'t> Reader<'t> for Python<'_, '_, '_> {
     fn enter(&mut self, node: Node<'t>) {
         match node.kind() {
+            "class_definition" => {
+                let name = node.child_by_field_name("name").map(|name| self.identifier(name));
+                self.inside.push(Some(name.unwrap_or_default()));
+            }
             "function_definition" | "lambda" => {
+                self.inside.push(None);
                 self.flow.enter_function(node.start_byte());
                 let Some(parameters) = node.child_by_field_name("parameters") else { return };
                 let mut cursor = parameters.walk();
@@ -386,6 +399,7 @@ impl<'t> Reader<'t> for Python<'_, '_, '_> {
                 Value::default()
             }
             "function_definition" => {
+                self.inside.pop();
                 let function = self.flow.leave_function();
                 if let Some(name) = kid("name").map(|kid| self.identifier(kid.node)) {
                     self.flow.bind(&name, &function);
@@ -393,12 +407,14 @@ impl<'t> Reader<'t> for Python<'_, '_, '_> {
                 Value::default()
             }
             "class_definition" => {
+                self.inside.pop();
                 if let Some(name) = kid("name").map(|kid| self.identifier(kid.node)) {
                     self.flow.bind(&name, &Value::default());
                 }
                 Value::default()
             }
             "lambda" => {
+                self.inside.pop();
                 let body = Value { pending: false, ..value("body") };
                 self.flow.returns(&body);
                 self.flow.leave_function()

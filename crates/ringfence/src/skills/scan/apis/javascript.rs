@@ -79,6 +79,7 @@ const FILES: &[(Effect, &str)] = &[
         fs-extra.outputFile fs-extra.outputFileSync fs-extra.writeFileSync"),
     (Remove, "fs.unlink fs.unlinkSync fs.rmdir fs.rmdirSync fs.promises.unlink fs.promises.rmdir Deno.remove"),
     (RemoveTree, "fs.rm fs.rmSync fs.promises.rm fs-extra.remove fs-extra.removeSync fs-extra.emptyDir fs-extra.emptyDirSync rimraf rimraf.sync rimraf.rimraf del"),
+    (Enter, "process.chdir"),
     (Copy, "fs.copyFile fs.copyFileSync fs.rename fs.renameSync fs.symlink fs.symlinkSync fs.link fs.linkSync fs.cp fs.cpSync fs.promises.copyFile fs.promises.rename fs.promises.symlink
         fs-extra.copy fs-extra.copySync fs-extra.move"),
 ];

@@ -66,6 +66,16 @@ pub enum Effect {
     Variable,
     /// Stands for the member of its first argument that it was made with.
     Getter,
+    /// Calls that member.
+    Caller,
+    /// Calls a function that it gets with arguments that it gets.
+    Later,
+    /// Stands for its first argument, with more arguments already there.
+    Partial,
+    /// Goes to a directory.
+    Enter,
+    /// Sets variables of the environment.
+    SetVariable,
     /// Ties its arguments together: descriptors.
     Duplicate,
 }

@@ -22,14 +22,18 @@ const PROCESSES: &[(Effect, &str)] = &[
 ];
 
 const CODE: &[(Effect, &str)] = &[
-    (Eval, "builtins.eval builtins.exec builtins.compile builtins.execfile code.InteractiveInterpreter().runsource code.InteractiveInterpreter().runcode pandas.eval timeit.timeit timeit.repeat timeit.Timer"),
+    (Eval, "builtins.eval builtins.exec builtins.compile builtins.execfile code.InteractiveInterpreter().runsource code.InteractiveInterpreter().runcode pandas.eval timeit.timeit timeit.repeat timeit.Timer
+        cProfile.run cProfile.runctx cProfile.Profile().run profile.run profile.runctx profile.Profile().run pdb.run pdb.runeval pdb.Pdb().run bdb.Bdb().run trace.Trace().run"),
     (Calls(&DYNAMIC), "runpy.run_path runpy.run_module types.FunctionType types.CodeType types.LambdaType code.interact code.InteractiveConsole"),
-    (Import, "builtins.__import__ importlib.import_module importlib.__import__ importlib.reload"),
+    (Import, "builtins.__import__ importlib.import_module importlib.__import__ importlib.reload pydoc.locate pkgutil.resolve_name"),
     (Calls(&IMPORT), "importlib.util.spec_from_file_location importlib.util.module_from_spec importlib.machinery.SourceFileLoader importlib.machinery.ExtensionFileLoader
         importlib.machinery.SourcelessFileLoader imp.load_source imp.load_module zipimport.zipimporter pkgutil.get_loader"),
     (Member, "builtins.getattr inspect.getattr_static object.__getattribute__ builtins.object.__getattribute__"),
-    (Same, "operator.attrgetter"),
+    (Same, "operator.attrgetter operator.methodcaller"),
     (Getter, "operator.attrgetter()"),
+    (Caller, "operator.methodcaller()"),
+    (Later, "threading.Thread threading.Timer multiprocessing.Process multiprocessing.context.Process _thread.start_new_thread"),
+    (Partial, "functools.partial"),
     (SetMember, "builtins.setattr builtins.delattr"),
     (Names, "builtins.globals builtins.locals builtins.vars builtins.dir"),
     (Find(&ESCAPE), "gc.get_objects gc.get_referrers sys._current_frames ctypes.pythonapi"),
@@ -85,6 +89,7 @@ const MACHINE: &[(Effect, &str)] = &[
         ctypes.cdll.LoadLibrary().mprotect ctypes.windll.kernel32.VirtualAlloc ctypes.windll.kernel32.CreateRemoteThread ctypes.windll.kernel32.WriteProcessMemory
         ctypes.pythonapi.mprotect"),
     (Environment, "os.environ os.environb posix.environ"),
+    (SetVariable, "os.putenv posix.putenv os.environ.update os.environ.__setitem__"),
     (Variable, "os.getenv os.getenvb os.environ.get os.environ.pop os.environ.setdefault os.environ.__getitem__"),
     (Find(&CREDENTIAL), "keyring.get_password keyring.get_credential browser_cookie3.* browsercookie.* spwd.getspnam spwd.getspall win32crypt.CryptUnprotectData secretstorage.* netrc.netrc"),
     (Find(&SPY), "pynput.keyboard.Listener pynput.mouse.Listener keyboard.on_press keyboard.on_release keyboard.hook keyboard.record pyxhook.HookManager PIL.ImageGrab.grab mss.mss
@@ -100,5 +105,6 @@ const FILES: &[(Effect, &str)] = &[
         pathlib.Path().touch pathlib.Path().chmod pathlib.Path().symlink_to pathlib.Path().rename"),
     (Remove, "os.remove os.unlink os.rmdir os.removedirs pathlib.Path().unlink pathlib.Path().rmdir"),
     (RemoveTree, "shutil.rmtree"),
+    (Enter, "os.chdir contextlib.chdir"),
     (Copy, "shutil.copy shutil.copy2 shutil.copyfile shutil.copytree shutil.move os.rename os.replace os.link os.symlink"),
 ];

