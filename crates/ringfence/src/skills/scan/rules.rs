@@ -63,6 +63,7 @@ rules! {
     SYSTEM = "file.system", High, "changes files of the system", "nothing there belongs to a skill";
     HOST = "file.host", High, "uses a way around walls (daemon socket, memory or root of another process, disk)", "it is how containers are left";
     DESTROY = "file.destroy", High, "removes or overwrites far more than its own files", "nothing brings them back";
+    COMPUTED = "file.computed", Medium, "removes what another program names", "which files those are cannot be read";
     PERSIST = "file.persist", High, "writes what is executed later by itself", "it outlives the run";
     // Hiding.
     OPAQUE = "hide.opaque", Medium, "holds a large opaque string", "it may be code or data that nobody can read";

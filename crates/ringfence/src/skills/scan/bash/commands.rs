@@ -16,8 +16,45 @@ pub struct Command<'a> {
 
 /// Programs that do nothing but start what comes after their options.
 const WRAPPERS: &[&str] = &[
-    "env", "nohup", "time", "timeout", "nice", "ionice", "setsid", "stdbuf", "command", "builtin", "exec", "xargs",
-    "busybox", "sudo", "doas", "chronic", "watch", "parallel", "unbuffer", "strace", "coproc", "script", "flock",
+    "env",
+    "nohup",
+    "time",
+    "timeout",
+    "nice",
+    "ionice",
+    "setsid",
+    "stdbuf",
+    "command",
+    "builtin",
+    "exec",
+    "xargs",
+    "busybox",
+    "sudo",
+    "doas",
+    "chronic",
+    "watch",
+    "parallel",
+    "unbuffer",
+    "strace",
+    "coproc",
+    "script",
+    "flock",
+    "taskset",
+    "chrt",
+    "numactl",
+    "prlimit",
+    "cpulimit",
+    "fakeroot",
+    "setarch",
+    "setpriv",
+    "runuser",
+    "eatmydata",
+    "xvfb-run",
+    "dbus-run-session",
+    "systemd-run",
+    "proot",
+    "firejail",
+    "caffeinate",
 ];
 const NETWORK: &[&str] = &[
     "curl",
@@ -197,14 +234,32 @@ fn unwrapped(words: &[Value]) -> (&[Value], bool) {
             }
             next += if with_value { 2 } else { 1 };
         }
+        // The file that is locked.
+        next += usize::from(program == "flock");
         let Some(after) = rest.get(next..).filter(|after| !after.is_empty()) else { break };
         rest = after;
     }
     (rest, privileged)
 }
 
+/// Whether words are a shell that reads its commands from its input.
+pub fn is_bare_shell(words: &[Value]) -> bool {
+    let mut texts = unwrapped(words).0.iter().map(|word| word.first_text().unwrap_or("\u{0}"));
+    texts.next().is_some_and(|program| is_shell(base_name(program))) && texts.all(|argument| argument.starts_with('-'))
+}
+
 /// A command by itself; what comes out of it.
 pub fn look(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
+    // `script -qc 'code'`, `flock file -c 'code'`.
+    let texts: Vec<&str> = command.words.iter().map(|word| word.first_text().unwrap_or_default()).collect();
+    let takes_code =
+        texts.first().is_some_and(|program| ["script", "flock", "su", "runuser"].contains(&base_name(program)));
+    let flag = texts.iter().position(|text| {
+        text.starts_with('-') && !text.starts_with("--") && text.ends_with('c') || *text == "--command"
+    });
+    if let (true, Some(code)) = (takes_code, flag.and_then(|flag| texts.get(flag + 1))) {
+        embed(bash, "bash", code, command.at);
+    }
     let (words, privileged) = unwrapped(command.words);
     if privileged {
         bash.found(&PRIVILEGE, command.at, "");
@@ -229,7 +284,8 @@ pub fn look(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
         bash.found(&REMOTE_CODE, at, &program);
     }
     if bash.defined.contains(&program) {
-        return Value::tainted(taint_of(words));
+        bash.calls.add(&program, &words[1..]);
+        return Value::tainted(taint_of(words).with(bash.calls.output(&program)));
     }
     let arguments: Vec<String> =
         words.iter().skip(1).map(|word| word.first_text().unwrap_or("\u{0}").to_owned()).collect();
@@ -269,6 +325,23 @@ pub fn receive(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
     }
     if program == "crontab" {
         bash.found(&PERSIST, command.at, "");
+    }
+    if program == "read" {
+        for name in arguments.iter().filter(|argument| !argument.starts_with('-')) {
+            bash.variables.entry(name.clone()).or_default().merge(&Value::tainted(input.taint));
+        }
+    }
+    let recursive = |argument: &String| argument.starts_with('-') && argument.contains(['r', 'R']);
+    if program == "rm" && via_xargs && arguments.iter().any(recursive) {
+        let named: Vec<&str> = input.whole_text().map_or_else(Vec::new, |text| text.split_whitespace().collect());
+        if named.is_empty() {
+            bash.found(&COMPUTED, command.at, "xargs rm");
+        }
+        for path in named {
+            if let Some(rule) = places::path(path, Act::RemoveTree, bash.findings.declared) {
+                bash.found(rule, command.at, path);
+            }
+        }
     }
     if ["tee", "dd"].contains(&program.as_str()) && (input.taint.has(Taint::REMOTE) || input.taint.has(Taint::DECODED))
     {
@@ -337,6 +410,7 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
     if is_shell(program) || runs_input(program) {
         runs(bash, program, arguments, words, at);
     }
+    let here = bash.here.clone();
     let mut use_path = |path: &str, act: Act| {
         if let Some(rule) = places::path(path, act, bash.findings.declared) {
             bash.found(rule, at, path);
@@ -345,7 +419,12 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
     match program {
         "rm" | "rmdir" | "unlink" => {
             let tree = short('r') || short('R') || has("--recursive");
-            plain.iter().for_each(|path| use_path(path, if tree { Act::RemoveTree } else { Act::Remove }));
+            // Of a function's parameter, all that it may be.
+            let paths = words.iter().skip(1).flat_map(|word| word.texts.iter()).filter(|path| !path.starts_with('-'));
+            for path in paths {
+                let path = here.as_deref().filter(|_| places::is_here(path)).unwrap_or(path);
+                use_path(path, if tree { Act::RemoveTree } else { Act::Remove });
+            }
             if plain.iter().any(|path| path.contains("_history") || path.starts_with("/var/log")) {
                 bash.found(&TRACES, at, "");
             }
@@ -377,7 +456,28 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
                 }
             }
         }
-        "cd" | "pushd" => {}
+        "cd" | "pushd" => {
+            let path = words.get(1).map_or(Some("~"), Value::whole_text);
+            // Above where we are is not above where we began.
+            bash.here = path.filter(|path| !path.starts_with(['.', '-'])).map(str::to_owned);
+        }
+        "set" => {
+            if let Some(place) = arguments.iter().position(|argument| argument == "--") {
+                let function = bash.function().to_owned();
+                bash.calls.add(&function, words.get(place + 2..).unwrap_or_default());
+            }
+        }
+        "read" => {
+            let names = plain.iter().map(|name| (*name).clone()).collect();
+            bash.reads.push((at, names));
+        }
+        "awk" | "gawk" | "mawk" | "nawk" => {
+            for (start, _) in plain.first().map_or("", |script| script).match_indices("system(") {
+                bash.found(&SHELL, at, program);
+                let code = plain.first().map_or("", |script| &script[start..]);
+                embed(bash, "bash", code.split('"').nth(1).unwrap_or_default(), at);
+            }
+        }
         "find" => {
             let deletes = has("-delete") || has("rm");
             let act = if deletes { Act::RemoveTree } else { Act::Read };

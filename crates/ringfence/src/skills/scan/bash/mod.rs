@@ -1,6 +1,7 @@
 //! bash: words are put together as the shell would, then each command is looked at with its arguments, and what flows
 //! through pipes.
 
+mod calls;
 mod commands;
 
 use std::collections::{HashMap, HashSet};
@@ -8,6 +9,7 @@ use std::rc::Rc;
 
 use tree_sitter::{Node, Tree};
 
+use self::calls::Calls;
 use self::commands::Command;
 pub use self::commands::{base_name, fetches, runs_other};
 use super::decode::{is_opaque, is_spelled_out, unescape};
@@ -17,8 +19,8 @@ use super::value::{Taint, Value};
 use super::walk::{Kid, Place, Reader, first_error, parse, walk};
 use super::{Findings, Language};
 
-/// Once for what variables hold, once for findings.
-const ROUNDS: usize = 2;
+/// Once for what variables hold, once for what functions get of them, once for findings.
+const ROUNDS: usize = 3;
 /// Variables that make programs load code, or hide what was done.
 const HOOKS: &[(&str, &Rule)] = &[
     ("LD_PRELOAD", &ENV_HOOK),
@@ -65,10 +67,15 @@ fn read_tree(text: &str, tree: &Tree, findings: &mut Findings<'_>) -> bool {
         downloads: HashSet::new(),
         functions: Vec::new(),
         defined: HashSet::new(),
+        calls: Calls::default(),
+        reads: Vec::new(),
+        here: None,
     };
     for round in 1..=ROUNDS {
         reader.reports = round == ROUNDS;
         reader.functions.clear();
+        reader.reads.clear();
+        reader.here = None;
         if !walk(tree, &mut reader) && round == ROUNDS {
             findings.add(&LIMIT, 0, "");
             return false;
@@ -87,6 +94,11 @@ struct Bash<'f, 's, 'x> {
     /// Functions that we are in.
     functions: Vec<String>,
     defined: HashSet<String>,
+    calls: Calls,
+    /// Variables that `read` fills, and where.
+    reads: Vec<(usize, Vec<String>)>,
+    /// The directory that was gone to last.
+    here: Option<String>,
 }
 
 impl<'t> Bash<'_, '_, '_> {
@@ -100,7 +112,26 @@ impl<'t> Bash<'_, '_, '_> {
         }
     }
 
+    /// The function that we are in.
+    fn function(&self) -> &str {
+        self.functions.last().map_or("", String::as_str)
+    }
+
+    /// What flows into a loop or a group is what `read` reads there.
+    fn feed(&mut self, node: Node<'t>, taint: Taint) {
+        if taint == Taint::default() {
+            return;
+        }
+        let inside = self.reads.iter().filter(|(at, _)| node.byte_range().contains(at));
+        for name in inside.flat_map(|(_, names)| names) {
+            self.variables.entry(name.clone()).or_default().merge(&Value::tainted(taint));
+        }
+    }
+
     fn variable(&mut self, name: &str, at: usize) -> Value {
+        if let Some(value) = name.parse().ok().and_then(|number| self.calls.parameter(self.function(), number)) {
+            return value;
+        }
         match name {
             "HOME" => return Value::text("~"),
             "IFS" => return Value::text(" "),
@@ -180,6 +211,20 @@ impl<'t> Bash<'_, '_, '_> {
     }
 
     fn command(&mut self, node: Node<'t>, kids: &[Kid<'t>], input: &Value) -> Value {
+        // `"$@"` is what the function or the script was called with, each time.
+        let all = |kid: &Kid<'t>| {
+            let written = self.source(kid.node).trim_matches('"').replace(['{', '}'], "");
+            matches!(kid.field, Some("name" | "argument")) && (written == "$@" || written == "$*")
+        };
+        if let Some(place) = kids.iter().position(all) {
+            let word = |kid: &&Kid<'t>| matches!(kid.field, Some("name" | "argument"));
+            let of = |kids: &[Kid<'t>]| kids.iter().filter(word).map(|kid| kid.value.clone()).collect::<Vec<_>>();
+            let (before, after) = (of(&kids[..place]), of(&kids[place + 1..]));
+            for call in self.calls.of(self.function()).to_vec() {
+                let words = [&before[..], &call, &after].concat();
+                commands::look(self, &Command { words: &words, at: node.start_byte(), input });
+            }
+        }
         let mut words: Vec<Value> = Vec::new();
         for kid in kids {
             let is_word = matches!(kid.field, Some("name" | "argument"));
@@ -323,6 +368,7 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                 let changed = plain.contains("//")
                     || plain.contains('/') && !plain.contains(":-")
                     || plain.contains("^^")
+                    || plain.ends_with(",}")
                     || plain.contains('@') && !plain.contains("[@]");
                 if changed || plain.contains("!") { Value::tainted(sum.taint.with(Taint::DECODED)) } else { sum }
             }
@@ -334,7 +380,14 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
             | "program"
             | "do_group"
             | "negated_command" => {
-                let of = last(&kids);
+                let mut of = last(&kids);
+                // `$(<file)`.
+                for kid in kids.iter().filter(|kid| kid.node.kind() == "file_redirect") {
+                    of.taint = of.taint.with(self.redirect(kid.node, &kid.value, &Value::default(), &[]));
+                }
+                if node.kind() == "subshell" {
+                    self.here = None;
+                }
                 let single = kids.iter().filter(|kid| carries(kid.node.kind())).count() == 1;
                 let group = single && matches!(node.kind(), "subshell" | "compound_statement");
                 let names = if node.kind() == "command_substitution" { Vec::new() } else { of.names };
@@ -379,6 +432,7 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                         "file_redirect" => {
                             let names = flowing.names.clone();
                             let taint = self.redirect(kid.node, &kid.value, &flowing, &names);
+                            self.feed(node, taint);
                             if let (true, Some(words)) =
                                 (taint != Taint::default() || kid.value.taint != Taint::default(), &flowing.items)
                             {
@@ -407,7 +461,14 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                 {
                     self.found(&BOMB, at, "");
                 }
+                // A shell that reads its commands from somewhere else and answers to a connection.
+                let bare = |value: &Value| value.items.as_deref().is_some_and(commands::is_bare_shell);
+                let mut after = parts.iter().skip_while(|part| !bare(&part.value)).flat_map(|part| &part.value.names);
+                if after.any(|name| ["nc", "ncat", "netcat", "telnet", "socat", "openssl"].contains(&&**name)) {
+                    self.found(&REMOTE_SHELL, at, "");
+                }
                 let mut flowing = parts.first().map(|part| part.value.clone()).unwrap_or_default();
+                self.feed(node, flowing.taint);
                 for part in parts.iter().skip(1) {
                     let output = match &part.value.items {
                         Some(words) => {
@@ -416,7 +477,9 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                         }
                         None => Value::tainted(flowing.taint.with(part.value.taint)),
                     };
-                    flowing = Value { names: part.value.names.clone(), items: None, ..output };
+                    // The grammar puts `a | sh 2>&1 | b` together as a pipe into `b`.
+                    let items = part.value.items.clone().filter(|_| bare(&part.value));
+                    flowing = Value { names: part.value.names.clone(), items, ..output };
                 }
                 flowing
             }
@@ -430,7 +493,10 @@ impl<'t> Reader<'t> for Bash<'_, '_, '_> {
                 Value::default()
             }
             "function_definition" => {
-                self.functions.pop();
+                let body = kids.iter().find(|kid| kid.field == Some("body"));
+                if let (Some(function), Some(body)) = (self.functions.pop(), body) {
+                    self.calls.returns(&function, body.value.taint);
+                }
                 Value::default()
             }
             "test_operator" | "comment" | "heredoc_start" | "heredoc_end" | "file_descriptor" => Value::default(),
