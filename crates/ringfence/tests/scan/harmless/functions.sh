@@ -5,5 +5,5 @@ clean() { rm -rf "$1"; }
 clean build
 run mkdir -p build
 cd build && rm -rf ./*
-while read -r line; do echo "$line"; done < ../list.txt
-awk '{ s += $1 } END { print s }' ../list.txt
+while read -r line; do echo "$line"; done < list.txt
+awk '{ s += $1 } END { print s }' list.txt

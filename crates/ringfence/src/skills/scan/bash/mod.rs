@@ -3,6 +3,8 @@
 
 mod calls;
 mod commands;
+mod network;
+mod programs;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -11,7 +13,7 @@ use tree_sitter::{Node, Tree};
 
 use self::calls::Calls;
 use self::commands::Command;
-pub use self::commands::{base_name, fetches, runs_other};
+pub use self::programs::{base_name, fetches, runs_other};
 use super::decode::{is_opaque, is_spelled_out, unescape};
 use super::places::{self, Act};
 use super::rules::*;
@@ -183,7 +185,7 @@ impl<'t> Bash<'_, '_, '_> {
             let socket = text.strip_prefix("/dev/tcp/").or(text.strip_prefix("/dev/udp/"));
             if let Some(rest) = socket {
                 let host = rest.split('/').next().unwrap_or_default();
-                let shell = programs.iter().any(|program| commands::is_shell(program) || &**program == "exec");
+                let shell = programs.iter().any(|program| programs::is_shell(program) || &**program == "exec");
                 let rule = places::address(host, self.findings.declared);
                 if shell {
                     self.found(&REMOTE_SHELL, at, &text);
@@ -204,7 +206,7 @@ impl<'t> Bash<'_, '_, '_> {
                 }
             }
             if !reads && (flowing.taint.has(Taint::REMOTE) || flowing.taint.has(Taint::DECODED)) {
-                self.downloads.insert(commands::base_name(&text).to_owned());
+                self.downloads.insert(base_name(&text).to_owned());
             }
         }
         taint
@@ -244,12 +246,8 @@ impl<'t> Bash<'_, '_, '_> {
         }
         let mut input = input.clone();
         let mut fed = false;
-        let programs: Vec<Rc<str>> = words
-            .first()
-            .and_then(Value::first_text)
-            .map(|text| commands::base_name(text).into())
-            .into_iter()
-            .collect();
+        let programs: Vec<Rc<str>> =
+            words.first().and_then(Value::first_text).map(|text| base_name(text).into()).into_iter().collect();
         for kid in kids {
             match kid.node.kind() {
                 "herestring_redirect" => {
