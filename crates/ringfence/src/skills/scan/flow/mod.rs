@@ -438,9 +438,10 @@ impl<'f, 's> Flow<'f, 's> {
 
     /// A call: what it does, and what it returns.
     pub fn call(&mut self, callee: &Value, arguments: &[Value], at: usize) -> Value {
-        // Arguments that are there already.
-        let joined = callee.items.as_deref().map(|before| [before, arguments].concat());
-        let arguments = joined.as_deref().unwrap_or(arguments);
+        // Arguments that may be there already.
+        if let Some(before) = &callee.items {
+            self.hand(callee, &[before, arguments].concat(), at);
+        }
         let taint = arguments.iter().fold(callee.taint, |taint, argument| taint.with(argument.taint));
         let mut result = Value::tainted(taint);
         for name in callee.names.iter().take(4) {
