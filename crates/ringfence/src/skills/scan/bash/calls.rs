@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::value::{Taint, Value};
 
 /// Calls of a function that are kept.
-const MAX_CALLS: usize = 32;
+const MAX_CALLS: usize = 128;
 
 /// What is known of functions; the script itself is the one without a name, and `set --` calls it.
 #[derive(Debug, Default)]
@@ -15,18 +15,23 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// A function is called with these words after its name.
-    pub fn add(&mut self, function: &str, words: &[Value]) {
+    /// A function is called with these words after its name; `false` when there are too many calls to keep.
+    pub fn add(&mut self, function: &str, words: &[Value]) -> bool {
         let calls = self.arguments.entry(function.to_owned()).or_default();
         let same = |known: &Vec<Value>| {
             known.len() == words.len()
                 && known.iter().zip(words).all(|(a, b)| (&a.texts, a.taint) == (&b.texts, b.taint))
         };
-        if calls.len() < MAX_CALLS && !calls.iter().any(same) {
-            // What a call is made of is no list to look into: lists in lists would grow with each round.
-            let plain = |word: &Value| Value { texts: word.texts.clone(), taint: word.taint, ..Value::default() };
-            calls.push(words.iter().map(plain).collect());
+        if calls.iter().any(same) {
+            return true;
         }
+        if calls.len() >= MAX_CALLS {
+            return false;
+        }
+        // What a call is made of is no list to look into: lists in lists would grow with each round.
+        let plain = |word: &Value| Value { texts: word.texts.clone(), taint: word.taint, ..Value::default() };
+        calls.push(words.iter().map(plain).collect());
+        true
     }
 
     /// All that a function is called with.
@@ -36,11 +41,13 @@ impl Calls {
 
     /// What `$1` may be in a function.
     pub fn parameter(&self, function: &str, number: usize) -> Option<Value> {
-        let mut sum: Option<Value> = None;
-        for word in self.of(function).iter().filter_map(|words| words.get(number.checked_sub(1)?)) {
-            sum.get_or_insert_default().merge(word);
-        }
-        sum
+        let words: Vec<&Value> =
+            self.of(function).iter().filter_map(|words| words.get(number.checked_sub(1)?)).collect();
+        let taint = words.iter().fold(Taint::default(), |taint, word| taint.with(word.taint));
+        // Few alternatives are kept of a text: places outside first.
+        let mut texts: Vec<_> = words.iter().flat_map(|word| word.texts.iter().cloned()).collect();
+        texts.sort_by_key(|text| !text.starts_with(['/', '~']));
+        (!words.is_empty()).then_some(Value { texts, taint, ..Value::default() })
     }
 
     pub fn returns(&mut self, function: &str, taint: Taint) {

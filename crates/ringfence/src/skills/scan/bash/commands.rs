@@ -91,7 +91,9 @@ pub fn look(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
         bash.found(&REMOTE_CODE, at, &program);
     }
     if bash.defined.contains(&program) {
-        bash.calls.add(&program, &words[1..]);
+        if !bash.calls.add(&program, &words[1..]) {
+            bash.found(&LIMIT, at, "calls of one function");
+        }
         return Value::tainted(taint_of(words).with(bash.calls.output(&program)));
     }
     let arguments: Vec<String> =
@@ -271,7 +273,9 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
         "set" => {
             if let Some(place) = arguments.iter().position(|argument| argument == "--") {
                 let function = bash.function().to_owned();
-                bash.calls.add(&function, words.get(place + 2..).unwrap_or_default());
+                if !bash.calls.add(&function, words.get(place + 2..).unwrap_or_default()) {
+                    bash.found(&LIMIT, at, "set --");
+                }
             }
         }
         "read" => {
@@ -279,7 +283,7 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
             bash.reads.push((at, names));
         }
         "awk" | "gawk" | "mawk" | "nawk" => {
-            for (start, _) in plain.first().map_or("", |script| script).match_indices("system(") {
+            for (start, _) in plain.first().map_or("", |script| script).match_indices("system(").take(16) {
                 bash.found(&SHELL, at, program);
                 let code = plain.first().map_or("", |script| &script[start..]);
                 embed(bash, "bash", code.split('"').nth(1).unwrap_or_default(), at);
