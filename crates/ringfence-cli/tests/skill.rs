@@ -140,6 +140,51 @@ fn scans_and_the_gate() {
     }
 }
 
+/// Other code keeps what its inputs must be like; versions go up; what is there twice is said.
+#[test]
+fn versions_and_their_schemas() {
+    let place = Place::new();
+    place.write("project/schema.json", r#"{"required": ["x"]}"#);
+    place.write("project/any.json", "true");
+    let add = |code: &str, more: &[&str]| {
+        place.write("project/one.py", code);
+        let added = place.ringfence(&[&["skill", "add", "one.py"], more].concat());
+        assert_eq!(added.code, 0, "{}", added.err);
+        (added.out.split(' ').next().unwrap().to_owned(), added.err)
+    };
+    let run = || place.ringfence(&["skill", "run", "one"]).code;
+    assert_eq!(add("1", &["--version", "2.0", "--inputs", "schema.json"]).0, "one@2.0");
+    assert_eq!(run(), 125);
+    let (_, said) = add("2", &["--version", "10.0"]);
+    assert!(said.contains("the input schema that was there before"), "{said}");
+    assert_eq!(run(), 125);
+    let (_, said) = add("3", &["--version", "1.0", "--inputs", "any.json"]);
+    assert!(!said.contains("ringfence:"), "{said}");
+    assert_eq!(run(), 0);
+    assert_eq!(add("4", &[]).0, "one@11");
+    let (version, said) = add("3", &[]);
+    assert_eq!(version, "one@12");
+    assert!(said.contains("the same code is there as one@1.0 too"), "{said}");
+    // A schema that would take for ever is not kept.
+    let twice = |n: usize| {
+        format!(r##""a{n}": {{"allOf": [{{"$ref": "#/$defs/a{m}"}}, {{"$ref": "#/$defs/a{m}"}}]}}"##, m = n + 1)
+    };
+    let parts: Vec<String> = (0..30).map(twice).collect();
+    place.write(
+        "project/bomb.json",
+        &format!(r##"{{"$defs": {{{}, "a30": {{}}}}, "$ref": "#/$defs/a0"}}"##, parts.join(",")),
+    );
+    let bomb = place.ringfence(&["skill", "add", "one.py", "--inputs", "bomb.json"]);
+    assert!(bomb.code == 125 && bomb.err.contains("more than 10000 parts"), "{}", bomb.err);
+    let nobody = place.ringfence(&["skill", "run", "@1"]);
+    assert!(nobody.code == 125 && nobody.err.contains("there is no skill `@1`"), "{}", nobody.err);
+    for host in ["http://example.com", "", "*"] {
+        let wrong = place.ringfence(&["skill", "scan", "--file", "one.py", "--host", host]);
+        assert!(wrong.code == 125 && wrong.err.contains("is not the name of a host"), "{host}: {}", wrong.err);
+    }
+    assert_eq!(place.ringfence(&["skill", "scan", "--file", "one.py", "--host", "*.example.com"]).code, 0);
+}
+
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ringfence::code::{CodeResult, Language};
 use ringfence::policy::policy::Verdict;
 use ringfence::records::SkillRun;
-use ringfence::skills::registry::{Changed, Listed, Which};
+use ringfence::skills::registry::{Changed, Listed, Which, check_hosts};
 use ringfence::skills::scan::Scan;
 use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
 use serde::Serialize;
@@ -62,12 +62,21 @@ fn add(args: &SkillAdd) -> Result<ExitCode, Failure> {
         hosts: args.host.clone(),
         sandbox_required: !args.sandbox_optional,
     };
-    let skill = registry()?.add(&new)?;
+    let mut registry = registry()?;
+    let skill = registry.add(&new)?;
     if args.json {
         output::json(&skill)?;
         return Ok(ExitCode::SUCCESS);
     }
     output::data(&format!("{}@{} {}\n", skill.name, skill.version, skill.hash))?;
+    let versions = registry.versions(&Which { name: skill.name.clone(), version: None })?.skills;
+    let mut others = versions.iter().filter(|other| other.version != skill.version);
+    if let Some(same) = others.clone().find(|other| other.hash == skill.hash) {
+        output::say(&format!("ringfence: the same code is there as {}@{} too", same.name, same.version));
+    }
+    if args.inputs.is_none() && skill.inputs.is_some() && others.next().is_some() {
+        output::say("ringfence: it has the input schema that was there before; --inputs names another");
+    }
     if let Some(scan) = &skill.scan {
         output::say(findings(scan).trim_end());
     }
@@ -91,6 +100,7 @@ fn scan(args: &SkillScan) -> Result<ExitCode, Failure> {
         (Some(skill), _) => registry()?.rescan(&Which::parse(skill))?.scan,
         (None, Some(file)) => {
             let language = language(args.language.as_deref(), file)?;
+            check_hosts(&args.host)?;
             Some(skills::look(language, &code::read_source(file)?, &args.host))
         }
         (None, None) => None,

@@ -69,7 +69,7 @@ pub struct Which {
 
 impl Which {
     pub fn parse(text: &str) -> Which {
-        match text.split_once('@') {
+        match text.split_once('@').filter(|(name, _)| !name.is_empty()) {
             Some((name, version)) => Which { name: name.to_owned(), version: Some(version.to_owned()) },
             None => Which { name: text.to_owned(), version: None },
         }
@@ -110,13 +110,18 @@ impl Registry {
         check(new)?;
         let hash = content_hash(new.code.as_bytes());
         let mut new = new.clone();
-        // The same code again: what was declared for it, and is not said now, stays.
-        let known = self.versions(&Which { name: new.name.clone(), version: None })?.skills;
-        if let Some(skill) = known.into_iter().find(|skill| skill.hash == hash) {
-            new.inputs = new.inputs.or(skill.inputs);
-            if new.hosts.is_empty() {
-                new.hosts = skill.hosts;
+        let mut known = self.versions(&Which { name: new.name.clone(), version: None })?.skills;
+        match known.iter().position(|skill| skill.hash == hash) {
+            // The same code again: what was declared for it, and is not said now, stays.
+            Some(same) => {
+                let same = known.swap_remove(same);
+                new.inputs = new.inputs.or(same.inputs);
+                if new.hosts.is_empty() {
+                    new.hosts = same.hosts;
+                }
             }
+            // Other code has the inputs of the version before. Which hosts it reaches is to be looked at anew.
+            None => new.inputs = new.inputs.or(known.into_iter().next().and_then(|before| before.inputs)),
         }
         // Under whatever name: what is known to come from nobody knows whom is not made trusted by adding it again.
         let anywhere = Listed::of(self.select("skills.hash = $1", &[hash.as_str().into()])?).skills;
@@ -283,13 +288,19 @@ fn check(new: &New) -> Result<(), SkillError> {
     if code.contains('\0') {
         return Err(SkillError::Nul);
     }
-    if let Some(host) = hosts.iter().find(|host| !is_word(host.strip_prefix("*.").unwrap_or(host), "._-:")) {
-        return Err(SkillError::Host(host.clone()));
-    }
+    check_hosts(hosts)?;
     if *source == Some(Source::Community) && !sandbox_required {
         return Err(SkillError::SandboxRequired);
     }
     Ok(())
+}
+
+/// Whether they can be declared.
+pub fn check_hosts(hosts: &[String]) -> Result<(), SkillError> {
+    match hosts.iter().find(|host| !is_word(host.strip_prefix("*.").unwrap_or(host), "._-:")) {
+        Some(host) => Err(SkillError::Host(host.clone())),
+        None => Ok(()),
+    }
 }
 
 fn is_word(text: &str, also: &str) -> bool {
@@ -324,7 +335,9 @@ fn insert(database: &mut Database, new: &New, hash: &str, scan: &Scan) -> Result
         None => match versions.first().filter(|(_, known)| *known == content) {
             Some((version, ..)) => version.clone(),
             None => {
-                let numbers = versions.iter().filter_map(|(version, ..)| version.parse::<u64>().ok());
+                // `11` after `10.2`.
+                let first = |version: &str| version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok();
+                let numbers = versions.iter().filter_map(|(version, ..)| first(version));
                 numbers.max().unwrap_or(0).saturating_add(1).to_string()
             }
         },
