@@ -381,7 +381,7 @@ impl From<ContextError> for Failure {
             ContextError::OtherSet { .. } => {
                 Failure::new(Kind::Session, message).hint("make a session with these: --requirements FILE")
             }
-            ContextError::OtherLanguage { .. } => Failure::new(Kind::Session, message).hint("name another context"),
+            ContextError::OtherLanguage { .. } => Failure::new(Kind::Usage, message).hint("name another context"),
             ContextError::Name(_) | ContextError::Language(_) => Failure::new(Kind::Usage, message),
             ContextError::Mark(_) => Failure::new(Kind::Session, message),
         }

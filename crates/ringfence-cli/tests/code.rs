@@ -158,12 +158,14 @@ fn a_result_that_cannot_be_read_is_no_success() {
     write("garbage.py", "import os\nos.write(3, b'r 3\\n{{{')\nos._exit(0)");
     write("euro.py", "'\u{20ac}' * (3 << 20)");
     write("large.sh", "result=$(head -c 6000000 /dev/zero | tr '\\0' a)\nfalse");
+    write("fine.sh", "result=$(head -c 6000000 /dev/zero | tr '\\0' a)");
     for (language, name, code) in [
         ("node", "half.js", 1),
         ("node", "value.js", 0),
         ("python", "garbage.py", 1),
         ("python", "euro.py", 0),
         ("bash", "large.sh", 1),
+        ("bash", "fine.sh", 0),
     ] {
         let done = place.ringfence(&["code", language, name]);
         assert_eq!(done.code, code, "{name}: {}", done.err);
@@ -171,6 +173,73 @@ fn a_result_that_cannot_be_read_is_no_success() {
             assert_eq!(done.out, "\"\\\\ud800 \u{fffd} \u{1f600}\"\n");
         }
     }
+    let fine = place.ringfence(&["code", "bash", "fine.sh", "--json"]).json();
+    assert_eq!((&fine["status"], &fine["cut"], &fine["value"]), (&"ok".into(), &true.into(), &serde_json::Value::Null));
+    assert_eq!(fine["text"].as_str().map(str::len), Some(65536));
+}
+
+/// A link inside leads nowhere, in no language; names that look like something else are names; each comes once.
+#[test]
+fn what_out_takes() {
+    let place = Place::new();
+    let write = |name: &str, text: &str| place.write(&format!("project/{name}"), text);
+    write(
+        "make.py",
+        "import os\nos.makedirs('d/e')\nfor n in ('d/x', 'd/e/y', '-x.txt', '~x.txt', 'a\\tb.txt'): open(n, 'w').write(n)\n\
+         for to, n in (('/etc', 'l'), ('/usr', 'u'), ('.', 'loop'), ('x', 'd/f')): os.symlink(to, n)",
+    );
+    write(
+        "make.js",
+        "const fs = require('fs'); fs.mkdirSync('d/e', { recursive: true });\n\
+         for (const n of ['d/x', 'd/e/y', '-x.txt', '~x.txt', 'a\\tb.txt']) fs.writeFileSync(n, n);\n\
+         for (const [to, n] of [['/etc', 'l'], ['/usr', 'u'], ['.', 'loop'], ['x', 'd/f']]) fs.symlinkSync(to, n);",
+    );
+    write(
+        "make.sh",
+        "mkdir -p d/e; for n in d/x d/e/y ./-x.txt '~x.txt' $'a\\tb.txt'; do printf %s \"${n#./}\" > \"$n\"; done\n\
+         ln -s /etc l; ln -s /usr u; ln -s . loop; ln -s x d/f; shopt -s dotglob; set -efu",
+    );
+    for (language, code) in [("python", "make.py"), ("node", "make.js"), ("bash", "make.sh")] {
+        let run = |dir: &str, patterns: &[&str]| {
+            let dir = format!("{language}/{dir}");
+            let patterns: Vec<String> = patterns.iter().map(|pattern| format!("--out={pattern}")).collect();
+            let args = ["code", language, code, "--out-dir", &dir, "--json"].into_iter();
+            let args: Vec<&str> = args.chain(patterns.iter().map(String::as_str)).collect();
+            let result = place.ringfence(&args).json();
+            assert_eq!(result["status"], "ok", "{language}: {result}");
+            let files = result["files"].as_array().unwrap().iter();
+            let mut names: Vec<_> = files.map(|file| file["path"].as_str().unwrap().to_owned()).collect();
+            names.sort();
+            (names, result["files_dropped"].clone())
+        };
+        assert_eq!(run("a", &["l/host*", "loop/d/x", "*/e/y"]).0, ["d/e/y"], "{language}");
+        assert_eq!(
+            run("b", &["**", "*.txt", "**/*"]),
+            (["-x.txt", "d/e/y", "d/x", "~x.txt"].map(str::to_owned).to_vec(), 1.into()),
+            "{language}"
+        );
+        assert_eq!(run("c", &["d/**"]).0, ["d/e/y", "d/x"], "{language}");
+        assert_eq!(run("d", &["-x*", "~?.txt"]).0, ["-x.txt", "~x.txt"], "{language}");
+        let said = place.ringfence(&["code", language, code, "--out", "a*", "--out-dir", "none"]);
+        assert!(said.code == 0 && said.err.contains("without control characters"), "{language}: {}", said.err);
+    }
+    write("-d.csv", "1");
+    write("~d.csv", "22");
+    write("size.sh", "wc -c < ./-d.csv; wc -c < './~d.csv'");
+    let done = place.ringfence(&["code", "bash", "size.sh", "--file=-d.csv", "--file", "~d.csv"]);
+    assert_eq!((done.code, done.out.as_str()), (0, "1\n2\n"), "{}", done.err);
+    // What the code sends twice is no failure of ours; what cannot be written here leaves a failure of the code one.
+    write("twice.py", "import os\nfor _ in range(2): os.write(3, b'f 8\\n5\\nx.txt1')\nopen('x.txt', 'w').close()");
+    let twice = place.ringfence(&["code", "python", "twice.py", "--out", "*.txt", "--out-dir", "twice", "--json"]);
+    assert_eq!(
+        (twice.code, &twice.json()["status"], &twice.json()["cut"]),
+        (0, &"ok".into(), &true.into()),
+        "{twice:?}"
+    );
+    write("raise.py", "open('x.txt', 'w').close()\nraise ValueError('no')");
+    let raised = place.ringfence(&["code", "python", "raise.py", "--out", "*.txt", "--out-dir", "twice", "--json"]);
+    assert_eq!((raised.code, &raised.json()["status"]), (1, &"error".into()), "{raised:?}");
+    assert!(raised.json()["error"].as_str().unwrap().contains("twice/x.txt"), "{raised:?}");
 }
 
 /// What is no text goes through a pipe as it is, and `--json` has a text.
@@ -245,6 +314,20 @@ fn inputs_that_are_no_text() {
     assert!(refused.code == 125 && refused.err.contains("is not UTF-8 text"), "{}", refused.err);
     let half = place.ringfence(&["code", "python", "inputs.py", "--input", r#"{"a": "\ud800"}"#]);
     assert!(half.code == 125 && half.err.contains("is not JSON"), "{}", half.err);
+    // What other programs put before UTF-8 is no matter, and what is too deep is called that.
+    place.write("project/mark.json", "\u{feff}{\"a\": 1}");
+    let marked = place.ringfence(&["code", "python", "inputs.py", "--input-file", "mark.json"]);
+    assert_eq!((marked.code, marked.out.as_str()), (0, "{'a': 1}\n"), "{}", marked.err);
+    let nested = |depth: usize| {
+        let lists = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        place.ringfence(&["code", "python", "inputs.py", "--input", &lists])
+    };
+    assert_eq!(nested(127).code, 0);
+    assert!(
+        nested(128).code == 125 && nested(128).err.contains("--input is nested deeper than 127"),
+        "{}",
+        nested(128).err
+    );
     // Whole numbers are as they were, in Python.
     let given = r#"{"a": [18446744073709551615, -9223372036854775808], "z": 9007199254740993}"#;
     let shown = place.ringfence(&["code", "python", "inputs.py", "--input", given]);

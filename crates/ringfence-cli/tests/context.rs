@@ -458,6 +458,11 @@ fn through_the_program() {
         // The same is no replacement.
         assert_eq!(call("data.csv").json()["value"], "mine");
     }
+    // A request that is wrong is no failure of the sandbox.
+    for (language, context) in [("node", "main"), ("bash", "other"), ("python", "no/name")] {
+        let wrong = place.ringfence(&["code", language, "one.py", "--session", "work", "--context", context, "--json"]);
+        assert_eq!((wrong.code, &wrong.json()["status"]), (125, &"failed".into()), "{wrong:?}");
+    }
     // What the history has of it is what was asked for.
     let history = place.ringfence(&["history", "--limit", "0"]).out;
     assert!(history.contains("context python main") && !history.contains("sh -c"), "{history}");

@@ -53,7 +53,9 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
             written.map(|()| ExitCode::from(exit_code(result.status)))
         }
         Err(failure) => {
-            if args.json {
+            if args.json && failure.kind == Kind::Usage {
+                failed_in_json(&failure);
+            } else if args.json {
                 let mut result = match failure.kind {
                     Kind::Cancelled => CodeResult::cancelled(&code),
                     _ => CodeResult::failed(&code, &failure.message),
@@ -253,8 +255,18 @@ pub fn inputs(given: &Given) -> Result<Option<serde_json::Value>, Failure> {
         }
         (None, None) => return Ok(None),
     };
-    let inputs = serde_json::from_str(&text);
-    inputs.map(Some).map_err(|error| Failure::new(Kind::Usage, format!("{place} is not JSON: {error}")))
+    let inputs = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text));
+    inputs.map(Some).map_err(|error: serde_json::Error| {
+        let said = error.to_string();
+        // The library has no code for it.
+        Failure::new(
+            Kind::Usage,
+            match said.starts_with("recursion limit exceeded") {
+                true => format!("{place} is nested deeper than 127"),
+                false => format!("{place} is not JSON: {said}"),
+            },
+        )
+    })
 }
 
 /// Files that go in, by their names alone.
@@ -349,7 +361,10 @@ pub fn show(result: &CodeResult, room: Room) -> Result<(), Failure> {
     }
     if result.files_dropped > 0 {
         let (left, most, bytes) = (result.files_dropped, code::MAX_FILES, format_size(code::MAX_FILE_BYTES as u64));
-        output::say(&format!("ringfence: {left} files are left away: --out takes {most} back, {bytes} together"));
+        output::say(&format!(
+            "ringfence: {left} files are left away: --out takes {most} back, {bytes} together, and names of at most 255 \
+             bytes that are text without control characters"
+        ));
     } else if result.cut {
         output::say("ringfence: part of the result was too large, or not to be understood, and is left away");
     }

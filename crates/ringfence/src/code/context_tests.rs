@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ringfence_policy::limits::Limits;
 
-use super::frames::{Decoder, Result};
+use super::frames::{Decoder, Result, Shown};
 use super::request::Mark;
 use super::{Code, Language, request};
 
@@ -86,7 +86,10 @@ fn status(result: &Result) -> &str {
 fn value(result: &Result) -> String {
     match result {
         Result::Json(message) => message["value"].to_string(),
-        Result::Shell { value, .. } => value.clone().unwrap_or_default(),
+        Result::Shell { value, .. } => match value {
+            Some(Shown::Whole(text)) => text.clone(),
+            other => format!("{other:?}"),
+        },
     }
 }
 

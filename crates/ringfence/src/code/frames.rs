@@ -11,7 +11,7 @@
 //! | `t` | what a context took: milliseconds of CPU, most bytes of memory |
 //! | `o`, `e` | what a context wrote to stdout or stderr: how much was dropped, then the rest |
 //! | `r` | the result: a JSON object |
-//! | `b` | the result of bash: status, line and interruption, then `=` and the value |
+//! | `b` | the result of bash: status, line and interruption, then `=` and the value, or `~` and the beginning of one that is too large |
 
 use super::{File, MAX_FILE_BYTES, MAX_FILES, Rich, is_below};
 
@@ -55,7 +55,15 @@ pub struct Received {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Result {
     Json(serde_json::Value),
-    Shell { status: i32, line: u32, value: Option<String> },
+    Shell { status: i32, line: u32, value: Option<Shown> },
+}
+
+/// The value that a shell has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    Whole(String),
+    /// Only its beginning.
+    Cut(String),
 }
 
 /// Takes bytes in any portions.
@@ -224,6 +232,10 @@ impl Decoder {
             }
             _ => {
                 let file = file(data);
+                if file.as_ref().is_some_and(|file| self.received.files.iter().any(|known| clash(known, file))) {
+                    self.received.cut = true;
+                    return;
+                }
                 let bytes = file.as_ref().map_or(0, |file| file.data.len());
                 let fits = file.is_some() && self.file_bytes + bytes <= MAX_FILE_BYTES;
                 if fits {
@@ -270,12 +282,23 @@ fn file(data: Vec<u8>) -> Option<File> {
     Some(File { path, data: data[end + 1 + length..].to_vec() })
 }
 
+/// Whether only one of them can be there.
+fn clash(one: &File, other: &File) -> bool {
+    let (one, other) = (std::path::Path::new(&one.path), std::path::Path::new(&other.path));
+    one.starts_with(other) || other.starts_with(one)
+}
+
 fn shell(data: &[u8]) -> Option<Result> {
     let end = data.iter().take(64).position(|byte| *byte == b'\n')?;
     let mut words = std::str::from_utf8(&data[..end]).ok()?.split(' ');
     let status = words.next()?.parse().ok().filter(|status| (0..=255).contains(status))?;
     let line = words.next()?.parse().ok()?;
-    let value = data[end + 1..].strip_prefix(b"=").map(|value| String::from_utf8_lossy(value).into_owned());
+    let text = |value| String::from_utf8_lossy(value).into_owned();
+    let value = match &data[end + 1..] {
+        [b'=', value @ ..] => Some(Shown::Whole(text(value))),
+        [b'~', value @ ..] => Some(Shown::Cut(text(value))),
+        _ => None,
+    };
     Some(Result::Shell { status, line, value })
 }
 
@@ -301,8 +324,17 @@ mod tests {
         assert!(!got.cut);
         assert_eq!(
             received(b"b 10\n3 12 0\n=hi").result,
-            Some(Result::Shell { status: 3, line: 12, value: Some("hi".into()) })
+            Some(Result::Shell { status: 3, line: 12, value: Some(Shown::Whole("hi".into())) })
         );
+    }
+
+    /// What cannot lie beside what is there already.
+    #[test]
+    fn a_path_comes_once() {
+        let frame = |path: &str| format!("f {}\n{}\n{path}", path.len() + path.len().to_string().len() + 1, path.len());
+        let got = received(["a", "b/c", "a", "a/x", "b", "ab"].map(frame).concat().as_bytes());
+        let paths: Vec<_> = got.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!((paths, got.cut, got.files_dropped), (vec!["a", "b/c", "ab"], true, 0));
     }
 
     #[test]

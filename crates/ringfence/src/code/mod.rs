@@ -101,7 +101,7 @@ pub enum CodeError {
     TooLittleMemory { language: &'static str, least: u64, limit: u64 },
     #[error("cannot write a file into the sandbox: {0}")]
     Unwritten(String),
-    #[error("`{0}` is no path below the working directory")]
+    #[error("`{0}` is no path below the working directory: at most {MAX_PATH} bytes, and no control characters")]
     Path(String),
     #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
     NoInterpreter { language: &'static str, tried: Vec<&'static str> },
@@ -159,6 +159,9 @@ impl Code {
         if bytes > MAX_FILE_BYTES {
             return Err(CodeError::FilesTooLarge(bytes));
         }
+        if let Some(name) = self.name.as_ref().filter(|name| name.starts_with(['-', '~'])) {
+            return Err(CodeError::Path(name.clone()));
+        }
         let paths = self.files.iter().map(|file| &file.path).chain(&self.out).chain(&self.name);
         match paths.into_iter().find(|path| !is_below(path)) {
             Some(path) => Err(CodeError::Path(path.clone())),
@@ -172,7 +175,7 @@ fn is_below(path: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     !path.is_empty()
         && path.len() <= MAX_PATH
-        && !path.starts_with(['/', '-', '~'])
+        && !path.starts_with('/')
         && !path.contains(char::is_control)
         && path.split('/').all(plain)
 }
@@ -379,10 +382,10 @@ mod tests {
 
     #[test]
     fn paths_stay_below() {
-        for good in ["a", "a/b.txt", "*.png", "**/x", "a b", ".hidden", "é"] {
+        for good in ["a", "a/b.txt", "*.png", "**/x", "a b", ".hidden", "é", "-rf", "~x"] {
             assert!(is_below(good), "{good}");
         }
-        for bad in ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "-rf", "~x", "a\nb", "a\0b"] {
+        for bad in ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "a\tb", "a\nb", "a\0b"] {
             assert!(!is_below(bad), "{bad:?}");
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::channel::Parts;
-use super::frames::{self, Received};
+use super::frames::{self, Received, Shown};
 use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
 use crate::engines::{Engine, EngineError};
@@ -358,9 +358,13 @@ fn starved(exception: &CodeException) -> bool {
         || exception.errno.as_deref().is_some_and(|errno| errno == "ENOMEM")
 }
 
-fn take_shell(result: &mut CodeResult, code: &Code, status: i32, line: u32, value: Option<String>) {
-    // As JSON where it is; every other text is a text.
-    result.value = value.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)));
+fn take_shell(result: &mut CodeResult, code: &Code, status: i32, line: u32, value: Option<Shown>) {
+    match value {
+        // As JSON where it is; every other text is a text.
+        Some(Shown::Whole(text)) => result.value = Some(serde_json::from_str(&text).unwrap_or(Value::String(text))),
+        Some(Shown::Cut(text)) => (result.text, result.cut) = (Some(text), true),
+        None => {}
+    }
     if status == 0 {
         return;
     }

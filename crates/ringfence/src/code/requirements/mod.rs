@@ -312,12 +312,18 @@ fn elsewhere(package: &str, from: &str) -> RequirementsError {
     RequirementsError::Elsewhere { package: short(package), from: short(from) }
 }
 
+/// What pip takes for a file by the end of its name.
+const ARCHIVES: &[&str] =
+    &[".whl", ".zip", ".tar", ".tgz", ".tbz", ".txz", ".tlz", ".gz", ".bz2", ".xz", ".lz", ".lzma"];
+
 /// Whether a line begins with the name of a package, and not with a path.
 fn is_named(line: &str) -> bool {
     let name: usize =
         line.chars().take_while(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).map(char::len_utf8).sum();
     let rest = line[name..].trim_start();
+    let whole = line.split([';', '[', ' ']).next().unwrap_or_default().to_ascii_lowercase();
     line.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !ARCHIVES.iter().any(|archive| whole.ends_with(archive))
         && (rest.is_empty() || rest.starts_with(['[', '=', '<', '>', '!', '~', ';', '(', '-']))
 }
 
@@ -365,6 +371,9 @@ mod tests {
             "x @ https://example.com/x.whl",
             "git+https://example.com/x",
             "https://example.com/x.whl",
+            "x.whl",
+            "x-1.0.tar.gz ; python_version > '3'",
+            "X.ZIP[a]",
             "x --config-settings=a=b",
             "x \\\n  --global-option=y",
             "${SECRET}",

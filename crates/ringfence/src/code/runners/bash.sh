@@ -32,12 +32,33 @@ __send() { # KIND TEXT
     printf '%s %d\n%s' "$1" "${#2}" "$2" >&"$__sender"
 }
 
+__found() { # FOLDER PATTERN: files that a pattern names, into __names. Links are not followed, as `l/*` of the shell would.
+    local __part=${2%%/*} __rest= __below= __entry
+    [[ $2 == */* ]] && __rest=${2#*/} __below=$__rest
+    if [[ $__part == '**' ]]; then
+        [[ -n $__rest ]] && __found "$1" "$__rest"
+        __below=$2
+    fi
+    for __entry in "$1"$__part; do
+        [[ -L $__entry ]] && continue
+        if [[ -d $__entry ]]; then
+            [[ -n $__below ]] && ((${#FUNCNAME[@]} < 64)) && __found "$__entry/" "$__below"
+        elif [[ -z $__rest && -f $__entry && -r $__entry && -z ${__known["x$__entry"]} ]]; then
+            __known["x$__entry"]=1 __names+=("$__entry")
+        fi
+    done
+}
+
 __files() { # PATTERN…: the files that were asked for; the host bounds them again
-    local __name LC_ALL=C
-    shopt -s globstar nullglob
-    local IFS=
-    for __name in $@; do
-        [[ -f $__name && ! -L $__name && -r $__name ]] || continue
+    local __name __names=() LC_ALL=C IFS=
+    local -A __known=()
+    shopt -s nullglob
+    shopt -u globstar dotglob nocaseglob failglob extglob
+    set +efu
+    for __name; do
+        __found '' "$__name"
+    done
+    for __name in "${__names[@]}"; do
         local __size
         __size=$(wc -c <"$__name") || continue
         ((__size <= 32 << 20)) || __size=$(((32 << 20) + 1))
@@ -80,7 +101,13 @@ __finish() { # STATUS: once
     fi
     local __text=$'\n'
     if [[ -v result ]]; then
-        __text="=$result"
+        local LC_ALL=C
+        # Of one that is too large, the beginning.
+        if ((${#result} < 4 << 20)); then
+            __text="=$result"
+        else
+            __text="~${result:0:65536}"
+        fi
     fi
     __send b "$1 ${__line:-0}"$'\n'"$__text"
 }
