@@ -189,7 +189,7 @@ mod tests {
         };
         let hello = Hello { version: VERSION, output: 1 << 20 };
         let greeting = framed(3, &|out| frame::put_message(out, 0, Kind::Reply, &hello).unwrap());
-        assert_eq!(greeting, b"\x05\x80\x80\x40");
+        assert_eq!(greeting, b"\x06\x80\x80\x40");
         let ask = Ask::Exec(ExecAsk {
             argv: vec![b"sh".to_vec(), b"-c".to_vec()],
             env: vec![b"A=b".to_vec()],

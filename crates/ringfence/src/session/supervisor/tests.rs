@@ -14,7 +14,7 @@ use super::super::error::unexpected;
 use super::super::pipes::Outbox;
 use super::super::place::Place;
 use super::super::protocol::{Ask, ExecAsk};
-use super::super::{Event, Exec, Session, SessionError, Sessions};
+use super::super::{Event, Exec, Output, Session, SessionError, Sessions};
 use super::*;
 use crate::supervise::Reason;
 
@@ -600,12 +600,18 @@ fn swallow(mut guest: Guest) {
     while guest.next().is_some() {}
 }
 
+/// Runs a command that is lost, begun or not: nobody can say that it was not.
+async fn run_and_lose(session: Session) -> Result<Output, SessionError> {
+    let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await?.output().await;
+    if output.outcome.reason == Some(Reason::Lost) { Err(unexpected()) } else { Ok(output) }
+}
+
 #[tokio::test]
 async fn a_guest_that_stalls_ends_its_own_session() {
     // It reads, and never answers.
     let stat = stalls(swallow, async |session| session.files().stat("x").await);
     let port = stalls(swallow, async |session| session.connect(80).await);
-    let exec = stalls(swallow, async |session| session.exec(Exec::new(["true"])).await);
+    let exec = stalls(swallow, run_and_lose);
     let watch = stalls(swallow, async |session| session.files().watch("/", true).await);
     // It began, and says nothing any more.
     let begun = stalls(
@@ -613,10 +619,7 @@ async fn a_guest_that_stalls_ends_its_own_session() {
             guest.take_exec();
             swallow(guest);
         },
-        async |session| {
-            let output = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(600))).await?.output().await;
-            if output.outcome.reason == Some(Reason::Lost) { Err(unexpected()) } else { Ok(output) }
-        },
+        run_and_lose,
     );
     // It does not even read.
     let deaf = stalls(
