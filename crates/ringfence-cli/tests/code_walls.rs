@@ -172,10 +172,10 @@ fn statuses() {
         let result: Value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{}{}", done.out, done.err));
         assert_eq!(result["status"], status, "{language} {source}: {result}");
     }
-    for language in ["python", "javascript", "bash"] {
+    for language in ["python", "javascript"] {
         place.write("project/act", "1");
-        // The sandbox's own failure: no interpreter can start in so little.
-        let done = place.ringfence(&["code", language, "act", "--memory", "64k", "--json"]);
+        // The sandbox's own failure: neither can start in so little.
+        let done = place.ringfence(&["code", language, "act", "--memory", "1m", "--json"]);
         let result: Value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{}{}", done.out, done.err));
         let status = result["status"].as_str().unwrap_or_default();
         assert!(["sandbox_error", "memory"].contains(&status), "{language}: {result}");

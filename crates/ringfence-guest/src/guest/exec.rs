@@ -142,6 +142,7 @@ impl Exec {
             let pid = start_own(order, &fds, &cx.stack)?;
             (cx.own, new.pid) = (true, Some(pid));
             cx.bare.insert(pid);
+            cx.commands.insert(pid);
             if !piped {
                 new.started(pid, cx);
             }
@@ -257,6 +258,7 @@ impl Exec {
             Report::Ended { pid, exited, left } => {
                 self.started(pid, cx);
                 self.ended = Some(exited);
+                self.pid.map(|pid| cx.commands.remove(&pid));
                 self.measure();
                 match self.reaper {
                     Some(reaper) if !left => {
@@ -288,6 +290,7 @@ impl Exec {
 
     fn started(&mut self, pid: i32, cx: &mut Context) {
         self.pid = Some(pid);
+        cx.commands.insert(pid);
         self.again = None;
         if !std::mem::replace(&mut self.announced, true) && !self.closed {
             cx.link.message(self.stream, &Reply::Started { pid: pid as u32 });

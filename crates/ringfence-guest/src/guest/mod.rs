@@ -118,6 +118,8 @@ pub struct Context {
     stack: sys::Stack,
     /// Commands that are children of the guest's: started without a reaper, or left alone by one that was killed.
     bare: BTreeSet<i32>,
+    /// All commands that run: any of them may be left alone by its reaper this moment.
+    commands: BTreeSet<i32>,
 }
 
 impl Context {
@@ -134,7 +136,7 @@ impl Context {
     /// command begins a session, and a session can be left but not entered. What left one is anybody's.
     fn is_others(&self, child: i32, command: i32) -> bool {
         let session = || Pid::from_raw(child).and_then(|pid| rustix::process::getsid(Some(pid)).ok());
-        let others = || self.bare.iter().filter(|other| **other != command);
+        let others = || self.commands.iter().filter(|other| **other != command);
         self.reapers.is_reaper(child)
             || others().any(|other| *other == child)
             || others().next().is_some()
@@ -231,6 +233,7 @@ pub fn run() -> Result<(), Fault> {
         own: false,
         stack: sys::Stack::new(),
         bare: BTreeSet::new(),
+        commands: BTreeSet::new(),
     };
     let mut guest = Guest {
         cx,
