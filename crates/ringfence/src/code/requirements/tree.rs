@@ -179,7 +179,8 @@ mod tests {
         let (a, b) = (tree.join("a"), tree.join("b"));
         fs::create_dir_all(a.join("d")).unwrap();
         std::os::unix::fs::symlink(&theirs, &b).unwrap();
-        let over = AtomicBool::new(false);
+        let (over, mut most) = (AtomicBool::new(false), 0);
+        // Nothing panics in there: whoever swaps would go on for ever.
         std::thread::scope(|scope| {
             let swaps = scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -188,14 +189,18 @@ mod tests {
                 }
             });
             for _ in 0..3_000 {
-                let files = weigh(&tree, 1_000).1;
-                assert!(files <= 4, "{files}");
-                raise(&tree, &mut 0).unwrap();
+                most = most.max(weigh(&tree, 1_000).1);
+                // What is a directory no longer is an error.
+                let _ = raise(&tree, &mut 0);
             }
-            remove(&tree).unwrap();
+            let _ = remove(&tree);
             over.store(true, Ordering::Relaxed);
-            swaps.join().unwrap();
+            let _ = swaps.join();
         });
+        assert!(most <= 4, "{most}");
+        if tree.exists() {
+            remove(&tree).unwrap();
+        }
         assert!(depths.exists() && theirs.join("49").exists() && !tree.exists());
     }
 }
