@@ -199,14 +199,9 @@ static PRCTL: Check = Check::Match {
     otherwise: &NO_SUCH_OPTION,
 };
 
-// One's own, or only read. Process 1 and those that it has for commands to come look after all others as their equals: any
-// of them could set a limit that these die of, or hand on.
+// Not of process 1, which looks after all others as their equal: any of them could set a limit that it dies of.
 static LIMITS: Check =
-    Check::Match { word: Word::Low(0), mask: ANY, cases: &[Case::Is(&[0], &ALLOW)], otherwise: &OF_OTHERS };
-static OF_OTHERS: Check =
-    Check::Match { word: Word::Low(2), mask: ANY, cases: &[Case::Is(&[0], &OF_OTHERS_HIGH)], otherwise: &REFUSED };
-static OF_OTHERS_HIGH: Check =
-    Check::Match { word: Word::High(2), mask: ANY, cases: &[Case::Is(&[0], &ALLOW)], otherwise: &REFUSED };
+    Check::Match { word: Word::Low(0), mask: ANY, cases: &[Case::Is(&[1], &REFUSED)], otherwise: &ALLOW };
 
 // PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE, and 0xffffffff which only asks.
 static PERSONALITY: Check = Check::Match {
