@@ -99,7 +99,8 @@ impl Sandbox {
         self
     }
 
-    /// Records every execution.
+    /// Records every execution. No box may see where: whoever makes the policy names the directory in
+    /// [`Inputs::records_dir`](ringfence_policy::Inputs::records_dir).
     pub fn recorder(mut self, recorder: Recorder) -> Sandbox {
         self.recorder = Some(recorder);
         self
