@@ -235,12 +235,6 @@ impl Companion for Told {
         }
     }
 
-    fn terminal(&mut self, _: OwnedFd) {}
-
-    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
-        Ok(())
-    }
-
     fn give_up_at(&self) -> Option<Instant> {
         self.give_up_at
     }

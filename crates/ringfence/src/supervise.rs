@@ -93,9 +93,11 @@ pub trait Companion {
     /// Descriptor number `index` of [`Companion::wants`] is ready.
     fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
     /// The box's own terminal is there.
-    fn terminal(&mut self, master: OwnedFd);
-    /// The command was stopped by a signal; returns when it goes on.
-    fn stopped(&mut self, signal: i32, running: &Running) -> Result<(), Errno>;
+    fn terminal(&mut self, _master: OwnedFd) {}
+    /// The command was stopped by a signal; returns when it goes on. Without a terminal nobody waits with it: its time goes on.
+    fn stopped(&mut self, _signal: i32, _running: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
     /// End the box by force at this time.
     fn give_up_at(&self) -> Option<Instant> {
         None

@@ -141,12 +141,6 @@ impl Companion for Tee {
         Ok(())
     }
 
-    fn terminal(&mut self, _: OwnedFd) {}
-
-    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
-        Ok(())
-    }
-
     fn give_up_at(&self) -> Option<Instant> {
         self.signals.give_up_at()
     }

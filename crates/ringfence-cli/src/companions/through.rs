@@ -1,6 +1,6 @@
 //! The box has our own descriptors: there are only signals to look after.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use ringfence::{Companion, Running};
@@ -44,13 +44,6 @@ impl Companion for Through {
 
     fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
         handle(&mut self.signals, running)
-    }
-
-    fn terminal(&mut self, _: OwnedFd) {}
-
-    /// A command that stops itself does not stop us: its time goes on.
-    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
-        Ok(())
     }
 
     fn give_up_at(&self) -> Option<Instant> {

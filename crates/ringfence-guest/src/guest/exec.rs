@@ -258,7 +258,7 @@ impl Exec {
             Report::Ended { pid, exited, left } => {
                 self.started(pid, cx);
                 self.ended = Some(exited);
-                self.pid.map(|pid| cx.commands.remove(&pid));
+                cx.commands.remove(&pid);
                 self.measure();
                 match self.reaper {
                     Some(reaper) if !left => {

@@ -146,7 +146,12 @@ impl Reapers {
         let (pid, sent) = loop {
             let idle = self.idle.pop();
             let pid = match idle {
-                Some(pid) => pid,
+                Some(pid) if has_our_limits(pid) => pid,
+                // Forgotten when it is reaped.
+                Some(pid) => {
+                    self.dismiss(pid);
+                    continue;
+                }
                 None => self.make(epoll)?,
             };
             let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
@@ -265,6 +270,13 @@ impl Reapers {
     pub fn is_reaper(&self, pid: i32) -> bool {
         self.all.contains_key(&pid)
     }
+}
+
+/// Whether a reaper has the limits that it was made with. Every process of the box may lower them (`prlimit`), and each
+/// command of it would have them from its first moment on.
+fn has_our_limits(pid: i32) -> bool {
+    let limits = |who: &str| std::fs::read(format!("/proc/{who}/limits")).ok();
+    limits("self") == limits(&pid.to_string())
 }
 
 /// Which process an order became. The process writes it itself, before it becomes the command.

@@ -259,12 +259,6 @@ impl Companion for Channel {
         Ok(())
     }
 
-    fn terminal(&mut self, _: OwnedFd) {}
-
-    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
-        Ok(())
-    }
-
     fn give_up_at(&self) -> Option<Instant> {
         self.cancelled
     }

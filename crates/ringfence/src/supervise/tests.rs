@@ -20,10 +20,6 @@ impl Companion for Patience {
     fn ready(&mut self, _: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {
         Ok(())
     }
-    fn terminal(&mut self, _: OwnedFd) {}
-    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
-        Ok(())
-    }
     fn give_up_at(&self) -> Option<Instant> {
         self.give_up_at
     }

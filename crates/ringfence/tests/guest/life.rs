@@ -18,6 +18,7 @@ everywhere! {
     a_closed_stream_ends_its_command
     what_a_background_process_holds_is_not_waited_for
     a_killed_reaper_is_survived
+    limits_of_a_reaper_are_not_handed_on
     a_tracer_that_was_left_holds_nobody
     alone_in_the_box_a_command_is_the_guests_own_child
     garbage_ends_the_guest
@@ -197,6 +198,21 @@ fn what_a_background_process_holds_is_not_waited_for(place: Place) {
         host.step();
     }
     assert_eq!(host.end(stream).code, 0);
+}
+
+fn limits_of_a_reaper_are_not_handed_on(place: Place) {
+    let mut host = Host::new(place);
+    let beside = host.start(&["sleep", "1000"]);
+    assert!(matches!(host.reply(beside), Reply::Started { .. }));
+    let lower = "import os, resource as r; p = os.getppid(); r.prlimit(p, r.RLIMIT_NOFILE, (0, 0)); \
+                 print(open(f'/proc/{p}/comm').read().strip(), *r.prlimit(p, r.RLIMIT_NOFILE))";
+    // It can be done; but who comes next has another one.
+    assert_eq!(host.run(&["python3", "-c", lower]).stdout, "guest 0 0\n");
+    for _ in 0..3 {
+        let next = host.run(&["sh", "-c", "exec 9</dev/null && echo opened"]);
+        assert_eq!((next.code, next.stdout.as_str()), (0, "opened\n"), "{}", next.stderr);
+    }
+    host.ping();
 }
 
 fn a_killed_reaper_is_survived(place: Place) {
