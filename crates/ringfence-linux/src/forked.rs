@@ -301,7 +301,7 @@ impl List {
                 Step::Room { room: Room::Writable, .. } | Step::Staging { .. } | Step::Stage { .. } => return None,
                 // Private space that another box would write to as well, unless it is sealed in the end.
                 Step::RootTmpfs(_) if !is_sealed(steps, c"") => return None,
-                Step::RootTmpfs(_) | Step::RootBind { .. } | Step::StandIns | Step::Room { .. } => {}
+                Step::RootTmpfs(_) | Step::RootBind { .. } | Step::Names | Step::StandIns | Step::Room { .. } => {}
                 // What stands in a place that is made anew is not there.
                 Step::Bind { target, .. }
                 | Step::Device { target, .. }

@@ -16,13 +16,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType,
+};
 
 use crate::builder::{self, Builder, Prepared};
 use crate::landlock;
 use crate::order::{Letter, Order};
 use crate::seccomp::SockFilter;
-use crate::seed::{Seed, Soil};
+use crate::seed::{Husk, Seed, Soil};
 use crate::setup::{Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
@@ -75,6 +77,9 @@ pub struct Start {
     pub stdio: [Option<OwnedFd>; 3],
     /// Where there is room for an order, the box waits for one, and runs that instead of the command of [`Spec`].
     pub order: Option<Letter>,
+    /// Names on the host are still being made: where the first is needed ([`Step::Names`]), process 1 waits for
+    /// [`Launched::named`].
+    pub unnamed: bool,
 }
 
 impl Start {
@@ -275,6 +280,10 @@ pub struct Launched {
     outside: Option<Outside>,
     /// Process 1 is a child of somebody else, who reaps it.
     adopted: Option<OwnedFd>,
+    /// What it grew from, until that is gone.
+    husk: Option<Husk>,
+    /// Its mount namespace, which therefore does not go with it: the kernel takes long to take it down.
+    mounts: Option<OwnedFd>,
     reaped: bool,
 }
 
@@ -300,15 +309,27 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
         Some(p) => Some(Outside { started: again(&p.started)?, number: again(&p.number.0)? }),
         None => None,
     };
-    let launched = |pid| Launched { pid: Some(pid), events: ours, outside, adopted: None, reaped: false };
-    if let Some(pid) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
-        return Ok(launched(pid));
+    let launched = |pid, husk| Launched {
+        pid: Some(pid),
+        events: ours,
+        outside,
+        adopted: None,
+        husk,
+        mounts: None,
+        reaped: false,
+    };
+    if let Some((pid, husk)) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
+        let mut launched = launched(pid, Some(husk));
+        if !start.unnamed {
+            launched.part();
+        }
+        return Ok(launched);
     }
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     let forked = start.fork(|group| sys::fork_into(group, spec.namespaces, None), || sys::fork(spec.namespaces));
     match forked? {
-        Fork::Parent(pid) => Ok(launched(pid)),
+        Fork::Parent(pid) => Ok(launched(pid, None)),
         Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, false),
     }
 }
@@ -316,7 +337,7 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
 impl Launched {
     /// A box whose process 1 somebody else forked: its descriptor, and the socket where it says what happens.
     pub fn adopt(process: OwnedFd, events: OwnedFd) -> Launched {
-        Launched { pid: None, events, outside: None, adopted: Some(process), reaped: false }
+        Launched { pid: None, events, outside: None, adopted: Some(process), husk: None, mounts: None, reaped: false }
     }
 
     /// The number of process 1, as the host sees it; 0 when it has ended and somebody else has reaped it.
@@ -378,6 +399,18 @@ impl Launched {
         }
     }
 
+    /// Tells a box that waits for it that the names on the host are there.
+    pub fn named(&mut self) {
+        // One that is gone tells so by itself.
+        let _ = rustix::net::send(&self.events, &[1], SendFlags::NOSIGNAL);
+        self.part();
+    }
+
+    /// Waits until nothing is left of the seed.
+    fn part(&mut self) {
+        self.mounts = self.husk.take().and_then(Husk::join);
+    }
+
     /// Tells a parked box what to run; `E2BIG` when that is too long to be told.
     pub fn order(&self, order: &Order, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Errno> {
         order.send(&self.events, stdio)
@@ -397,10 +430,10 @@ impl Launched {
         sys::kill(self.pid.ok_or(Errno::SRCH)?.as_raw_nonzero().get(), signal)
     }
 
-    /// Waits until process 1, and so everything in its namespace, is gone.
-    pub fn reap(mut self) -> Result<Option<sys::Waited>, Errno> {
+    /// Waits until process 1, and so everything in its namespace, is gone. What is left of it goes with the descriptor.
+    pub fn reap(mut self) -> Result<(Option<sys::Waited>, Option<OwnedFd>), Errno> {
         self.reaped = true;
-        self.wait()
+        Ok((self.wait()?, self.mounts.take()))
     }
 
     fn wait(&self) -> Result<Option<sys::Waited>, Errno> {

@@ -5,7 +5,7 @@
 //! from the memory as it is then, for this process as the parent, and ends.
 
 use std::ffi::CString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -25,10 +25,13 @@ pub struct Soil {
     pub maps: Option<(CString, CString)>,
 }
 
+type Process = Beside<Box<dyn FnMut() -> i32 + Send + Sync>>;
+
 /// Namespaces in the making. Dropped without [`Seed::grow`], they are gone.
 pub struct Seed {
     soil: Arc<Soil>,
-    process: Option<Beside<Box<dyn FnMut() -> i32 + Send + Sync>>>,
+    process: Option<Process>,
+    looks: usize,
     shared: Arc<Shared>,
 }
 
@@ -46,6 +49,47 @@ struct Shared {
     order: AtomicPtr<Order>,
     /// Process 1 as the host sees it.
     pid: AtomicI32,
+    /// A descriptor of the mount namespace, in the table that both have; 0 where there is none.
+    mounts: AtomicI32,
+}
+
+/// What is left of a seed when process 1 is there.
+pub(crate) struct Husk {
+    process: Option<Process>,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Husk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Husk").finish_non_exhaustive()
+    }
+}
+
+impl Husk {
+    /// Waits until it is gone. The mount namespace that it made, where it left that.
+    pub fn join(mut self) -> Option<OwnedFd> {
+        self.wait();
+        self.mounts()
+    }
+
+    fn wait(&mut self) {
+        if let Some(process) = self.process.take() {
+            let _ = process.join();
+        }
+    }
+
+    fn mounts(&self) -> Option<OwnedFd> {
+        let mounts = self.shared.mounts.swap(0, Ordering::AcqRel);
+        // SAFETY: the seed has opened it for this, and whoever takes it leaves 0.
+        (mounts > 0).then(|| unsafe { OwnedFd::from_raw_fd(mounts) })
+    }
+}
+
+impl Drop for Husk {
+    fn drop(&mut self) {
+        self.wait();
+        drop(self.mounts());
+    }
 }
 
 struct Order {
@@ -54,15 +98,17 @@ struct Order {
     owner: *const OwnedFd,
 }
 
-/// How often it is looked for the order before going to sleep: waking up takes as long as a hundred looks.
-const LOOKS: usize = 400;
+/// How often one looks for the other before going to sleep, which takes longer to end than a thousand looks. The processor is
+/// not offered to others meanwhile: on a busy machine it would be back after milliseconds.
+const LOOKS: usize = 10_000;
 
 impl Seed {
     /// Starts to make namespaces that will be wanted soon. Whether that works out is told by [`Seed::grow`].
     pub fn sow(soil: Soil) -> Result<Seed, Errno> {
         let processors = Processors::now();
         let allowed = processors.as_ref().map(|processors| processors.allowed);
-        let seed = Self::sow_and_look(soil, LOOKS, allowed)?;
+        // Who looks keeps the other from working where there is but one.
+        let seed = Self::sow_and_look(soil, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
         // It is to work at the same time. Some kernels put a new process behind the one that made it, though others idle.
         if let (Some(Processors { others, .. }), Some(process)) = (processors, &seed.process) {
             // Where it may not, it waits for its turn.
@@ -88,21 +134,26 @@ impl Seed {
         let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
         // From its first moment: a handler of the owner's would run in there, on memory that both have.
         let _blocked = sys::SignalsBlocked::new()?;
-        Ok(Seed { soil, process: Some(Beside::start_forking(flags, work)?), shared })
+        Ok(Seed { soil, process: Some(Beside::start_forking(flags, work)?), looks, shared })
     }
 
     /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's.
-    pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<Pid> {
+    pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<(Pid, Husk)> {
         if spec.soil() != Some((*self.soil).clone()) {
             return None;
         }
+        let mut husk = Husk { process: Some(self.process.take()?), shared: self.shared.clone() };
+        let pid = || Pid::from_raw(self.shared.pid.load(Ordering::Acquire));
+        let unnamed = start.unnamed;
         let mut order = Order { spec, start, owner };
         self.shared.order.store(&mut order, Ordering::Relaxed);
         self.shared.go.store(1, Ordering::Release);
         let _ = futex::wake(&self.shared.go, futex::Flags::PRIVATE, 1);
-        // It uses the order until it has ended.
-        let _ = self.process.take()?.join();
-        Pid::from_raw(self.shared.pid.load(Ordering::Acquire))
+        // It uses the order until it has forked. Then it may wait behind process 1 for its processor, and nobody needs it.
+        if !look(if unnamed { self.looks } else { 0 }, || pid().is_some()) {
+            husk.wait();
+        }
+        Some((pid()?, husk))
     }
 }
 
@@ -156,13 +207,16 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether it came to be meanwhile.
+fn look(times: usize, done: impl Fn() -> bool) -> bool {
+    (0..times).any(|_| {
+        std::hint::spin_loop();
+        done()
+    })
+}
+
 fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32 {
-    for _ in 0..looks {
-        if shared.go.load(Ordering::Acquire) != 0 {
-            break;
-        }
-        rustix::thread::sched_yield();
-    }
+    look(looks, || shared.go.load(Ordering::Acquire) != 0);
     while shared.go.load(Ordering::Acquire) == 0 {
         let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
     }
@@ -173,11 +227,21 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
         return 1;
     }
     let order = shared.order.load(Ordering::Relaxed);
-    // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has ended, and does
-    // not use them meanwhile; process 1 has a copy of that memory.
+    // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has forked, and does
+    // not use them meanwhile; afterwards only process 1 does, which has a copy of that memory.
     let (spec, start, owner) = unsafe { (&*(*order).spec, &mut *(*order).start, &*(*order).owner) };
     let inside = |group: BorrowedFd<'_>| sys::fork_into(group, libc::CLONE_PARENT as u64, Some(&shared.pid));
+    let unnamed = start.unnamed;
     match start.fork(inside, || sys::fork_for_parent(&shared.pid)) {
+        // Whoever made names has them cleared in the end, and lets the namespace go at the same time. Not before the fork:
+        // process 1 needs no such descriptor, and who kills a seed would not know of it.
+        Ok(Fork::Parent(_)) if unnamed => {
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+            if let Ok(mounts) = rustix::fs::open(c"/proc/self/ns/mnt", flags, rustix::fs::Mode::empty()) {
+                shared.mounts.store(mounts.into_raw_fd(), Ordering::Release);
+            }
+            0
+        }
         Ok(Fork::Parent(_)) => 0,
         Ok(Fork::Child) => launch::process_one(spec, start, None, owner, true),
         Err(_) => 1,

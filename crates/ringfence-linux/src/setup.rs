@@ -70,6 +70,8 @@ pub enum Step {
         mode: u32,
         owner: Option<(u32, u32)>,
     },
+    /// From here on, names are needed that are made on the host for this box.
+    Names,
     /// Makes what stand-ins are cloned from, in the fixed space.
     StandIns,
     /// `if_there`: nothing is done where the target is not there any more.
@@ -216,6 +218,7 @@ impl fmt::Display for Step {
             Step::Part { room: Room::Fixed, target, mode, .. } => {
                 write!(f, "mount a part of the fixed space at {}, mode {mode:o}", inside(target))
             }
+            Step::Names => write!(f, "wait for the names that are kept"),
             Step::StandIns => write!(f, "prepare empty stand-ins"),
             Step::StandIn { target, which, .. } => match which {
                 StandIn::HiddenFile | StandIn::HiddenDir => write!(f, "hide {}", inside(target)),
@@ -340,6 +343,7 @@ impl<'a> Building<'a> {
                 let tree = open_tree(space, name, CLONE)?;
                 self.attach(&tree, target)
             }
+            Step::Names => Ok(()),
             Step::StandIns => {
                 let space = self.room(Room::Fixed)?;
                 for which in StandIn::ALL {

@@ -24,8 +24,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
@@ -58,8 +58,8 @@ pub enum KeeperError {
 
 /// Clears up when it is dropped, or when its process dies.
 pub struct Keeper {
-    /// The names that this box relies on, locked.
-    held: Vec<Held>,
+    /// The names that this box relies on, locked, once they are made.
+    held: OnceLock<Vec<Held>>,
     process: Option<Beside<Box<dyn FnMut() -> i32 + Send + Sync>>>,
     /// Its end tells the keeper to begin.
     lifeline: Option<OwnedFd>,
@@ -71,6 +71,35 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
+/// Names that are listed, and still to be made. Meanwhile no other box of this user's starts or ends.
+#[derive(Debug)]
+pub struct Names<'a> {
+    stubs: Vec<Cow<'a, Stub>>,
+    list: Arc<List>,
+    keeper: Arc<Keeper>,
+}
+
+impl Names<'_> {
+    /// Makes them, and holds them as long as the keeper is there.
+    pub fn make(mut self) -> Result<(), KeeperError> {
+        let mut spare = self.list.spare.as_deref().and_then(Spare::make);
+        let make = |stub: Cow<'_, Stub>| {
+            hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
+        };
+        let made: Result<Vec<_>, _> = std::mem::take(&mut self.stubs).into_iter().map(make).collect();
+        // There is but one of these for a keeper.
+        let _ = self.keeper.held.set(made?.into_iter().flatten().collect());
+        Ok(())
+    }
+}
+
+impl Drop for Names<'_> {
+    /// Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
+    fn drop(&mut self) {
+        self.list.unlock();
+    }
+}
+
 impl Keeper {
     /// Makes the names, and starts a keeper for them and for these control groups; `None` when there is nothing to keep.
     /// `spare`: a directory of the user's where empty names are kept from one box to the next.
@@ -79,9 +108,22 @@ impl Keeper {
         groups: Vec<CString>,
         registry: &Path,
         spare: Option<&Path>,
-    ) -> Result<Option<Keeper>, KeeperError> {
+    ) -> Result<Option<Arc<Keeper>>, KeeperError> {
+        let (keeper, names) = Self::prepare(stubs, groups, registry, spare)?;
+        names.map_or(Ok(()), Names::make)?;
+        Ok(keeper)
+    }
+
+    /// The same, but the names are made when the caller says so.
+    pub fn prepare<'a>(
+        stubs: &'a [Stub],
+        groups: Vec<CString>,
+        registry: &Path,
+        spare: Option<&Path>,
+    ) -> Result<(Option<Arc<Keeper>>, Option<Names<'a>>), KeeperError> {
         if stubs.is_empty() {
-            return if groups.is_empty() { Ok(None) } else { Self::beside(None, groups).map(Some) };
+            let keeper = (!groups.is_empty()).then(|| Self::beside(None, groups)).transpose()?;
+            return Ok((keeper.map(Arc::new), None));
         }
         let (path, mut memory) = (c_path(registry)?, Memory::new().map_err(KeeperError::Memory)?);
         let mut registry = Registry::open(&path, &mut memory)?;
@@ -98,17 +140,8 @@ impl Keeper {
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
         let spare = spare.map(c_path).transpose()?;
         let list = Arc::new(List::write(registry, &entries, spare)?);
-        let mut spare = list.spare.as_deref().and_then(Spare::make);
-        let mut keeper = Self::beside(Some(list.clone()), groups)?;
-        let made = needed.into_iter().try_for_each(|stub| {
-            let held =
-                hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })?;
-            keeper.held.extend(held);
-            Ok(())
-        });
-        // Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
-        list.unlock();
-        made.map(|()| Some(keeper))
+        let keeper = Arc::new(Self::beside(Some(list.clone()), groups)?);
+        Ok((Some(keeper.clone()), Some(Names { stubs: needed, list, keeper })))
     }
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
@@ -129,17 +162,24 @@ impl Keeper {
             0
         });
         let process = Some(Beside::start(keep_and_clear).map_err(KeeperError::Start)?);
-        Ok(Keeper { held: Vec::new(), process, lifeline: Some(write) })
+        Ok(Keeper { held: OnceLock::new(), process, lifeline: Some(write) })
+    }
+}
+
+impl Keeper {
+    /// Lets it clear up. Dropping it waits until it has.
+    pub fn begin(&mut self) {
+        drop(self.held.take());
+        if let Some(lifeline) = self.lifeline.take() {
+            // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
+            let _ = rustix::io::write(&lifeline, &[1]);
+        }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.held.clear();
-        if let Some(lifeline) = self.lifeline.take() {
-            // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
-            let _ = rustix::io::write(&lifeline, &[1]);
-        }
+        self.begin();
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
             let _ = process.join();
@@ -425,6 +465,7 @@ impl<'a> Registry<'a> {
 }
 
 /// What one box needs.
+#[derive(Debug)]
 struct List {
     /// Locked while the box lives.
     file: fs::File,

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 
 use super::{
     EXITED, FAILED, Identity, LISTENER, Message, NOT_EXECUTED, PARKED, Processors, STOPPED, Spec, Stage, Start,
@@ -17,7 +19,7 @@ use super::{
 use crate::builder::{self, Prepared, Said};
 use crate::order::Opened;
 use crate::seccomp;
-use crate::setup::Building;
+use crate::setup::{Building, Step};
 use crate::sys;
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
@@ -38,7 +40,7 @@ pub(crate) fn process_one(
     owner: &OwnedFd,
     sown: bool,
 ) -> ! {
-    let code = match build(spec, start, sown).and_then(|()| run(spec, start, prepared, owner)) {
+    let code = match build(spec, start, owner, sown).and_then(|()| run(spec, start, prepared, owner)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
             report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
@@ -54,7 +56,7 @@ fn report(owner: &OwnedFd, message: Message) {
 }
 
 /// Builds the box around this process and takes every privilege away from it.
-fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
+fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -86,7 +88,11 @@ fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
         };
         let mut building = Building::begin(first, idmaps).map_err(at(Stage::Step(0)))?;
         for (index, step) in rest.iter().enumerate() {
-            building.step(step).map_err(at(Stage::Step(index + 1)))?;
+            match step {
+                Step::Names if start.unnamed => wait_for_names(owner),
+                step => building.step(step),
+            }
+            .map_err(at(Stage::Step(index + 1)))?;
         }
         building.pivot().map_err(at(Stage::Pivot))?;
     }
@@ -120,6 +126,14 @@ fn build(spec: &Spec, start: &Start, sown: bool) -> Result<(), Failure> {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
+}
+
+/// An error when the owner is gone, which nobody will read.
+fn wait_for_names(owner: &OwnedFd) -> Result<(), Errno> {
+    match rustix::net::recv(owner, &mut [0u8; 1], RecvFlags::empty())? {
+        (_, 0) => Err(Errno::PIPE),
+        _ => Ok(()),
+    }
 }
 
 /// Maps the ids of the user namespace that this process is in.

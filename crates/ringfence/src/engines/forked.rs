@@ -78,7 +78,7 @@ pub(crate) struct Place {
     home: Option<Home>,
     name: String,
     spare: Spare,
-    _keeper: Option<Keeper>,
+    _keeper: Option<Arc<Keeper>>,
 }
 
 /// The control group of a box that is gone, for the next one at the same place.
@@ -144,7 +144,7 @@ impl Place {
             spare: Some(self.spare.clone()),
             pids: plan.limits.pids,
             held: None,
-            _keepers: [None, None],
+            keepers: [None, None],
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::Kind;
@@ -56,7 +57,7 @@ pub enum Inhabited {
     /// A tree of processes of this host.
     Process(Running),
     /// A container, and who keeps what it needs on this host.
-    Container(docker::Container, Option<Keeper>),
+    Container(docker::Container, Option<Arc<Keeper>>),
 }
 
 /// Makes a box with a guest in it, on any engine. The plan's environment becomes that of the box.

@@ -251,7 +251,7 @@ pub fn start_from(
             break;
         }
         let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
-        let running = Prepared::new(engine, &plan, facts)?.launch(None, stdio, None)?;
+        let running = Prepared::new(engine, &plan, facts)?.launch(None, stdio, None, None)?;
         if running.is_built() {
             return Ok(running);
         }
@@ -263,7 +263,8 @@ pub fn start_from(
             }
         }
     }
-    Prepared::new(engine, &plan, facts)?.launch(seed, stdio, None)
+    let (prepared, names) = Prepared::begin(engine, &plan, facts)?;
+    prepared.launch(seed, stdio, None, names)
 }
 
 /// So often a box is made anew because names went.

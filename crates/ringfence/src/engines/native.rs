@@ -34,7 +34,11 @@ pub(super) fn stacks(facts: &Facts) -> bool {
 pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
     let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
     let mut steps = Steps { steps: Vec::with_capacity(plan.mounts.len() + 24), owner, writable: None, fixed: false };
+    let first_named = plan.mounts.iter().skip(1).position(|mount| is_named(plan, mount));
     for (index, mount) in plan.mounts.iter().enumerate() {
+        if first_named.is_some_and(|first| index == first + 1) {
+            steps.push(Step::Names);
+        }
         match mount {
             Mount::Bind { source, .. } if index == 0 => steps.push(Step::RootBind { source: c_path(source)? }),
             Mount::Tmpfs { mode, size, inodes, .. } if index == 0 => {
@@ -72,6 +76,16 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
         }
     }
     Ok(steps.steps)
+}
+
+/// Whether a mount may need a name that is made on the host. One too many only waits for what it does not need.
+fn is_named(plan: &Plan, mount: &Mount) -> bool {
+    let needs = |path: &Path| {
+        let path = path.as_os_str().as_bytes();
+        plan.stubs.iter().any(|stub| path.starts_with(stub.path.as_os_str().as_bytes()))
+    };
+    super::mounts_on(mount).is_some_and(|target| needs(target))
+        || matches!(mount, Mount::Bind { source, .. } if needs(source))
 }
 
 fn is_sealed(plan: &Plan, path: &Path) -> bool {

@@ -16,6 +16,7 @@ use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
 use ringfence_linux::limits::{Group, Home, group_name};
 use ringfence_linux::order::{Letter, Order};
 use ringfence_linux::seed::{Seed, Soil};
+use ringfence_linux::setup::Step;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, needs_group, rlimits, stand_ins};
 use super::running::stdio_parts;
 use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, native, nonce};
-use crate::keeper::{self, Keeper};
+use crate::keeper::{self, Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
 /// nor protected in its boxes. Run by root, they have one user namespace together.
@@ -71,6 +72,17 @@ impl fmt::Debug for Prepared {
 impl Prepared {
     /// Compiles a plan, and makes the names on the host that it needs.
     pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
+        let (prepared, names) = Self::begin(engine, plan, facts)?;
+        names.map_or(Ok(()), Names::make)?;
+        Ok(prepared)
+    }
+
+    /// The same, with names that are still to be made.
+    pub(super) fn begin<'a>(
+        engine: Engine,
+        plan: &'a Plan,
+        facts: &Facts,
+    ) -> Result<(Prepared, Option<Names<'a>>), EngineError> {
         let limits = match plan.guest {
             // The guest's own processes do not count against the caller; process 1 is allowed for already.
             true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
@@ -80,7 +92,7 @@ impl Prepared {
         let first = group_name(nonce());
         // Before the group is made, so that none is without a keeper.
         let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
-        let keeper = Keeper::start(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?.map(Arc::new);
+        let (keeper, names) = Keeper::prepare(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?;
         let how = match engine {
             Engine::Native => {
                 let mut spec = native::spec(plan, facts)?;
@@ -104,7 +116,7 @@ impl Prepared {
             env: plan.env.clone(),
             workdir: plan.workdir.clone(),
         };
-        Ok(Prepared {
+        let prepared = Prepared {
             how,
             limits,
             guest: plan.guest,
@@ -114,7 +126,8 @@ impl Prepared {
             keeper,
             first: Mutex::new(Some(first)),
             ahead: Mutex::default(),
-        })
+        };
+        Ok((prepared, names))
     }
 
     /// The command of the plan.
@@ -125,7 +138,7 @@ impl Prepared {
     /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then.
     pub fn start(&self, stdio: StdioSpec) -> Result<Running, EngineError> {
         let seed = self.ahead().take();
-        let running = self.launch(seed, stdio, None)?;
+        let running = self.launch(seed, stdio, None, None)?;
         self.sow();
         Ok(running)
     }
@@ -143,16 +156,18 @@ impl Prepared {
 
     fn park_native(&self) -> Result<Parked, EngineError> {
         let nothing = StdioSpec::Files([null()?, null()?, null()?]);
-        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?))?;
+        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?), None)?;
         Ok(Parked { running, command: self.command.clone(), waits: false })
     }
 
-    /// Starts a box: with this order once it has come, else with the command of the plan.
+    /// Starts a box: with this order once it has come, else with the command of the plan. `names` are made while process 1 is
+    /// at work on what does not need them.
     pub(super) fn launch(
         &self,
         seed: Option<Seed>,
         stdio: StdioSpec,
         order: Option<Letter>,
+        mut names: Option<Names<'_>>,
     ) -> Result<Running, EngineError> {
         let (group, keeper) = self.group()?;
         let (spec, held, messages) = match &self.how {
@@ -167,10 +182,17 @@ impl Prepared {
         let (terminal, stdio) = stdio_parts(stdio);
         let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let born_in = group.as_ref().and_then(Group::cradle);
-        let mut start = Start { groups, born_in, terminal, stdio, order };
-        let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
+        if !spec.steps.contains(&Step::Names) {
+            names.take().map_or(Ok(()), Names::make)?;
+        }
+        let mut start = Start { groups, born_in, terminal, stdio, order, unnamed: names.is_some() };
+        let mut launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
+        if let Some(names) = names {
+            names.make()?;
+            launched.named();
+        }
         let (program, pids, keepers) = (self.command.program.clone(), self.pids, [self.keeper.clone(), keeper]);
-        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, _keepers: keepers })
+        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keepers })
     }
 
     /// A control group for the next box, where there are any, and its keeper where it is not the first.
@@ -181,7 +203,7 @@ impl Prepared {
             Some(name) => (name, None),
             None => {
                 let name = group_name(nonce());
-                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?.map(Arc::new);
+                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?;
                 (name, keeper)
             }
         };

@@ -55,7 +55,7 @@ pub struct Running {
     /// How many its guest holds its commands to, itself included, where no group does.
     pub(super) held: Option<u64>,
     /// Held until everything in the box is gone.
-    pub(super) _keepers: [Option<Arc<Keeper>>; 2],
+    pub(super) keepers: [Option<Arc<Keeper>>; 2],
 }
 
 impl Running {
@@ -133,7 +133,7 @@ impl Running {
     pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
         // Already gone is what is wanted.
         let _ = self.launched.signal(libc::SIGKILL);
-        let waited = self.launched.reap().map_err(EngineError::Wait)?;
+        let (waited, mounts) = self.launched.reap().map_err(EngineError::Wait)?;
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
         match (self.group, self.spare) {
             (Some(group), Some(spare)) => spare.put(group),
@@ -141,6 +141,11 @@ impl Running {
             (Some(group), None) => drop(group.remove()),
             (None, _) => {}
         }
+        let mut keepers = self.keepers.map(|keeper| keeper.and_then(Arc::into_inner));
+        keepers.iter_mut().flatten().for_each(Keeper::begin);
+        // Both take their time, and do it at once.
+        drop(mounts);
+        drop(keepers);
         Ok((waited, usage))
     }
 }
