@@ -68,6 +68,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), 
         }
         return builder::prepare(builder, &spec.steps);
     }
+    let_go(spec, start, owner);
     if let (Identity::Mapped { uid_map, gid_map }, false) = (&spec.identity, sown) {
         map_ids(uid_map, gid_map).map_err(at(Stage::IdMaps))?;
     }
@@ -126,6 +127,21 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), 
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     Ok(())
+}
+
+/// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
+/// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
+/// until the command has its own: nothing that is opened may take their places.
+fn let_go(spec: &Spec, start: &Start, owner: &OwnedFd) {
+    let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
+    let [stdin, stdout, stderr] = start.stdio.each_ref().map(|fd| number(fd.as_ref()));
+    let (userns, callers, owners) = match &spec.identity {
+        Identity::Entered { userns, idmaps, .. } => (Some(userns), Some(&idmaps.callers), idmaps.owners.as_ref()),
+        _ => (None, None, None),
+    };
+    let (userns, callers, owners) = (number(userns), number(callers), number(owners));
+    let becomes = number(spec.becomes.as_ref());
+    sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), stdin, stdout, stderr, userns, callers, owners, becomes]);
 }
 
 /// An error when the owner is gone, which nobody will read.
@@ -224,13 +240,6 @@ fn run(spec: &Spec, start: &mut Start, prepared: Option<&Prepared>, owner: &Owne
         } else {
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
-    }
-    if prepared.is_none() && spec.becomes.is_none() {
-        // An owner of a thousand boxes has thousands, and the command's process would get a copy of each. The first three
-        // stay until it has its own: nothing that is opened may take their places.
-        let [stdin, stdout, stderr] = start.stdio.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd));
-        let slave = slave.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), signals.as_raw_fd(), slave, stdin, stdout, stderr]);
     }
     let command = match &mut start.order {
         Some(letter) => {
