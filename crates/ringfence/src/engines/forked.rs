@@ -48,7 +48,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let steps = native::compile(plan, None)?;
     let landlock = native::landlock_rules(plan)?;
     let filter = native::filter(plan)?;
-    let home = if needs_group(plan) { Home::find() } else { Home::None(String::new()) };
+    let home = if needs_group(&plan.limits) { Home::find() } else { Home::None(String::new()) };
     let (doors, grouped) = (home.paths("").len(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
@@ -104,7 +104,7 @@ impl Drop for Place {
 
 impl Place {
     pub fn new(plan: &Plan) -> Result<Place, EngineError> {
-        let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
+        let home = needs_group(&plan.limits).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
         let name = group_name(nonce());
         let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
         let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;

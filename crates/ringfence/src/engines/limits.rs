@@ -18,9 +18,9 @@ pub(super) const MOST_REAPERS: u64 = 1024;
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 pub(super) const PROCESSES: u32 = libc::RLIMIT_NPROC as u32;
 
-/// Whether the plan has a limit on the tree as a whole.
-pub(super) fn needs_group(plan: &Plan) -> bool {
-    plan.limits.memory.is_some() || plan.limits.cpus.is_some() || plan.limits.pids.is_some()
+/// Whether there is a limit on the tree as a whole.
+pub(super) fn needs_group(limits: &Limits) -> bool {
+    limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some()
 }
 
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host.

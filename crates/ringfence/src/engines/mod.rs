@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_linux::launch::Stage;
-use ringfence_linux::limits::LimitError;
+use ringfence_linux::limits::{Home, LimitError};
 use ringfence_linux::sys::PointerList;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -224,10 +224,14 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
 
 /// Begins with what every box of this policy needs, while its plan is still to be made. Costs little when it is not used.
 pub fn begin(choice: EngineChoice, policy: &Policy, facts: &Facts) -> Option<Seed> {
-    match choice {
-        EngineChoice::Auto | EngineChoice::Native => native::seed(policy.network, policy.ids(facts), facts),
-        _ => None,
+    if !matches!(choice, EngineChoice::Auto | EngineChoice::Native) {
+        return None;
     }
+    // Now: with a process beside it, this one is not alone in its control group, nor would that one follow into another.
+    if limits::needs_group(&policy.limits) {
+        Home::find();
+    }
+    native::seed(policy.network, policy.ids(facts), facts)
 }
 
 /// Starts a box.

@@ -88,7 +88,7 @@ impl Prepared {
             true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
             false => plan.limits.clone(),
         };
-        let home = needs_group(plan).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
+        let home = needs_group(&plan.limits).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
         let first = group_name(nonce());
         // Before the group is made, so that none is without a keeper.
         let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
