@@ -36,6 +36,9 @@ fn main() -> ExitCode {
     if let Some(code) = commands::session::supervise() {
         return code;
     }
+    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
+        ringfence_linux::scope::allow(runtime.into());
+    }
     let command = match Cli::read() {
         Ok(cli) => cli.command,
         Err(error) => return commands::usage(&error),

@@ -24,6 +24,8 @@ pub mod order;
 #[cfg(feature = "box")]
 pub mod pages;
 #[cfg(feature = "box")]
+pub mod scope;
+#[cfg(feature = "box")]
 pub mod seccomp;
 #[cfg(feature = "box")]
 pub mod seed;

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use ringfence_policy::limits::Limits;
 
+use crate::scope;
+
 /// Which kernel interface limits a tree here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Home {
@@ -41,9 +43,7 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 impl Home {
     /// Where this process may make groups.
     pub fn find() -> Home {
-        let mut own = String::with_capacity(4096);
-        // Nothing read is as if no group were mounted.
-        let _ = fs::File::open("/proc/self/cgroup").and_then(|f| f.take(1 << 16).read_to_string(&mut own));
+        let own = own_groups();
         let path_of = |controller: &str| path_of(&own, controller);
         let v1 = |controller: &str| {
             let (controllers, path) = path_of(controller)?;
@@ -56,15 +56,15 @@ impl Home {
                 _ => Home::None("the control groups (v1) of this host belong to root".to_owned()),
             };
         }
-        let Some((_, path)) = path_of("") else { return Home::None("no control groups are mounted".to_owned()) };
-        let start = Path::new(V2_ROOT).join(path.trim_start_matches('/'));
-        // An earlier box may have moved this process aside: groups are made beside it, not below.
-        for dir in start.ancestors().take_while(|d| d.starts_with(V2_ROOT)).filter(|d| !d.ends_with(ASIDE)) {
-            if writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, dir == start) {
-                return Home::V2(dir.to_path_buf());
-            }
+        if path_of("").is_none() {
+            return Home::None("no control groups are mounted".to_owned());
         }
-        Home::None("no control group is delegated to this user".to_owned())
+        let none = "no control group is delegated to this user";
+        delegated(&own).unwrap_or_else(|| match scope::enter() {
+            None => Home::None(none.to_owned()),
+            Some(Ok(())) => delegated(&own_groups()).unwrap_or_else(|| Home::None(none.to_owned())),
+            Some(Err(error)) => Home::None(format!("{none}, and {error}")),
+        })
     }
 }
 
@@ -115,6 +115,34 @@ pub fn group_name(number: u64) -> String {
 /// Where the owner of boxes waits, beside their groups.
 const ASIDE: &str = "ringfence-owner";
 
+/// The groups of this process; nothing read is as if none were mounted.
+pub(crate) fn own_groups() -> String {
+    let mut own = String::with_capacity(4096);
+    let _ = fs::File::open("/proc/self/cgroup").and_then(|f| f.take(1 << 16).read_to_string(&mut own));
+    own
+}
+
+/// The nearest group of version 2 in which groups can be made.
+fn delegated(own: &str) -> Option<Home> {
+    let start = Path::new(V2_ROOT).join(path_of(own, "")?.1.trim_start_matches('/'));
+    // An earlier box may have moved this process aside: groups are made beside it, not below.
+    let mut dirs = start.ancestors().take_while(|d| d.starts_with(V2_ROOT)).filter(|d| !d.ends_with(ASIDE));
+    let usable =
+        |dir: &&Path| writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, *dir == start.as_path());
+    dirs.find(usable).map(|dir| Home::V2(dir.to_path_buf()))
+}
+
+/// Whether the group that systemd gives a user's manager has the controllers to pass on.
+pub(crate) fn manager_can_pass_on(user: u32) -> bool {
+    let group = format!("user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers");
+    has_controllers(&Path::new(V2_ROOT).join(group))
+}
+
+fn has_controllers(list: &Path) -> bool {
+    let text = fs::read_to_string(list).unwrap_or_default();
+    CONTROLLERS.iter().all(|c| text.split_whitespace().any(|word| word == *c))
+}
+
 fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
@@ -122,10 +150,7 @@ fn writable(path: &Path) -> bool {
 /// Switches the controllers on for groups made in this one. A group that holds processes cannot pass controllers on, so
 /// that this process, when it is alone there, first moves into a group of its own.
 fn delegate(dir: &Path, own: bool) -> bool {
-    let has = |file: &str| {
-        let text = fs::read_to_string(dir.join(file)).unwrap_or_default();
-        CONTROLLERS.iter().all(|c| text.split_whitespace().any(|word| word == *c))
-    };
+    let has = |file: &str| has_controllers(&dir.join(file));
     if has("cgroup.subtree_control") {
         return !own || dir == Path::new(V2_ROOT);
     }

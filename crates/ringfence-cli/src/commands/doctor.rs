@@ -259,7 +259,7 @@ fn control_groups() -> Finding {
         Home::None(reason) => degraded(
             FACT,
             format!("{reason}; limits are kept by stand-ins"),
-            "with systemd: systemd-run --user --scope -p Delegate=yes ringfence run …",
+            "with systemd and cgroup v2: log in, or set XDG_RUNTIME_DIR to /run/user/UID, where your manager listens",
         ),
     }
 }
