@@ -34,6 +34,12 @@ fn main() -> ExitCode {
     if let Some(ids) = std::env::var_os(BECOME) {
         return become_user(&ids.to_string_lossy());
     }
+    // In a login as in a terminal. Once at the beginning, while this process is alone in its group, and before anybody looks
+    // which groups there are.
+    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
+        ringfence_linux::scope::allow(runtime.into());
+    }
+    ringfence_linux::limits::Home::find();
     let arguments = Arguments::from_args();
     let programs = Programs::install();
     let trials = trials(&programs);
