@@ -492,3 +492,26 @@ s.listen(9)\nprint(flush=True)\nsys.stdin.read()";
         server.wait().unwrap();
     }
 }
+
+/// Process 1 builds while names are made on the host: nothing of it may come before they are there.
+#[test]
+fn names_are_waited_for_before_the_first_is_needed() {
+    let place = Place::new();
+    for (profile, inside) in [("agent", place.project.to_str().unwrap()), ("shell", "/workspace")] {
+        let steps = place.ringfence(&["run", "--dry-run", "--profile", profile, "true"]).out;
+        let waits = steps.lines().position(|line| line == "wait for the names that are kept").unwrap();
+        let kept: Vec<&str> =
+            steps.lines().filter_map(|line| line.strip_prefix("keep the name `")?.split('`').next()).collect();
+        assert!(kept.len() > 5, "{steps}");
+        for name in kept {
+            let shown = name.replacen(place.project.to_str().unwrap(), inside, 1);
+            let needs = |line: &str| [name, &shown].iter().any(|path| line.contains(&format!("`{path}")));
+            // Directories of the box's own stand on nothing of the host's.
+            let ours = |line: &str| line.starts_with("keep the name") || line.starts_with("make directory");
+            let steps = steps.lines().enumerate().filter(|(_, line)| !ours(line));
+            for (at, line) in steps.filter(|(_, line)| needs(line)) {
+                assert!(at > waits, "{profile}: {line}");
+            }
+        }
+    }
+}

@@ -371,8 +371,8 @@ impl Launched {
         let received = loop {
             let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
             match rustix::net::recvmsg(&self.events, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(Event::Closed),
+                // It ended with a word of ours unread. That is told once, and before what it said last.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 result => break result?,
             }
         };

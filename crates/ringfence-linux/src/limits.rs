@@ -3,15 +3,18 @@
 //! Mirrors `ringfence_policy::limits`. A group is made before the fork, joined by process 1 as its first act, and read and
 //! removed when the box has ended.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence_policy::limits::Limits;
+use rustix::path::DecInt;
 
 use crate::scope;
 
@@ -37,11 +40,11 @@ pub enum LimitError {
     Remove { path: PathBuf, source: io::Error },
 }
 
-const V2_ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const V2_ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 impl Home {
-    /// Where this process may make groups.
+    /// Where this process may make groups. One that has none, and has said that it may be, is moved to where it may.
     pub fn find() -> Home {
         let own = own_groups();
         let path_of = |controller: &str| path_of(&own, controller);
@@ -60,6 +63,10 @@ impl Home {
             return Home::None("no control groups are mounted".to_owned());
         }
         let none = "no control group is delegated to this user";
+        // One that is moved late is where its seed is not.
+        if let Some(error) = scope::failed() {
+            return Home::None(format!("{none}, and {error}"));
+        }
         delegated(&own).unwrap_or_else(|| match scope::enter() {
             None => Home::None(none.to_owned()),
             Some(Ok(())) => delegated(&own_groups()).unwrap_or_else(|| Home::None(none.to_owned())),
@@ -96,20 +103,60 @@ impl Home {
         }
     }
 
-    /// The directories of a group, for whoever must remove them when this process is gone.
-    pub fn paths(&self, name: &str) -> Vec<CString> {
-        self.dirs(name).iter().filter_map(|d| CString::new(d.as_os_str().as_bytes()).ok()).collect()
+    /// How many hierarchies there are.
+    pub fn count(&self) -> usize {
+        self.dirs("").len()
     }
 }
 
-/// How groups of boxes are called: this, the process that made one, and a number.
+/// How groups of boxes are called: this, the process that made one, the series, and the number in it.
 const PREFIX: &str = "ringfence-";
 /// A younger group may not have its first process yet.
 const IN_THE_MAKING: Duration = Duration::from_secs(60);
 
-/// The name of a new group of this process.
-pub fn group_name(number: u64) -> String {
-    format!("{PREFIX}{}-{number:x}", std::process::id())
+/// The groups of boxes of one kind. They are numbered, and numbers are used again: whoever must remove them when this process is
+/// gone knows them all without being told of each.
+#[derive(Debug)]
+pub struct Series {
+    home: Home,
+    name: String,
+    /// The paths of a group up to its number, one for each hierarchy.
+    stems: Vec<CString>,
+    /// Lower numbers may have been used.
+    next: AtomicU32,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Series {
+    /// `None` where there are no groups. `number`: another one for each series of this process.
+    pub fn new(home: Home, number: u64) -> Option<Arc<Series>> {
+        let name = format!("{PREFIX}{}-{number:x}.", std::process::id());
+        let stem = |dir: &PathBuf| CString::new(dir.as_os_str().as_bytes()).ok();
+        let stems: Vec<CString> = home.dirs(&name).iter().filter_map(stem).collect();
+        let (next, free) = (AtomicU32::new(0), Mutex::default());
+        (!stems.is_empty()).then(|| Arc::new(Series { home, name, stems, next, free }))
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls this with the path of each group that was ever made, or would be the first. Allocates nothing.
+    pub fn for_each(&self, mut act: impl FnMut(&CStr)) {
+        let mut path = [0; libc::PATH_MAX as usize];
+        for number in 0..self.next.load(Ordering::Acquire).max(1) {
+            for stem in &self.stems {
+                let number = DecInt::new(number);
+                let (stem, number) = (stem.to_bytes(), number.as_bytes_with_nul());
+                let length = stem.len() + number.len();
+                // What is longer cannot have been made.
+                let Some(path) = path.get_mut(..length) else { continue };
+                path[..stem.len()].copy_from_slice(stem);
+                path[stem.len()..].copy_from_slice(number);
+                CStr::from_bytes_with_nul(path).into_iter().for_each(&mut act);
+            }
+        }
+    }
 }
 
 /// Where the owner of boxes waits, beside their groups.
@@ -132,13 +179,7 @@ fn delegated(own: &str) -> Option<Home> {
     dirs.find(usable).map(|dir| Home::V2(dir.to_path_buf()))
 }
 
-/// Whether the group that systemd gives a user's manager has the controllers to pass on.
-pub(crate) fn manager_can_pass_on(user: u32) -> bool {
-    let group = format!("user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers");
-    has_controllers(&Path::new(V2_ROOT).join(group))
-}
-
-fn has_controllers(list: &Path) -> bool {
+pub(crate) fn has_controllers(list: &Path) -> bool {
     let text = fs::read_to_string(list).unwrap_or_default();
     CONTROLLERS.iter().all(|c| text.split_whitespace().any(|word| word == *c))
 }
@@ -175,7 +216,8 @@ fn delegate(dir: &Path, own: bool) -> bool {
 /// A group of one box; a directory for each hierarchy.
 #[derive(Debug)]
 pub struct Group {
-    home: Home,
+    series: Arc<Series>,
+    number: u32,
     dirs: Vec<PathBuf>,
     again: Option<Again>,
 }
@@ -206,9 +248,12 @@ pub struct Usage {
 
 impl Group {
     /// Makes a group with these limits.
-    pub fn make(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
-        let mut group = Group { home: home.clone(), dirs: Vec::new(), again: None };
-        for dir in home.dirs(name) {
+    pub fn make(series: &Arc<Series>, limits: &Limits) -> Result<Group, LimitError> {
+        let free = series.free().pop();
+        // Before it is there: none is unknown to whoever removes them.
+        let number = free.unwrap_or_else(|| series.next.fetch_add(1, Ordering::AcqRel));
+        let mut group = Group { series: series.clone(), number, dirs: Vec::new(), again: None };
+        for dir in series.home.dirs(&format!("{}{number}", series.name)) {
             fs::create_dir(&dir).map_err(|source| LimitError::Make { path: dir.clone(), source })?;
             group.dirs.push(dir);
         }
@@ -218,9 +263,9 @@ impl Group {
 
     /// Makes a group that [`Group::renew`] may make as new, where the kernel can set back what it counts. Version 2 cannot for
     /// the peak of memory, and there a group is made and removed in a tenth of the time.
-    pub fn make_to_last(home: &Home, limits: &Limits, name: &str) -> Result<Group, LimitError> {
-        let mut group = Group::make(home, limits, name)?;
-        if let (Home::V1 { .. }, [memory, pids, cpu]) = (home, group.dirs.as_slice()) {
+    pub fn make_to_last(series: &Arc<Series>, limits: &Limits) -> Result<Group, LimitError> {
+        let mut group = Group::make(series, limits)?;
+        if let (Home::V1 { .. }, [memory, pids, cpu]) = (&series.home, group.dirs.as_slice()) {
             let open = |path: PathBuf, write: bool| {
                 let file = fs::OpenOptions::new().read(true).write(write).open(&path);
                 file.map_err(|source| LimitError::Make { path, source })
@@ -266,7 +311,7 @@ impl Group {
 
     /// How many processes there may be beside process 1, which is ours and does not count against the caller.
     pub fn set_processes(&self, most: u64) -> Result<(), LimitError> {
-        let dir = match (&self.home, self.dirs.as_slice()) {
+        let dir = match (&self.series.home, self.dirs.as_slice()) {
             (Home::V2(_), [dir]) => dir,
             (Home::V1 { .. }, [_, pids_dir, _]) => pids_dir,
             _ => return Ok(()),
@@ -280,7 +325,7 @@ impl Group {
         }
         let memory = limits.memory.map(|n| n.to_string());
         let quota = quota(limits);
-        match (&self.home, self.dirs.as_slice()) {
+        match (&self.series.home, self.dirs.as_slice()) {
             (Home::V2(_), [dir]) => {
                 if let Some(memory) = memory {
                     write(&dir.join("memory.max"), &memory)?;
@@ -308,7 +353,7 @@ impl Group {
 
     /// Running out of memory ends one process, the largest, and not the whole box: a guest outlives its commands.
     pub fn kill_one_by_one(&self) -> Result<(), LimitError> {
-        match (&self.home, self.dirs.as_slice()) {
+        match (&self.series.home, self.dirs.as_slice()) {
             (Home::V2(_), [dir]) => write_if_there(&dir.join("memory.oom.group"), "0"),
             _ => Ok(()),
         }
@@ -323,7 +368,7 @@ impl Group {
         }
         // Process 1 has one thread. Where threads can be moved one by one, one that moves itself does not wait until every
         // processor has been somewhere else, which takes longer than all the rest of a box (docs/design/speed.md).
-        let list = match self.home {
+        let list = match self.series.home {
             Home::V1 { .. } => "tasks",
             Home::V2(_) | Home::None(_) => "cgroup.procs",
         };
@@ -340,7 +385,7 @@ impl Group {
 
     /// Where process 1 can be born into it instead, with the same gain: the directory. Version 2 has that.
     pub fn cradle(&self) -> Option<OwnedFd> {
-        match (&self.home, self.dirs.as_slice()) {
+        match (&self.series.home, self.dirs.as_slice()) {
             (Home::V2(_), [dir]) => fs::File::open(dir).map(OwnedFd::from).ok(),
             _ => None,
         }
@@ -363,6 +408,7 @@ impl Group {
         for path in std::mem::take(&mut self.dirs) {
             remove(&path).map_err(|source| LimitError::Remove { path, source })?;
         }
+        self.series.free().push(self.number);
         Ok(())
     }
 }
@@ -466,10 +512,12 @@ fn usage(dirs: &[PathBuf]) -> Usage {
 }
 
 impl Drop for Group {
-    /// For a start that failed half-way: the keeper tries again, so that a failure here is not the last word.
+    /// For a start that failed half-way, or a box that nobody waited for. The keeper tries again, so that a failure here is not
+    /// the last word; then its number is not used again.
     fn drop(&mut self) {
-        for path in &self.dirs {
-            let _ = fs::remove_dir(path);
+        let dirs = std::mem::take(&mut self.dirs);
+        if !dirs.is_empty() && dirs.iter().filter(|dir| remove(dir).is_err()).count() == 0 {
+            self.series.free().push(self.number);
         }
     }
 }

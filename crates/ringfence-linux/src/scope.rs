@@ -68,6 +68,11 @@ pub fn allow(runtime: PathBuf) {
     let _ = RUNTIME.set(runtime);
 }
 
+/// Why this process was not moved, once that was tried.
+pub(crate) fn failed() -> Option<&'static ScopeError> {
+    ENTERED.get()?.as_ref().err()
+}
+
 /// Moves this process, once. `None` where nobody allowed it.
 pub(crate) fn enter() -> Option<&'static Result<(), ScopeError>> {
     let runtime = RUNTIME.get()?;
@@ -84,7 +89,7 @@ fn ask(runtime: &Path) -> Result<(), ScopeError> {
         return Err(ScopeError::Foreign(socket));
     }
     // Older ones are delegated less: then there is no gain in being moved.
-    if !limits::manager_can_pass_on(user.as_raw()) {
+    if !can_pass_on(user.as_raw()) {
         return Err(ScopeError::NoControllers);
     }
     let stream = connect(&socket)?;
@@ -95,6 +100,12 @@ fn ask(runtime: &Path) -> Result<(), ScopeError> {
     let unit = format!("ringfence-{}-{nonce:x}.scope", std::process::id());
     Talk { stream, until: Instant::now() + PATIENCE }.start(&user.as_raw().to_string(), &unit)?;
     if limits::own_groups().trim_end().ends_with(&format!("/{unit}")) { Ok(()) } else { Err(ScopeError::Elsewhere) }
+}
+
+/// Whether the group that systemd gives a user's manager has the controllers to pass on.
+fn can_pass_on(user: u32) -> bool {
+    let group = format!("user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers");
+    limits::has_controllers(&Path::new(limits::V2_ROOT).join(group))
 }
 
 /// At once or not at all: a full queue is not waited for.

@@ -49,7 +49,7 @@ struct Shared {
     order: AtomicPtr<Order>,
     /// Process 1 as the host sees it.
     pid: AtomicI32,
-    /// A descriptor of the mount namespace, in the table that both have; 0 where there is none.
+    /// One more than the descriptor of the mount namespace, in the table that both have; 0 where there is none.
     mounts: AtomicI32,
 }
 
@@ -81,7 +81,7 @@ impl Husk {
     fn mounts(&self) -> Option<OwnedFd> {
         let mounts = self.shared.mounts.swap(0, Ordering::AcqRel);
         // SAFETY: the seed has opened it for this, and whoever takes it leaves 0.
-        (mounts > 0).then(|| unsafe { OwnedFd::from_raw_fd(mounts) })
+        (mounts > 0).then(|| unsafe { OwnedFd::from_raw_fd(mounts - 1) })
     }
 }
 
@@ -238,7 +238,7 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
         Ok(Fork::Parent(_)) if unnamed => {
             let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
             if let Ok(mounts) = rustix::fs::open(c"/proc/self/ns/mnt", flags, rustix::fs::Mode::empty()) {
-                shared.mounts.store(mounts.into_raw_fd(), Ordering::Release);
+                shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
             }
             0
         }

@@ -242,7 +242,7 @@ pub enum Volume {
     Cache { name: String, group: Option<String> },
 }
 
-/// A name made on the host before the box starts and taken away when it ends.
+/// A name made on the host before the command starts and taken away when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stub {
     #[serde(with = "wire::path")]

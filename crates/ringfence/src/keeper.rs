@@ -29,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 
 use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
+use ringfence_linux::limits::Series;
 use ringfence_linux::pages::Pages;
 use ringfence_linux::sys::{self, Beside};
 use ringfence_policy::plan::Stub;
@@ -71,7 +72,7 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
-/// Names that are listed, and still to be made. Meanwhile no other box of this user's starts or ends.
+/// Names that are listed, and still to be made.
 #[derive(Debug)]
 pub struct Names<'a> {
     stubs: Vec<Cow<'a, Stub>>,
@@ -80,23 +81,23 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
+    /// Whether all are in the plan. Others were a neighbour's when it was made.
+    pub fn are_planned(&self) -> bool {
+        self.stubs.iter().all(|stub| matches!(stub, Cow::Borrowed(_)))
+    }
+
     /// Makes them, and holds them as long as the keeper is there.
-    pub fn make(mut self) -> Result<(), KeeperError> {
+    pub fn make(self) -> Result<(), KeeperError> {
+        // Listed, they are nobody's to remove; but nothing here is changed without it.
+        let _locked = self.list.lock();
         let mut spare = self.list.spare.as_deref().and_then(Spare::make);
         let make = |stub: Cow<'_, Stub>| {
             hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
         };
-        let made: Result<Vec<_>, _> = std::mem::take(&mut self.stubs).into_iter().map(make).collect();
+        let made: Result<Vec<_>, _> = self.stubs.into_iter().map(make).collect();
         // There is but one of these for a keeper.
         let _ = self.keeper.held.set(made?.into_iter().flatten().collect());
         Ok(())
-    }
-}
-
-impl Drop for Names<'_> {
-    /// Also when one could not be made: the keeper needs the lock to clear the others, and dropping it waits for it.
-    fn drop(&mut self) {
-        self.list.unlock();
     }
 }
 
@@ -105,7 +106,7 @@ impl Keeper {
     /// `spare`: a directory of the user's where empty names are kept from one box to the next.
     pub fn start(
         stubs: &[Stub],
-        groups: Vec<CString>,
+        groups: Option<Arc<Series>>,
         registry: &Path,
         spare: Option<&Path>,
     ) -> Result<Option<Arc<Keeper>>, KeeperError> {
@@ -117,12 +118,12 @@ impl Keeper {
     /// The same, but the names are made when the caller says so.
     pub fn prepare<'a>(
         stubs: &'a [Stub],
-        groups: Vec<CString>,
+        groups: Option<Arc<Series>>,
         registry: &Path,
         spare: Option<&Path>,
     ) -> Result<(Option<Arc<Keeper>>, Option<Names<'a>>), KeeperError> {
         if stubs.is_empty() {
-            let keeper = (!groups.is_empty()).then(|| Self::beside(None, groups)).transpose()?;
+            let keeper = groups.map(|groups| Self::beside(None, Some(groups))).transpose()?;
             return Ok((keeper.map(Arc::new), None));
         }
         let (path, mut memory) = (c_path(registry)?, Memory::new().map_err(KeeperError::Memory)?);
@@ -133,19 +134,23 @@ impl Keeper {
             return Err(KeeperError::List { path, source: io::ErrorKind::StorageFull.into() });
         }
         let (needed, mut entries) = needed(stubs, registry.memory.names.bytes());
-        groups.iter().for_each(|group| {
-            entries.push(GROUP);
-            entries.extend_from_slice(group.as_bytes_with_nul());
+        groups.iter().for_each(|groups| {
+            groups.for_each(|group| {
+                entries.push(GROUP);
+                entries.extend_from_slice(group.to_bytes_with_nul());
+            });
         });
         // Listed before they are made, and kept before the first is made: a crash in between leaves nothing unknown.
         let spare = spare.map(c_path).transpose()?;
         let list = Arc::new(List::write(registry, &entries, spare)?);
-        let keeper = Arc::new(Self::beside(Some(list.clone()), groups)?);
+        let keeper = Self::beside(Some(list.clone()), groups).map(Arc::new);
+        list.unlock();
+        let keeper = keeper?;
         Ok((Some(keeper.clone()), Some(Names { stubs: needed, list, keeper })))
     }
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
-    fn beside(list: Option<Arc<List>>, groups: Vec<CString>) -> Result<Keeper, KeeperError> {
+    fn beside(list: Option<Arc<List>>, groups: Option<Arc<Series>>) -> Result<Keeper, KeeperError> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
         // What is shared is made here; afterwards there are only system calls.
         let keep_and_clear: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
@@ -158,7 +163,7 @@ impl Keeper {
             if let (Some(list), Ok(mut memory)) = (&list, Memory::new()) {
                 list.leave(&mut memory, if killed { LAST_TRIES } else { 1 });
             }
-            groups.iter().for_each(|group| remove_group(group));
+            groups.iter().for_each(|groups| groups.for_each(remove_group));
             0
         });
         let process = Some(Beside::start(keep_and_clear).map_err(KeeperError::Start)?);
@@ -168,7 +173,7 @@ impl Keeper {
 
 impl Keeper {
     /// Lets it clear up. Dropping it waits until it has.
-    pub fn begin(&mut self) {
+    pub fn release(&mut self) {
         drop(self.held.take());
         if let Some(lifeline) = self.lifeline.take() {
             // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
@@ -179,7 +184,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.begin();
+        self.release();
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
             let _ = process.join();
@@ -464,6 +469,15 @@ impl<'a> Registry<'a> {
     }
 }
 
+/// The lock of the registry, for now.
+struct Locked<'a>(&'a List);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
 /// What one box needs.
 #[derive(Debug)]
 struct List {
@@ -497,6 +511,13 @@ impl List {
     /// Lets other boxes start and end.
     fn unlock(&self) {
         let _ = rustix::fs::flock(&self.registry_lock, FlockOperation::Unlock);
+    }
+
+    /// Keeps them from it until what is returned is dropped. The directory stays as long as there is a list in it.
+    fn lock(&self) -> Locked<'_> {
+        while let Err(rustix::io::Errno::INTR) = rustix::fs::flock(&self.registry_lock, FlockOperation::LockExclusive) {
+        }
+        Locked(self)
     }
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.

@@ -507,15 +507,35 @@ fn programs_root(engine: Engine) {
     assert!(project.path("inner/made").exists());
 }
 
-/// Many boxes from one plan; their stand-ins are there from its making to its end.
-fn prepared_once_started_often(engine: Engine) {
-    let mut project = Project::new();
+/// A protected name that is not there.
+fn keep(project: &mut Project) {
     project.policy.rules.push(FileRule {
         access: Access::Ro,
         pattern: Pattern::Exact(project.policy.workdir.join(".kept")),
         missing: Missing::Protect(Kind::Dir),
         origin: Origin { layer: LayerKind::Profile, place: "test".into() },
     });
+}
+
+/// A box that fails while its names are made tells why, whichever of the two is faster, and leaves none.
+#[test]
+fn a_failure_before_the_names_are_there() {
+    let mut project = Project::new();
+    keep(&mut project);
+    let mut plan = project.plan(&["true"]);
+    let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false };
+    plan.mounts.insert(1, gone);
+    for _ in 0..50 {
+        let error = project.start_plan(Engine::Native, &plan).error();
+        assert!(matches!(error, EngineError::Setup { .. }), "{error:?}");
+        assert!(!project.path(".kept").exists());
+    }
+}
+
+/// Many boxes from one plan; their stand-ins are there from its making to its end.
+fn prepared_once_started_often(engine: Engine) {
+    let mut project = Project::new();
+    keep(&mut project);
     let plan = project.plan(&["sh", "-c", "mkdir .kept/x 2>/dev/null && echo planted; echo $$"]);
     let prepared = Prepared::new(engine, &plan, &project.facts).unwrap();
     assert!(project.path(".kept").is_dir());

@@ -139,7 +139,7 @@ impl Exec {
         if new.own {
             // Nobody else waits, and nobody in the box is there who could make this take long.
             new.arm(key, cx).map_err(fork)?;
-            let pid = start_own(order, &fds, &cx.stack)?;
+            let pid = start(order, &fds, None, &cx.stack)?;
             (cx.own, new.pid) = (true, Some(pid));
             cx.bare.insert(pid);
             cx.commands.insert(pid);
@@ -571,20 +571,19 @@ fn window(size: Size) -> rustix::termios::Winsize {
     rustix::termios::Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// Starts a command that has no reaper; its process id.
-fn start_own(order: Order, fds: &[BorrowedFd<'_>], stack: &Stack) -> Result<i32, Failure> {
+/// Starts a command; its process id. `note` is its reaper's, where it has one.
+pub fn start(order: Order, fds: &[BorrowedFd<'_>], note: Option<&OwnedFd>, stack: &Stack) -> Result<i32, Failure> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let held = order.processes.map(|_| getrlimit(Resource::Nproc));
-    let started = start(order, fds, None, stack);
+    let started = start_held(order, fds, note, stack);
     if let Some(before) = held {
-        // The guest's own forks are not held to it.
+        // What else this process forks is not held to it.
         setrlimit(Resource::Nproc, before).map_err(|errno| (Step::Fork, errno))?;
     }
     started
 }
 
-/// Starts a command; its process id. `note` is its reaper's.
-pub fn start(order: Order, fds: &[BorrowedFd<'_>], note: Option<&OwnedFd>, stack: &Stack) -> Result<i32, Failure> {
+fn start_held(order: Order, fds: &[BorrowedFd<'_>], note: Option<&OwnedFd>, stack: &Stack) -> Result<i32, Failure> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| (Step::Refuse, Errno::INVAL));
     let list = |strings: Vec<Vec<u8>>| strings.into_iter().map(text).collect::<Result<Vec<_>, _>>();
     if let Some(most) = order.processes {

@@ -122,7 +122,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), 
     if let Some(processors) = spec.processors {
         keep_processors(processors).map_err(at(Stage::Limits))?;
     }
-    // That of open files comes last, in the command's own process: this one still has its owner's.
+    // That of open files comes last, in the command's own process: this one may need more.
     for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }

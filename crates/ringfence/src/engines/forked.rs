@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ringfence_linux::forked::{self, Calls, Walls};
 use ringfence_linux::launch::{Launched, Processors};
-use ringfence_linux::limits::{Group, Home, group_name};
+use ringfence_linux::limits::{Group, Home, Series};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
@@ -24,8 +24,8 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-use super::limits::{group_stand_ins, needs_group, rlimits};
-use super::{EngineError, Running, c_path, native, nonce};
+use super::limits::{group_stand_ins, needs_group, rlimits, series};
+use super::{EngineError, Running, c_path, native};
 use crate::keeper::{self, Keeper};
 
 /// How long a nursery may take to fork.
@@ -49,7 +49,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let landlock = native::landlock_rules(plan)?;
     let filter = native::filter(plan)?;
     let home = if needs_group(&plan.limits) { Home::find() } else { Home::None(String::new()) };
-    let (doors, grouped) = (home.paths("").len(), !matches!(home, Home::None(_)));
+    let (doors, grouped) = (home.count(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
         limits.extend(group_stand_ins(&plan.limits));
@@ -75,8 +75,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
 /// A place for one fork after the other. What they leave on the host when everything is killed has a keeper.
 #[derive(Debug)]
 pub(crate) struct Place {
-    home: Option<Home>,
-    name: String,
+    groups: Option<Arc<Series>>,
     spare: Spare,
     _keeper: Option<Arc<Keeper>>,
 }
@@ -104,22 +103,20 @@ impl Drop for Place {
 
 impl Place {
     pub fn new(plan: &Plan) -> Result<Place, EngineError> {
-        let home = needs_group(&plan.limits).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
-        let name = group_name(nonce());
-        let groups = home.as_ref().map(|home| home.paths(&name)).unwrap_or_default();
-        let keeper = Keeper::start(&[], groups, &keeper::registry(), None)?;
-        Ok(Place { home, name, spare: Spare::default(), _keeper: keeper })
+        let groups = series(&plan.limits);
+        let keeper = Keeper::start(&[], groups.clone(), &keeper::registry(), None)?;
+        Ok(Place { groups, spare: Spare::default(), _keeper: keeper })
     }
 
     /// A group that is new, or as new.
     fn group(&self, plan: &Plan) -> Result<Option<Group>, EngineError> {
-        let Some(home) = &self.home else { return Ok(None) };
+        let Some(groups) = &self.groups else { return Ok(None) };
         match self.spare.take() {
             Some(group) if group.renew() => return Ok(Some(group)),
             Some(group) => group.remove()?,
             None => {}
         }
-        Ok(Some(Group::make_to_last(home, &plan.limits, &self.name)?))
+        Ok(Some(Group::make_to_last(groups, &plan.limits)?))
     }
 
     /// Asks for a fork with these standard descriptors. It runs when this returns, and whether its walls stand is told by its
@@ -144,7 +141,7 @@ impl Place {
             spare: Some(self.spare.clone()),
             pids: plan.limits.pids,
             held: None,
-            keepers: [None, None],
+            keeper: None,
         })
     }
 }

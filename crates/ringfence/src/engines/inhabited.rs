@@ -70,7 +70,7 @@ pub fn inhabit(
     if engine != Engine::Docker {
         return start_guest(engine, plan, facts).map(|(running, channel)| (Inhabited::Process(running), channel));
     }
-    let keeper = Keeper::start(&plan.stubs, Vec::new(), &keeper::registry(), facts.spare.as_deref())?;
+    let keeper = Keeper::start(&plan.stubs, None, &keeper::registry(), facts.spare.as_deref())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
     rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
     // Whoever takes the socket over finds the guest's first word in it, or its end.

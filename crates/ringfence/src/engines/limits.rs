@@ -1,8 +1,10 @@
 //! Limits of boxes that are trees of processes of this host: what is answered for them, and what each process is held to.
 //! Mirrors `ringfence_policy::limits`; the kernel's side is `ringfence_linux::limits`.
 
+use std::sync::Arc;
+
 use ringfence_linux::launch::Identity;
-use ringfence_linux::limits::Home;
+use ringfence_linux::limits::{Home, Series};
 use ringfence_policy::Guarantee;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::Plan;
@@ -21,6 +23,11 @@ pub(super) const PROCESSES: u32 = libc::RLIMIT_NPROC as u32;
 /// Whether there is a limit on the tree as a whole.
 pub(super) fn needs_group(limits: &Limits) -> bool {
     limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some()
+}
+
+/// Groups for boxes with these limits; `None` where they need none, or there are none.
+pub(super) fn series(limits: &Limits) -> Option<Arc<Series>> {
+    if needs_group(limits) { Series::new(Home::find(), super::nonce()) } else { None }
 }
 
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host.

@@ -23,6 +23,7 @@ use ringfence_linux::limits::{Home, LimitError};
 use ringfence_linux::sys::PointerList;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::{Network, Policy};
 use ringfence_policy::profiles::EngineChoice;
@@ -222,21 +223,26 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     }
 }
 
-/// Begins with what every box of this policy needs, while its plan is still to be made. Costs little when it is not used.
+/// Begins with what every box of this policy needs, while its plan is still to be made.
 pub fn begin(choice: EngineChoice, policy: &Policy, facts: &Facts) -> Option<Seed> {
-    if !matches!(choice, EngineChoice::Auto | EngineChoice::Native) {
-        return None;
+    match choice {
+        EngineChoice::Auto | EngineChoice::Native => sow(&policy.limits, policy.network, policy.ids(facts), facts),
+        _ => None,
     }
-    // Now: with a process beside it, this one is not alone in its control group, nor would that one follow into another.
-    if limits::needs_group(&policy.limits) {
+}
+
+fn sow(limits: &Limits, network: Network, ids: (u32, u32), facts: &Facts) -> Option<Seed> {
+    // First: with a process beside it, this one is not alone in its control group, nor would that one follow into another.
+    if limits::needs_group(limits) {
         Home::find();
     }
-    native::seed(policy.network, policy.ids(facts), facts)
+    native::seed(network, ids, facts)
 }
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let seed = if engine == Engine::Native { native::seed(plan.network, (plan.uid, plan.gid), facts) } else { None };
+    let native = engine == Engine::Native;
+    let seed = if native { sow(&plan.limits, plan.network, (plan.uid, plan.gid), facts) } else { None };
     start_from(seed, engine, plan, facts, stdio)
 }
 

@@ -5,7 +5,7 @@ pub mod stacked;
 use std::borrow::Cow;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
@@ -34,9 +34,9 @@ pub(super) fn stacks(facts: &Facts) -> bool {
 pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
     let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
     let mut steps = Steps { steps: Vec::with_capacity(plan.mounts.len() + 24), owner, writable: None, fixed: false };
-    let first_named = plan.mounts.iter().skip(1).position(|mount| is_named(plan, mount));
+    let named = first_named(plan);
     for (index, mount) in plan.mounts.iter().enumerate() {
-        if first_named.is_some_and(|first| index == first + 1) {
+        if named == Some(index) {
             steps.push(Step::Names);
         }
         match mount {
@@ -78,14 +78,30 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
     Ok(steps.steps)
 }
 
-/// Whether a mount may need a name that is made on the host. One too many only waits for what it does not need.
-fn is_named(plan: &Plan, mount: &Mount) -> bool {
-    let needs = |path: &Path| {
+/// The first mount that may need a name which is made on the host. One too many only waits for what it does not need.
+fn first_named(plan: &Plan) -> Option<usize> {
+    let made = |path: &Path| {
         let path = path.as_os_str().as_bytes();
         plan.stubs.iter().any(|stub| path.starts_with(stub.path.as_os_str().as_bytes()))
     };
-    super::mounts_on(mount).is_some_and(|target| needs(target))
-        || matches!(mount, Mount::Bind { source, .. } if needs(source))
+    // Where the box does not have the host's at the same place.
+    let moved: Vec<(&PathBuf, &PathBuf)> = plan
+        .mounts
+        .iter()
+        .filter_map(|mount| match mount {
+            Mount::Bind { source, target, .. } if source.as_os_str() != target.as_os_str() => Some((source, target)),
+            _ => None,
+        })
+        .collect();
+    let shows = |target: &Path| {
+        let below =
+            |(source, at): &(&PathBuf, &PathBuf)| target.strip_prefix(at).is_ok_and(|below| made(&source.join(below)));
+        made(target) || moved.iter().any(below)
+    };
+    plan.mounts.iter().position(|mount| {
+        super::mounts_on(mount).is_some_and(|target| shows(target))
+            || matches!(mount, Mount::Bind { source, .. } if made(source))
+    })
 }
 
 fn is_sealed(plan: &Plan, path: &Path) -> bool {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
-use ringfence_linux::limits::{Group, Home, group_name};
+use ringfence_linux::limits::{Group, Series};
 use ringfence_linux::order::{Letter, Order};
 use ringfence_linux::seed::{Seed, Soil};
 use ringfence_linux::setup::Step;
@@ -22,9 +22,9 @@ use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
 use rustix::io::Errno;
 
-use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, needs_group, rlimits, stand_ins};
+use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, rlimits, series, stand_ins};
 use super::running::stdio_parts;
-use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, native, nonce};
+use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, native};
 use crate::keeper::{self, Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
@@ -36,10 +36,9 @@ pub struct Prepared {
     /// How many processes the policy allows.
     pids: Option<u64>,
     command: Command,
-    home: Option<Home>,
-    /// Names on the host, and the first box's control group.
+    groups: Option<Arc<Series>>,
+    /// Keeps names on the host, and the groups.
     keeper: Option<Arc<Keeper>>,
-    first: Mutex<Option<String>>,
     /// Namespaces for the next box.
     ahead: Mutex<Option<Seed>>,
 }
@@ -88,15 +87,11 @@ impl Prepared {
             true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
             false => plan.limits.clone(),
         };
-        let home = needs_group(&plan.limits).then(Home::find).filter(|home| !matches!(home, Home::None(_)));
-        let first = group_name(nonce());
-        // Before the group is made, so that none is without a keeper.
-        let groups = home.as_ref().map(|home| home.paths(&first)).unwrap_or_default();
-        let (keeper, names) = Keeper::prepare(&plan.stubs, groups, &keeper::registry(), facts.spare.as_deref())?;
+        let groups = series(&plan.limits);
         let how = match engine {
             Engine::Native => {
                 let mut spec = native::spec(plan, facts)?;
-                let held = limit(&mut spec, plan, &limits, home.is_some());
+                let held = limit(&mut spec, plan, &limits, groups.is_some());
                 How::Native {
                     spec: Arc::new(spec),
                     held,
@@ -110,6 +105,8 @@ impl Prepared {
                 return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
             }
         };
+        let (spare, registry) = (facts.spare.as_deref(), keeper::registry());
+        let (keeper, names) = Keeper::prepare(&plan.stubs, groups.clone(), &registry, spare)?;
         let command = Command {
             program: plan.command.program.clone(),
             args: plan.command.args.clone(),
@@ -122,9 +119,8 @@ impl Prepared {
             guest: plan.guest,
             pids: plan.limits.pids,
             command,
-            home,
+            groups,
             keeper,
-            first: Mutex::new(Some(first)),
             ahead: Mutex::default(),
         };
         Ok((prepared, names))
@@ -169,7 +165,7 @@ impl Prepared {
         order: Option<Letter>,
         mut names: Option<Names<'_>>,
     ) -> Result<Running, EngineError> {
-        let (group, keeper) = self.group()?;
+        let group = self.group()?;
         let (spec, held, messages) = match &self.how {
             How::Native { spec, held, .. } => (spec.clone(), *held, None),
             How::Bubblewrap(given) => {
@@ -182,8 +178,9 @@ impl Prepared {
         let (terminal, stdio) = stdio_parts(stdio);
         let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let born_in = group.as_ref().and_then(Group::cradle);
-        if !spec.steps.contains(&Step::Names) {
-            names.take().map_or(Ok(()), Names::make)?;
+        let later = |names: &mut Names<'_>| names.are_planned() && spec.steps.contains(&Step::Names);
+        if let Some(names) = names.take_if(|names| !later(names)) {
+            names.make()?;
         }
         let mut start = Start { groups, born_in, terminal, stdio, order, unnamed: names.is_some() };
         let mut launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
@@ -191,27 +188,18 @@ impl Prepared {
             names.make()?;
             launched.named();
         }
-        let (program, pids, keepers) = (self.command.program.clone(), self.pids, [self.keeper.clone(), keeper]);
-        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keepers })
+        let (program, pids, keeper) = (self.command.program.clone(), self.pids, self.keeper.clone());
+        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keeper })
     }
 
-    /// A control group for the next box, where there are any, and its keeper where it is not the first.
-    fn group(&self) -> Result<(Option<Group>, Option<Arc<Keeper>>), EngineError> {
-        let Some(home) = &self.home else { return Ok((None, None)) };
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (name, keeper) = match first {
-            Some(name) => (name, None),
-            None => {
-                let name = group_name(nonce());
-                let keeper = Keeper::start(&[], home.paths(&name), &keeper::registry(), None)?;
-                (name, keeper)
-            }
-        };
-        let group = Group::make(home, &self.limits, &name)?;
+    /// A control group for the next box, where there are any.
+    fn group(&self) -> Result<Option<Group>, EngineError> {
+        let Some(groups) = &self.groups else { return Ok(None) };
+        let group = Group::make(groups, &self.limits)?;
         if self.guest {
             group.kill_one_by_one()?;
         }
-        Ok((Some(group), keeper))
+        Ok(Some(group))
     }
 
     fn ahead(&self) -> MutexGuard<'_, Option<Seed>> {

@@ -54,8 +54,8 @@ pub struct Running {
     pub(super) pids: Option<u64>,
     /// How many its guest holds its commands to, itself included, where no group does.
     pub(super) held: Option<u64>,
-    /// Held until everything in the box is gone.
-    pub(super) keepers: [Option<Arc<Keeper>>; 2],
+    /// Held until every process of the box is gone.
+    pub(super) keeper: Option<Arc<Keeper>>,
 }
 
 impl Running {
@@ -141,11 +141,11 @@ impl Running {
             (Some(group), None) => drop(group.remove()),
             (None, _) => {}
         }
-        let mut keepers = self.keepers.map(|keeper| keeper.and_then(Arc::into_inner));
-        keepers.iter_mut().flatten().for_each(Keeper::begin);
+        let mut keeper = self.keeper.and_then(Arc::into_inner);
+        keeper.iter_mut().for_each(Keeper::release);
         // Both take their time, and do it at once.
         drop(mounts);
-        drop(keepers);
+        drop(keeper);
         Ok((waited, usage))
     }
 }

@@ -22,9 +22,9 @@ fn names_are_there_while_a_box_lives() {
     let (made, own) = (base.join("made"), base.join("own"));
     fs::create_dir(&own).unwrap();
     let stubs = [stub(&made, Kind::Dir, ""), stub(&base.join("text"), Kind::File, ".\n"), stub(&own, Kind::Dir, "")];
-    let first = Keeper::start(&stubs, Vec::new(), &registry, None).unwrap();
+    let first = Keeper::start(&stubs, None, &registry, None).unwrap();
     assert!(made.is_dir() && base.join("text").is_file());
-    let second = Keeper::start(&stubs[..1], Vec::new(), &registry, None).unwrap();
+    let second = Keeper::start(&stubs[..1], None, &registry, None).unwrap();
     drop(first);
     // The second needs one of them, and what the user had is nobody's to remove.
     assert!(made.is_dir() && own.is_dir() && !base.join("text").exists());
@@ -43,9 +43,9 @@ fn a_name_stays_while_a_box_of_another_user_needs_it() {
         let own = base.join("own");
         fs::create_dir(&own).unwrap();
         let missing = [stub(&above, Kind::Dir, ""), stub(&name, Kind::File, ".\n"), stub(&own, Kind::Dir, "")];
-        let first = Keeper::start(&missing, Vec::new(), &registries[0], None).unwrap();
+        let first = Keeper::start(&missing, None, &registries[0], None).unwrap();
         // Planned when the first lived: what it made is there, and the directory above is no stub any more.
-        let second = Keeper::start(&missing[1..], Vec::new(), &registries[1], None).unwrap();
+        let second = Keeper::start(&missing[1..], None, &registries[1], None).unwrap();
         let (ends, stays) = if first_ends_first { (first, second) } else { (second, first) };
         drop(ends);
         assert!(name.is_file() && own.is_dir());
@@ -68,7 +68,7 @@ fn locks_of_strangers_change_nothing() {
         let stranger = fs::File::open(&project).unwrap();
         rustix::fs::flock(&stranger, lock).unwrap();
         let started = std::time::Instant::now();
-        let keeper = Keeper::start(&[stub(&project.join("made"), Kind::Dir, "")], Vec::new(), &registry, None).unwrap();
+        let keeper = Keeper::start(&[stub(&project.join("made"), Kind::Dir, "")], None, &registry, None).unwrap();
         assert!(project.join("made").is_dir() && started.elapsed() < std::time::Duration::from_millis(900));
         drop(stranger);
         drop(keeper);
@@ -82,7 +82,7 @@ fn a_directory_that_went_since_planning_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap();
     let stubs = [stub(&base.join("a/b/c"), Kind::Dir, ""), stub(&base.join("a/b/d"), Kind::File, "")];
-    let keeper = Keeper::start(&stubs, Vec::new(), &base.join("registry"), None).unwrap();
+    let keeper = Keeper::start(&stubs, None, &base.join("registry"), None).unwrap();
     assert!(base.join("a/b/c").is_dir() && base.join("a/b/d").is_file());
     drop(keeper);
     assert!(!base.join("a").exists());

@@ -157,7 +157,7 @@ impl Host {
                 &mut settings,
                 0,
                 Kind::Input,
-                &Settings { limits: vec![(libc::RLIMIT_NOFILE as _, 77)], processes: None },
+                &Settings { limits: vec![(libc::RLIMIT_NOFILE as _, 77)], processes: Some(60_000) },
             )
             .unwrap();
             host.socket.write_all(&settings).unwrap();

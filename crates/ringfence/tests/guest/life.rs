@@ -18,6 +18,7 @@ everywhere! {
     a_closed_stream_ends_its_command
     what_a_background_process_holds_is_not_waited_for
     a_killed_reaper_is_survived
+    a_reaper_is_used_again
     limits_of_a_reaper_are_not_handed_on
     a_tracer_that_was_left_holds_nobody
     alone_in_the_box_a_command_is_the_guests_own_child
@@ -198,6 +199,15 @@ fn what_a_background_process_holds_is_not_waited_for(place: Place) {
         host.step();
     }
     assert_eq!(host.end(stream).code, 0);
+}
+
+fn a_reaper_is_used_again(place: Place) {
+    let mut host = Host::new(place);
+    let beside = host.start(&["sleep", "1000"]);
+    assert!(matches!(host.reply(beside), Reply::Started { .. }));
+    let mut parent = || host.run(&["sh", "-c", "echo $PPID"]).stdout;
+    let first = parent();
+    assert_eq!([parent(), parent()], [first.clone(), first]);
 }
 
 fn limits_of_a_reaper_are_not_handed_on(place: Place) {
