@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_policy::limits::Limits;
 use rustix::path::DecInt;
@@ -109,7 +109,7 @@ impl Home {
     }
 }
 
-/// How groups of boxes are called: this, the process that made one, the series, and the number in it.
+/// How groups of boxes are called: this, the process that made one, when and as which series, and the number in it.
 const PREFIX: &str = "ringfence-";
 /// A younger group may not have its first process yet.
 const IN_THE_MAKING: Duration = Duration::from_secs(60);
@@ -130,7 +130,9 @@ pub struct Series {
 impl Series {
     /// `None` where there are no groups. `number`: another one for each series of this process.
     pub fn new(home: Home, number: u64) -> Option<Arc<Series>> {
-        let name = format!("{PREFIX}{}-{number:x}.", std::process::id());
+        // Nobody else's, who had this process id before or has it in another namespace.
+        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
+        let name = format!("{PREFIX}{}-{now:x}-{number:x}.", std::process::id());
         let stem = |dir: &PathBuf| CString::new(dir.as_os_str().as_bytes()).ok();
         let stems: Vec<CString> = home.dirs(&name).iter().filter_map(stem).collect();
         let (next, free) = (AtomicU32::new(0), Mutex::default());
@@ -405,11 +407,21 @@ impl Group {
 
     /// Removes the group; every process of the box must be gone.
     pub fn remove(mut self) -> Result<(), LimitError> {
+        self.remove_within(Duration::from_secs(5))
+    }
+
+    fn remove_within(&mut self, patience: Duration) -> Result<(), LimitError> {
+        let until = Instant::now() + patience;
+        let mut done = Ok(());
         for path in std::mem::take(&mut self.dirs) {
-            remove(&path).map_err(|source| LimitError::Remove { path, source })?;
+            let removed = remove(&path, until).map_err(|source| LimitError::Remove { path, source });
+            done = done.and(removed);
         }
-        self.series.free().push(self.number);
-        Ok(())
+        // Else it is not used again.
+        if done.is_ok() {
+            self.series.free().push(self.number);
+        }
+        done
     }
 }
 
@@ -513,23 +525,20 @@ fn usage(dirs: &[PathBuf]) -> Usage {
 
 impl Drop for Group {
     /// For a start that failed half-way, or a box that nobody waited for. The keeper tries again, so that a failure here is not
-    /// the last word; then its number is not used again.
+    /// the last word.
     fn drop(&mut self) {
-        let dirs = std::mem::take(&mut self.dirs);
-        if !dirs.is_empty() && dirs.iter().filter(|dir| remove(dir).is_err()).count() == 0 {
-            self.series.free().push(self.number);
+        if !self.dirs.is_empty() {
+            let _ = self.remove_within(Duration::from_millis(100));
         }
     }
 }
 
 /// The kernel lets go of a dead process's group a moment after it was reaped.
-fn remove(path: &Path) -> io::Result<()> {
-    let mut tries = 0;
+fn remove(path: &Path, until: Instant) -> io::Result<()> {
     loop {
         match fs::remove_dir(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < 5000 => {
-                tries += 1;
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             result => return result,
@@ -662,7 +671,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         // Higher than any number that a process can have.
         let (gone, here) = (u32::MAX, std::process::id());
-        let old = [format!("ringfence-{gone}-1"), format!("ringfence-{here}-1"), "ringfence-owner".to_owned()];
+        let old = [format!("ringfence-{gone}-1a2b-1.0"), format!("ringfence-{here}-1"), "ringfence-owner".to_owned()];
         let full = format!("ringfence-{gone}-3");
         for name in old.iter().chain([&full]) {
             fs::create_dir(place.path().join(name)).unwrap();

@@ -89,7 +89,7 @@ impl Names<'_> {
     /// Makes them, and holds them as long as the keeper is there.
     pub fn make(self) -> Result<(), KeeperError> {
         // Listed, they are nobody's to remove; but nothing here is changed without it.
-        let _locked = self.list.lock();
+        let _locked = self.list.lock()?;
         let mut spare = self.list.spare.as_deref().and_then(Spare::make);
         let make = |stub: Cow<'_, Stub>| {
             hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
@@ -514,10 +514,17 @@ impl List {
     }
 
     /// Keeps them from it until what is returned is dropped. The directory stays as long as there is a list in it.
-    fn lock(&self) -> Locked<'_> {
-        while let Err(rustix::io::Errno::INTR) = rustix::fs::flock(&self.registry_lock, FlockOperation::LockExclusive) {
+    fn lock(&self) -> Result<Locked<'_>, KeeperError> {
+        loop {
+            match rustix::fs::flock(&self.registry_lock, FlockOperation::LockExclusive) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    let path = PathBuf::from(std::ffi::OsStr::from_bytes(self.registry_path.as_bytes()));
+                    return Err(KeeperError::List { path, source: error.into() });
+                }
+                Ok(()) => return Ok(Locked(self)),
+            }
         }
-        Locked(self)
     }
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.

@@ -242,13 +242,6 @@ impl Shared {
     }
 
     fn fork(&self, place: &mut Option<Place>, nursery: &Arc<Nursery>) -> Result<Ready, CodeError> {
-        self.fork_at(place, nursery).inspect_err(|_| {
-            // A control group may be left there, which the next one could not make: it gets a place of its own.
-            *place = None;
-        })
-    }
-
-    fn fork_at(&self, place: &mut Option<Place>, nursery: &Arc<Nursery>) -> Result<Ready, CodeError> {
         let place = match place {
             Some(place) => place,
             none => none.insert(Place::new(&self.plan)?),

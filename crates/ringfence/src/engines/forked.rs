@@ -113,7 +113,8 @@ impl Place {
         let Some(groups) = &self.groups else { return Ok(None) };
         match self.spare.take() {
             Some(group) if group.renew() => return Ok(Some(group)),
-            Some(group) => group.remove()?,
+            // The next has another number, and the keeper tries again.
+            Some(group) => drop(group.remove()),
             None => {}
         }
         Ok(Some(Group::make_to_last(groups, &plan.limits)?))

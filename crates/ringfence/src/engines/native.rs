@@ -34,7 +34,8 @@ pub(super) fn stacks(facts: &Facts) -> bool {
 pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
     let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
     let mut steps = Steps { steps: Vec::with_capacity(plan.mounts.len() + 24), owner, writable: None, fixed: false };
-    let named = first_named(plan);
+    // The root itself waits for nothing: then the names are made before.
+    let named = first_named(plan).filter(|first| *first > 0);
     for (index, mount) in plan.mounts.iter().enumerate() {
         if named == Some(index) {
             steps.push(Step::Names);
