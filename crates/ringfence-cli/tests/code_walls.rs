@@ -180,6 +180,19 @@ fn statuses() {
         let status = result["status"].as_str().unwrap_or_default();
         assert!(["sandbox_error", "memory"].contains(&status), "{language}: {result}");
     }
+    for (language, source) in [
+        ("python", "open('made', 'w').close()"),
+        ("javascript", "require('fs').writeFileSync('made', '')"),
+        ("bash", ": >made"),
+    ] {
+        place.write("project/act", source);
+        // What is there already is not replaced: the code did well, and what it made cannot be handed out.
+        for (status, code) in [("ok", 0), ("sandbox_error", 125)] {
+            let out = ["--out", "made", "--out-dir", language, "--json"];
+            let done = place.ringfence(&[&["code", language, "act"], &out[..]].concat());
+            assert_eq!((done.code, &done.json()["status"]), (code, &json!(status)), "{language}: {done:?}");
+        }
+    }
 }
 
 #[test]

@@ -73,9 +73,7 @@ impl Home {
             Some(Err(error)) => Home::None(format!("{none}, and {error}")),
         })
     }
-}
 
-impl Home {
     /// The directories of a group with this name, made or not.
     fn dirs(&self, name: &str) -> Vec<PathBuf> {
         match self {

@@ -23,7 +23,7 @@ mod bus;
 
 use bus::{HEAD, News};
 
-/// All of it takes some thousandths of a second; a failed job is told at once.
+/// For all of it together; a failed job is told at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// No message is longer, of those that a manager sends unasked too.
 const LONGEST: usize = 128 * 1024;

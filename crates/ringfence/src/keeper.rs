@@ -169,9 +169,7 @@ impl Keeper {
         let process = Some(Beside::start(keep_and_clear).map_err(KeeperError::Start)?);
         Ok(Keeper { held: OnceLock::new(), process, lifeline: Some(write) })
     }
-}
 
-impl Keeper {
     /// Lets it clear up. Dropping it waits until it has.
     pub fn release(&mut self) {
         drop(self.held.take());

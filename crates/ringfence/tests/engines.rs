@@ -522,7 +522,8 @@ fn keep(project: &mut Project) {
 fn a_failure_before_the_names_are_there() {
     let mut project = Project::new();
     keep(&mut project);
-    let mut plan = project.plan(&["true"]);
+    let mut plan = project.plan(&["ls", "-A"]);
+    assert_eq!(project.start_plan(Engine::Native, &plan).end().stdout, ".kept\n");
     let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false };
     plan.mounts.insert(1, gone);
     for _ in 0..50 {

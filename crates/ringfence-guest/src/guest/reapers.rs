@@ -276,7 +276,7 @@ impl Reapers {
 /// command of it would have them from its first moment on.
 fn has_our_limits(pid: i32) -> bool {
     let limits = |who: &str| std::fs::read(format!("/proc/{who}/limits")).ok();
-    limits("self") == limits(&pid.to_string())
+    limits(&pid.to_string()).is_some_and(|its| Some(its) == limits("self"))
 }
 
 /// Which process an order became. The process writes it itself, before it becomes the command.
