@@ -2,6 +2,8 @@
 //! between a fork and the program that follows.
 
 #[cfg(feature = "box")]
+pub mod beside;
+#[cfg(feature = "box")]
 pub mod builder;
 #[cfg(feature = "box")]
 #[cfg(any(test, feature = "program"))]

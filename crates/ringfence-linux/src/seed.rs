@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
+use crate::beside::{Beside, Processors};
 use crate::launch::{self, Spec, Start};
-use crate::sys::{self, Beside, Fork};
+use crate::sys::{self, Fork};
 
 /// What a box is made in; it must be what [`Spec`] says later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,15 +106,10 @@ const LOOKS: usize = 10_000;
 impl Seed {
     /// Starts to make namespaces that will be wanted soon. Whether that works out is told by [`Seed::grow`].
     pub fn sow(soil: Soil) -> Result<Seed, Errno> {
-        let processors = Processors::now();
-        let allowed = processors.as_ref().map(|processors| processors.allowed);
+        let allowed = Processors::now().map(|processors| processors.allowed);
         // Who looks keeps the other from working where there is but one.
         let seed = Self::sow_and_look(soil, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
-        // It is to work at the same time. Some kernels put a new process behind the one that made it, though others idle.
-        if let (Some(Processors { others, .. }), Some(process)) = (processors, &seed.process) {
-            // Where it may not, it waits for its turn.
-            let _ = sched_setaffinity(Pid::from_raw(process.pid()), &others);
-        }
+        seed.process.iter().for_each(Beside::go_elsewhere);
         Ok(seed)
     }
 
@@ -154,25 +150,6 @@ impl Seed {
             husk.wait();
         }
         Some((pid()?, husk))
-    }
-}
-
-/// The processors that this process may use; `None` where it has but one.
-struct Processors {
-    allowed: CpuSet,
-    /// Without the one that it is on.
-    others: CpuSet,
-}
-
-impl Processors {
-    fn now() -> Option<Processors> {
-        let allowed = sched_getaffinity(None).ok()?;
-        let (mut others, here) = (allowed, sched_getcpu());
-        if here >= CpuSet::MAX_CPU {
-            return None;
-        }
-        others.unset(here);
-        (others.count() > 0).then_some(Processors { allowed, others })
     }
 }
 

@@ -75,7 +75,7 @@ fn forked(result: libc::c_long) -> Result<Fork, Errno> {
     })
 }
 
-const STACK_SIZE: usize = 64 * 1024;
+pub(crate) const STACK_SIZE: usize = 64 * 1024;
 
 /// Memory for a child that shares this process's: made before any fork, never freed while the child lives.
 #[derive(Debug)]
@@ -106,59 +106,10 @@ pub fn vfork<F: FnMut() -> i32>(stack: &Stack, mut child: F) -> Result<rustix::p
     unsafe { clone_sharing(top.cast(), flags, &mut child) }
 }
 
-/// A process that shares this memory and goes on beside this one, also when this one is killed. [`Beside::join`] gives back
-/// what it used; dropped without, that memory is lost rather than freed under its feet.
-#[cfg(feature = "box")]
-#[derive(Debug)]
-pub struct Beside<F: FnMut() -> i32> {
-    pid: rustix::process::Pid,
-    memory: std::mem::ManuallyDrop<Box<(crate::pages::Pages, F)>>,
-}
-
-#[cfg(feature = "box")]
-impl<F: FnMut() -> i32> Beside<F> {
-    /// `clone(2)` without a copy of the memory. The child must only make system calls, allocate nothing and take no lock;
-    /// what it returns is its exit code.
-    pub fn start(child: F) -> Result<Self, Errno> {
-        Self::start_with(0, crate::pages::Pages::new(STACK_SIZE)?, child)
-    }
-
-    /// The same, but it may fork: a stack that is there in its child too, and more `CLONE_*` flags, none of which is about
-    /// memory.
-    pub(crate) fn start_forking(flags: libc::c_int, child: F) -> Result<Self, Errno> {
-        Self::start_with(flags, crate::pages::Pages::copied(STACK_SIZE)?, child)
-    }
-
-    fn start_with(flags: libc::c_int, stack: crate::pages::Pages, child: F) -> Result<Self, Errno> {
-        let mut memory = std::mem::ManuallyDrop::new(Box::new((stack, child)));
-        let (stack, child) = &mut **memory;
-        // SAFETY: both live on and are freed by `join` alone, after the child has ended.
-        let pid = unsafe { clone_sharing(stack.end(), flags | libc::CLONE_VM | libc::SIGCHLD, child) }?;
-        Ok(Self { pid, memory })
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
-    }
-
-    /// Ends it. That it has ended already is what is wanted.
-    pub fn kill(&self) {
-        let _ = kill(self.pid.as_raw_nonzero().get(), libc::SIGKILL);
-    }
-
-    /// Waits until it has ended.
-    pub fn join(mut self) -> Result<(), Errno> {
-        wait(self.pid.as_raw_nonzero().get(), true, false)?;
-        // SAFETY: the only other user of this memory has just been reaped, and `self` is not used again.
-        unsafe { std::mem::ManuallyDrop::drop(&mut self.memory) };
-        Ok(())
-    }
-}
-
 /// # Safety
 /// `top` is the aligned end of a stack. That and `child` must stay alive and untouched by this process until the child has left
 /// this memory.
-unsafe fn clone_sharing<F: FnMut() -> i32>(
+pub(crate) unsafe fn clone_sharing<F: FnMut() -> i32>(
     top: *mut u8,
     flags: libc::c_int,
     child: &mut F,

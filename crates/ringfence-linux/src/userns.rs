@@ -6,7 +6,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions};
 
-use crate::sys::{self, Beside};
+use crate::beside::Beside;
+use crate::sys;
 
 /// One range of ids: `inside outside count`, as in `/proc/PID/uid_map`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,9 +29,10 @@ use std::sync::{Arc, OnceLock};
 
 use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
+use ringfence_linux::beside::Beside;
 use ringfence_linux::limits::Series;
 use ringfence_linux::pages::Pages;
-use ringfence_linux::sys::{self, Beside};
+use ringfence_linux::sys;
 use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
@@ -170,8 +171,13 @@ impl Keeper {
         Ok(Keeper { held: OnceLock::new(), process, lifeline: Some(write) })
     }
 
-    /// Lets it clear up. Dropping it waits until it has.
+    /// Lets it clear up, at the same time as its owner does. Dropping it waits until it has.
     pub fn release(&mut self) {
+        self.process.iter().for_each(Beside::go_elsewhere);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
         drop(self.held.take());
         if let Some(lifeline) = self.lifeline.take() {
             // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
@@ -182,7 +188,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.release();
+        self.tell();
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
             let _ = process.join();

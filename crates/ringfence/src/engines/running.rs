@@ -142,9 +142,11 @@ impl Running {
             (None, _) => {}
         }
         let mut keeper = self.keeper.and_then(Arc::into_inner);
-        keeper.iter_mut().for_each(Keeper::release);
         // Both take their time, and do it at once.
-        drop(mounts);
+        if let Some(mounts) = mounts {
+            keeper.iter_mut().for_each(Keeper::release);
+            drop(mounts);
+        }
         drop(keeper);
         Ok((waited, usage))
     }

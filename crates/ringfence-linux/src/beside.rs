@@ -1,0 +1,87 @@
+//! Processes beside this one, in the same memory, that work at the same time.
+//!
+//! They make system calls only: they allocate nothing and take no lock.
+
+use std::mem::ManuallyDrop;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+use crate::pages::Pages;
+use crate::sys::{STACK_SIZE, clone_sharing, kill, wait};
+
+/// A process that shares this memory and goes on beside this one, also when this one is killed. [`Beside::join`] gives back
+/// what it used; dropped without, that memory is lost rather than freed under its feet.
+#[derive(Debug)]
+pub struct Beside<F: FnMut() -> i32> {
+    pid: Pid,
+    memory: ManuallyDrop<Box<(Pages, F)>>,
+}
+
+impl<F: FnMut() -> i32> Beside<F> {
+    /// `clone(2)` without a copy of the memory. The child must only make system calls, allocate nothing and take no lock;
+    /// what it returns is its exit code.
+    pub fn start(child: F) -> Result<Self, Errno> {
+        Self::start_with(0, Pages::new(STACK_SIZE)?, child)
+    }
+
+    /// The same, but it may fork: a stack that is there in its child too, and more `CLONE_*` flags, none of which is about
+    /// memory.
+    pub(crate) fn start_forking(flags: libc::c_int, child: F) -> Result<Self, Errno> {
+        Self::start_with(flags, Pages::copied(STACK_SIZE)?, child)
+    }
+
+    fn start_with(flags: libc::c_int, stack: Pages, child: F) -> Result<Self, Errno> {
+        let mut memory = ManuallyDrop::new(Box::new((stack, child)));
+        let (stack, child) = &mut **memory;
+        // SAFETY: both live on and are freed by `join` alone, after the child has ended.
+        let pid = unsafe { clone_sharing(stack.end(), flags | libc::CLONE_VM | libc::SIGCHLD, child) }?;
+        Ok(Self { pid, memory })
+    }
+
+    /// Has it work on another processor than this process does. Some kernels put a process that is made or woken behind the
+    /// one that did it, though others idle. Where it may not, it waits for its turn.
+    pub fn go_elsewhere(&self) {
+        if let Some(Processors { others, .. }) = Processors::now() {
+            let _ = sched_setaffinity(Some(self.pid), &others);
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Ends it. That it has ended already is what is wanted.
+    pub fn kill(&self) {
+        let _ = kill(self.pid(), libc::SIGKILL);
+    }
+
+    /// Waits until it has ended.
+    pub fn join(mut self) -> Result<(), Errno> {
+        wait(self.pid(), true, false)?;
+        // SAFETY: the only other user of this memory has just been reaped, and `self` is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+        Ok(())
+    }
+}
+
+/// The processors that this process may use.
+pub(crate) struct Processors {
+    pub allowed: CpuSet,
+    /// Without the one that it is on.
+    others: CpuSet,
+}
+
+impl Processors {
+    /// `None` where it has but one.
+    pub fn now() -> Option<Processors> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let (mut others, here) = (allowed, sched_getcpu());
+        if here >= CpuSet::MAX_CPU {
+            return None;
+        }
+        others.unset(here);
+        (others.count() > 0).then_some(Processors { allowed, others })
+    }
+}
