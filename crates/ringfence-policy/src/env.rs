@@ -120,9 +120,10 @@ const CLEAN_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 
 /// Whether a name matches a pattern with an optional `*` at its end.
 pub fn name_matches(pattern: &str, name: &OsStr) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => name.as_bytes().starts_with(prefix.as_bytes()),
-        None => name == pattern,
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    match pattern.split_last() {
+        Some((b'*', prefix)) => name.starts_with(prefix),
+        _ => name == pattern,
     }
 }
 

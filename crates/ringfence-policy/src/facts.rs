@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::look::is_in;
 use crate::wire;
 
 /// Facts of this host and of the caller.
@@ -169,8 +170,12 @@ impl Facts {
 
     /// Whether the path lies on a mount that nobody here can write to.
     pub fn read_only(&self, path: &Path) -> bool {
-        let nearest = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len());
-        nearest.is_some_and(|m| m.read_only)
+        self.mount_of(path).is_some_and(|m| m.read_only)
+    }
+
+    /// The mount that the path lies on.
+    fn mount_of(&self, path: &Path) -> Option<&MountPoint> {
+        self.mounts.iter().filter(|m| is_in(path, &m.at)).max_by_key(|m| m.at.as_os_str().len())
     }
 
     /// Whether an empty, unreadable, read-only file is mounted at the path already.
@@ -181,10 +186,7 @@ impl Facts {
 
     /// Every other path under which the same file can be seen through another mount of its file system.
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
-        let Some(own) = self.mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.as_os_str().len())
-        else {
-            return Vec::new();
-        };
+        let Some(own) = self.mount_of(path) else { return Vec::new() };
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let in_fs = join(&own.root, below);
         let mut found: Vec<PathBuf> = self

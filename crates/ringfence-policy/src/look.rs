@@ -24,6 +24,8 @@ pub struct Lookup {
     asked: RefCell<BTreeMap<OsString, Found>>,
     /// Where symlinks lead, by their path.
     links: RefCell<BTreeMap<PathBuf, PathBuf>>,
+    /// The last directory that a path without links led through. Most paths lead through the same few.
+    through: RefCell<PathBuf>,
     /// What patterns matched, by their text.
     matched: RefCell<BTreeMap<String, Vec<PathBuf>>>,
 }
@@ -142,16 +144,20 @@ impl Lookup {
     /// Where a path leads that is normalised and has no symlink in it; `None` for any other.
     fn straight(&self, path: &Path) -> io::Result<Option<End>> {
         let bytes = path.as_os_str().as_bytes();
-        let Some(names) = bytes.strip_prefix(b"/") else { return Ok(None) };
-        if names.is_empty() {
+        let mut through = self.through.borrow_mut();
+        if bytes == b"/" || bytes == through.as_os_str().as_bytes() {
             return Ok(Some(End::Dir));
         }
+        let known = if is_in(path, &through) { through.as_os_str().len() } else { 0 };
+        let Some(names) = bytes[known..].strip_prefix(b"/") else { return Ok(None) };
         if names.split(|b| *b == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
             return Ok(None);
         }
-        let ends = (1..bytes.len()).filter(|i| bytes[*i] == b'/').chain([bytes.len()]);
+        let parent = bytes.len() - names.rsplit(|b| *b == b'/').next().map_or(0, <[u8]>::len) - 1;
+        let ends = (known + 1..bytes.len()).filter(|i| bytes[*i] == b'/').chain([bytes.len()]);
         for end in ends {
             match self.find(&bytes[..end])? {
+                Found::Dir if end == parent => *through = PathBuf::from(OsStr::from_bytes(&bytes[..end])),
                 Found::Dir => {}
                 Found::Link => return Ok(None),
                 Found::File if end == bytes.len() => return Ok(Some(End::File)),
@@ -304,6 +310,16 @@ pub fn is_empty(dir: &Path) -> bool {
     true
 }
 
+/// As [`Path::starts_with`] for normalised paths, in a tenth of its time: a start compares thousands.
+pub(crate) fn is_in(path: &Path, dir: &Path) -> bool {
+    let (path, dir) = (path.as_os_str().as_bytes(), dir.as_os_str().as_bytes());
+    // The end first: that tells most of them apart.
+    match path.get(dir.len()) {
+        Some(next) => (*next == b'/' || dir == b"/") && path.starts_with(dir),
+        None => path == dir,
+    }
+}
+
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
 }
@@ -354,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn below_a_directory_is_what_paths_say() {
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/ab/b", "/b"].map(Path::new);
+        for path in paths {
+            for dir in paths {
+                assert_eq!(is_in(path, dir), path.starts_with(dir), "{} {}", path.display(), dir.display());
+            }
+        }
+    }
+
+    #[test]
     fn with_and_without_a_listing_paths_lead_to_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
@@ -370,6 +396,12 @@ mod tests {
             ("d/g/h", Some(("d/g/h", End::Missing, 0))),
             ("d/../d/./f", Some(("d/f", End::File, 0))),
             ("l/f", Some(("d/f", End::File, 1))),
+            // Through the directory of the path before, and that itself.
+            ("d/e", Some(("d/e", End::Dir, 0))),
+            ("d/e/x", Some(("d/e/x", End::Missing, 0))),
+            ("d/e/../f", Some(("d/f", End::File, 0))),
+            ("d/e/", Some(("d/e", End::Dir, 0))),
+            ("d/ex", Some(("d/ex", End::Missing, 0))),
             ("m", Some(("d/e", End::Dir, 2))),
             ("m/../f", Some(("d/f", End::File, 2))),
             ("abs", Some(("d/f", End::File, 1))),

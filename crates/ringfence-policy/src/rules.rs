@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::glob::{Glob, GlobError, is_glob};
+use crate::look::is_in;
 
 /// What a rule grants. Ordered: at equal specificity the greater wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,11 +108,7 @@ impl FileRule {
     /// The length in bytes of the longest of `path` and its ancestors that the rule names; `path` is normalised.
     pub fn nearest(&self, path: &Path) -> Option<usize> {
         match &self.pattern {
-            Pattern::Exact(named) => {
-                let (named, path) = (named.as_os_str().as_bytes(), path.as_os_str().as_bytes());
-                let below = path.strip_prefix(named)?;
-                (named == b"/" || below.is_empty() || below[0] == b'/').then_some(named.len())
-            }
+            Pattern::Exact(named) => is_in(path, named).then(|| named.as_os_str().len()),
             Pattern::Glob(glob) => glob.nearest(path),
         }
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
-use crate::look::{self, End, Lookup};
+use crate::look::{self, End, Lookup, is_in};
 use crate::policy::{Policy, Root};
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
@@ -241,7 +241,7 @@ impl Tree {
     /// The lists of living boxes are no box's, whatever the rules open: neither are they there yet for the first one.
     fn add_registries(&mut self, facts: &Facts) {
         for path in &facts.registries {
-            self.nodes.retain(|node, _| !Path::new(node).starts_with(path));
+            self.nodes.retain(|node, _| !is_in(Path::new(node), path));
             let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
             let state = if path.is_dir() { State::Present } else { State::Absent("") };
             // By its own name: what is there may be another box's stand-in, and must not go with that.
@@ -288,7 +288,7 @@ impl Tree {
             for dir in above {
                 let shown = self.nodes.get(dir.as_os_str()).is_some_and(shows);
                 mapped |= shown;
-                if shown || !mapped && PRIVATE.iter().any(|place| dir.starts_with(place)) {
+                if shown || !mapped && PRIVATE.iter().any(|place| is_in(dir, Path::new(place))) {
                     continue;
                 }
                 let open = *passable.entry((dir.to_path_buf(), mapped)).or_insert_with(|| {
@@ -310,7 +310,7 @@ impl Tree {
             .filter(|(path, node)| {
                 let written = self.above(path).is_some_and(|(_, n)| n.access == Access::Rw);
                 let protects = node.access == Access::Ro && node.origin.place == BUILT_IN && !written;
-                protects && barred.iter().any(|dir| path.starts_with(dir))
+                protects && barred.iter().any(|dir| is_in(path, dir))
             })
             .map(|(path, _)| path.to_path_buf())
             .collect();
@@ -440,8 +440,8 @@ impl Tree {
 /// Whether the path lies in a place that the box has of its own, of which nothing above it (`above`: the nearest path that a
 /// rule names) shows the host's: what lies above the whole place does not.
 pub(crate) fn in_private(path: &Path, above: Option<&Path>) -> bool {
-    let place = PRIVATE.iter().find(|place| path.starts_with(place));
-    place.is_some_and(|place| !above.is_some_and(|above| above.starts_with(place)))
+    let place = PRIVATE.iter().map(Path::new).find(|place| is_in(path, place));
+    place.is_some_and(|place| !above.is_some_and(|above| is_in(above, place)))
 }
 
 /// The directory above a normalised path.

@@ -4,6 +4,7 @@
 //! environment is in a command line or in `/proc/1/environ`. What it executes in the finished box is the
 //! [`starter`], which becomes the command. What it cannot express is refused: see [`compile`] and [`promise`].
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
@@ -516,7 +517,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         let reason = "bwrap keeps the listener that would report denied opens".to_owned();
         return Err(unmet(Guarantee::KernelFiltered, reason, "leave tracing off, or use the native engine"));
     }
-    let by_root = by_root(facts);
+    let (by_root, home) = (by_root(facts), OnceCell::new());
     answer(Engine::Bubblewrap, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
         Guarantee::FsWritesConfined => {
@@ -566,7 +567,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::LifeDiesWithOwner => {
             enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
         }
-        other => limit(other, plan),
+        other => limit(other, plan, &home),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Limits of boxes that are trees of processes of this host: what is answered for them, and what each process is held to.
 //! Mirrors `ringfence_policy::limits`; the kernel's side is `ringfence_linux::limits`.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use ringfence_linux::launch::Identity;
@@ -31,7 +32,8 @@ pub(super) fn series(limits: &Limits) -> Option<Arc<Series>> {
 }
 
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host.
-pub(super) fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
+/// `home` is found once for all of them.
+pub(super) fn limit(guarantee: Guarantee, plan: &Plan, home: &OnceCell<Home>) -> Verdict {
     match guarantee {
         Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),
         Guarantee::LimitTime => return enforced("TERM, then KILL of process 1 from outside"),
@@ -43,7 +45,7 @@ pub(super) fn limit(guarantee: Guarantee, plan: &Plan) -> Verdict {
         }
         _ => {}
     }
-    match Home::find() {
+    match home.get_or_init(Home::find) {
         Home::V2(_) => enforced("control group v2"),
         Home::V1 { .. } => enforced("control group v1"),
         Home::None(reason) => weakened(match guarantee {

@@ -261,7 +261,7 @@ pub fn start_from(
             break;
         }
         let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
-        let running = Prepared::new(engine, &plan, facts)?.launch(None, stdio, None, None)?;
+        let running = Prepared::new(engine, &plan, facts)?.launch(None, stdio, None, false)?;
         if running.is_built() {
             return Ok(running);
         }
@@ -273,8 +273,7 @@ pub fn start_from(
             }
         }
     }
-    let (prepared, names) = Prepared::begin(engine, &plan, facts)?;
-    prepared.launch(seed, stdio, None, names)
+    Prepared::once(seed, engine, &plan, facts, stdio)
 }
 
 /// So often a box is made anew because names went.

@@ -3,6 +3,7 @@
 pub mod stacked;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -338,7 +339,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         return stacked::promise(plan, facts);
     }
     available(facts)?;
-    let by_root = by_root(facts);
+    let (by_root, home) = (by_root(facts), OnceCell::new());
     answer(Engine::Native, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
         Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
@@ -373,7 +374,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
             enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
         }
         Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
-        other => limit(other, plan),
+        other => limit(other, plan, &home),
     })
 }
 
@@ -468,10 +469,10 @@ pub struct AppArmor {
 impl AppArmor {
     pub fn of_this_process() -> AppArmor {
         let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        AppArmor {
-            switch: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-            profile: read("/proc/self/attr/apparmor/current").or_else(|| read("/proc/self/attr/current")),
-        }
+        let profile = || read("/proc/self/attr/apparmor/current").or_else(|| read("/proc/self/attr/current"));
+        let switch = read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+        // Where there is no switch it does not matter.
+        AppArmor { profile: switch.as_ref().and_then(|_| profile()), switch }
     }
 
     /// Whether the switch is on at all.

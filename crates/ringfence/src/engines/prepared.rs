@@ -71,17 +71,13 @@ impl fmt::Debug for Prepared {
 impl Prepared {
     /// Compiles a plan, and makes the names on the host that it needs.
     pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
-        let (prepared, names) = Self::begin(engine, plan, facts)?;
-        names.map_or(Ok(()), Names::make)?;
+        let mut prepared = Self::compile(engine, plan, facts)?;
+        prepared.keep(plan, facts)?.map_or(Ok(()), Names::make)?;
         Ok(prepared)
     }
 
-    /// The same, with names that are still to be made.
-    pub(super) fn begin<'a>(
-        engine: Engine,
-        plan: &'a Plan,
-        facts: &Facts,
-    ) -> Result<(Prepared, Option<Names<'a>>), EngineError> {
+    /// Compiles a plan. Nothing on the host is kept for it yet.
+    fn compile(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
         let limits = match plan.guest {
             // The guest's own processes do not count against the caller; process 1 is allowed for already.
             true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
@@ -105,25 +101,52 @@ impl Prepared {
                 return Err(EngineError::Cannot { engine, what, cure: "use ringfence session" });
             }
         };
-        let (spare, registry) = (facts.spare.as_deref(), keeper::registry());
-        let (keeper, names) = Keeper::prepare(&plan.stubs, groups.clone(), &registry, spare)?;
         let command = Command {
             program: plan.command.program.clone(),
             args: plan.command.args.clone(),
             env: plan.env.clone(),
             workdir: plan.workdir.clone(),
         };
-        let prepared = Prepared {
-            how,
-            limits,
-            guest: plan.guest,
-            pids: plan.limits.pids,
-            command,
-            groups,
-            keeper,
-            ahead: Mutex::default(),
+        let (guest, pids) = (plan.guest, plan.limits.pids);
+        Ok(Prepared { how, limits, guest, pids, command, groups, keeper: None, ahead: Mutex::default() })
+    }
+
+    /// Starts a keeper for what the plan needs on the host. Names are listed, and still to be made.
+    fn keep<'a>(&mut self, plan: &'a Plan, facts: &Facts) -> Result<Option<Names<'a>>, EngineError> {
+        let (spare, registry) = (facts.spare.as_deref(), keeper::registry());
+        let (keeper, names) = Keeper::prepare(&plan.stubs, self.groups.clone(), &registry, spare)?;
+        self.keeper = keeper;
+        Ok(names)
+    }
+
+    /// Starts the one box of a plan. Process 1 builds what does not need names on the host while these are listed and made.
+    pub(super) fn once(
+        mut seed: Option<Seed>,
+        engine: Engine,
+        plan: &Plan,
+        facts: &Facts,
+        stdio: StdioSpec,
+    ) -> Result<Running, EngineError> {
+        let mut prepared = Self::compile(engine, plan, facts)?;
+        let waits = matches!(&prepared.how, How::Native { spec, .. } if spec.steps.contains(&Step::Names));
+        // A control group must be kept before process 1 is in it.
+        let mut running = match seed.take_if(|_| waits && prepared.groups.is_none()) {
+            None => None,
+            seed => Some(prepared.launch(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),
         };
-        Ok((prepared, names))
+        let mut names = prepared.keep(plan, facts)?;
+        // Those that are not in the plan were a neighbour's: a step before may need one.
+        if let Some(names) = names.take_if(|names| !waits || !names.are_planned()) {
+            drop(running.take());
+            names.make()?;
+        }
+        let mut running = running.map_or_else(|| prepared.launch(seed, stdio, None, names.is_some()), Ok)?;
+        running.keeper = prepared.keeper.clone();
+        if let Some(names) = names {
+            names.make()?;
+            running.launched.named();
+        }
+        Ok(running)
     }
 
     /// The command of the plan.
@@ -134,7 +157,7 @@ impl Prepared {
     /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then.
     pub fn start(&self, stdio: StdioSpec) -> Result<Running, EngineError> {
         let seed = self.ahead().take();
-        let running = self.launch(seed, stdio, None, None)?;
+        let running = self.launch(seed, stdio, None, false)?;
         self.sow();
         Ok(running)
     }
@@ -152,18 +175,18 @@ impl Prepared {
 
     fn park_native(&self) -> Result<Parked, EngineError> {
         let nothing = StdioSpec::Files([null()?, null()?, null()?]);
-        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?), None)?;
+        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?), false)?;
         Ok(Parked { running, command: self.command.clone(), waits: false })
     }
 
-    /// Starts a box: with this order once it has come, else with the command of the plan. `names` are made while process 1 is
-    /// at work on what does not need them.
+    /// Starts a box: with this order once it has come, else with the command of the plan. `unnamed`: it waits for a word
+    /// before the first step that needs names.
     pub(super) fn launch(
         &self,
         seed: Option<Seed>,
         stdio: StdioSpec,
         order: Option<Letter>,
-        mut names: Option<Names<'_>>,
+        unnamed: bool,
     ) -> Result<Running, EngineError> {
         let group = self.group()?;
         let (spec, held, messages) = match &self.how {
@@ -178,16 +201,8 @@ impl Prepared {
         let (terminal, stdio) = stdio_parts(stdio);
         let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let born_in = group.as_ref().and_then(Group::cradle);
-        let later = |names: &mut Names<'_>| names.are_planned() && spec.steps.contains(&Step::Names);
-        if let Some(names) = names.take_if(|names| !later(names)) {
-            names.make()?;
-        }
-        let mut start = Start { groups, born_in, terminal, stdio, order, unnamed: names.is_some() };
-        let mut launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
-        if let Some(names) = names {
-            names.make()?;
-            launched.named();
-        }
+        let mut start = Start { groups, born_in, terminal, stdio, order, unnamed };
+        let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
         let (program, pids, keeper) = (self.command.program.clone(), self.pids, self.keeper.clone());
         Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keeper })
     }

@@ -3,6 +3,7 @@
 //! Mounts cannot be made here, so that every step of the plan must either hold already, by the outer box, or be something
 //! that Landlock and the filter can express. What is neither is refused. It can only tighten.
 
+use std::cell::OnceCell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -111,7 +112,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         | Guarantee::LimitCpu
         | Guarantee::LimitFiles
         | Guarantee::LimitTime
-        | Guarantee::LimitOutput => super::limit(guarantee, plan),
+        | Guarantee::LimitOutput => super::limit(guarantee, plan, &OnceCell::new()),
         _ => outer(),
     })
 }
