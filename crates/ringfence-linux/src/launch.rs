@@ -28,7 +28,7 @@ use crate::seed::{Husk, Seed, Soil};
 use crate::setup::{Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
-pub(crate) use inside::{Failure, at, kept_processors, loopback_up, map_ids, process_one};
+pub(crate) use inside::{Failure, at, kept_processors, loopback_up, map_ids, mount_namespace, process_one};
 
 /// Everything that boxes of a kind are made from; as many can be started as one likes.
 #[derive(Debug)]
@@ -242,8 +242,8 @@ pub enum Event {
     Terminal(OwnedFd),
     /// Where the filter reports calls.
     Listener(OwnedFd),
-    /// The box stands and waits for an order.
-    Parked,
+    /// The box stands and waits for an order; its mount namespace.
+    Parked(Option<OwnedFd>),
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command ended with this `waitpid` status.
@@ -259,6 +259,9 @@ const STOPPED: i32 = 4;
 const EXITED: i32 = 5;
 const LISTENER: i32 = 6;
 const PARKED: i32 = 7;
+
+/// A quarter of what most systems let a process have.
+const MOST_HELD: i32 = 256;
 
 type Message = [u8; 12];
 
@@ -392,7 +395,7 @@ impl Launched {
             (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
             (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
             (12, LISTENER, Some(listener)) => Ok(Event::Listener(listener)),
-            (12, PARKED, _) => Ok(Event::Parked),
+            (12, PARKED, mounts) => Ok(Event::Parked(mounts)),
             (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
             (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),
             _ => Err(Errno::PROTO),
@@ -408,7 +411,14 @@ impl Launched {
 
     /// Waits until nothing is left of the seed.
     fn part(&mut self) {
-        self.mounts = self.husk.take().and_then(Husk::join);
+        let mounts = self.husk.take().and_then(Husk::join);
+        self.hold(mounts);
+    }
+
+    /// Holds the mount namespace of the box, so that it does not go with process 1. An owner of many boxes needs its
+    /// descriptors for them.
+    pub fn hold(&mut self, mounts: Option<OwnedFd>) {
+        self.mounts = mounts.filter(|mounts| mounts.as_raw_fd() < MOST_HELD);
     }
 
     /// Tells a parked box what to run; `E2BIG` when that is too long to be told.

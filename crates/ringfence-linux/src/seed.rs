@@ -45,13 +45,30 @@ impl std::fmt::Debug for Seed {
 /// What both processes look at.
 #[derive(Default)]
 struct Shared {
-    /// 1 when there is an order.
+    /// [`GROW`] when there is an order, [`END`] when there will be none.
     go: AtomicU32,
     order: AtomicPtr<Order>,
     /// Process 1 as the host sees it.
     pid: AtomicI32,
     /// One more than the descriptor of the mount namespace, in the table that both have; 0 where there is none.
     mounts: AtomicI32,
+}
+
+const GROW: u32 = 1;
+const END: u32 = 2;
+
+impl Shared {
+    fn tell(&self, word: u32) {
+        self.go.store(word, Ordering::Release);
+        let _ = futex::wake(&self.go, futex::Flags::PRIVATE, 1);
+    }
+
+    /// The mount namespace that the seed made, for whoever asks first.
+    fn mounts(&self) -> Option<OwnedFd> {
+        let mounts = self.mounts.swap(0, Ordering::AcqRel);
+        // SAFETY: the seed has opened it for this, and whoever takes it leaves 0.
+        (mounts > 0).then(|| unsafe { OwnedFd::from_raw_fd(mounts - 1) })
+    }
 }
 
 /// What is left of a seed when process 1 is there.
@@ -67,10 +84,10 @@ impl std::fmt::Debug for Husk {
 }
 
 impl Husk {
-    /// Waits until it is gone. The mount namespace that it made, where it left that.
+    /// Waits until it is gone. The mount namespace that it made.
     pub fn join(mut self) -> Option<OwnedFd> {
         self.wait();
-        self.mounts()
+        self.shared.mounts()
     }
 
     fn wait(&mut self) {
@@ -78,18 +95,12 @@ impl Husk {
             let _ = process.join();
         }
     }
-
-    fn mounts(&self) -> Option<OwnedFd> {
-        let mounts = self.shared.mounts.swap(0, Ordering::AcqRel);
-        // SAFETY: the seed has opened it for this, and whoever takes it leaves 0.
-        (mounts > 0).then(|| unsafe { OwnedFd::from_raw_fd(mounts - 1) })
-    }
 }
 
 impl Drop for Husk {
     fn drop(&mut self) {
         self.wait();
-        drop(self.mounts());
+        drop(self.shared.mounts());
     }
 }
 
@@ -124,7 +135,11 @@ impl Seed {
         let (own_soil, own_shared) = (soil.clone(), shared.clone());
         let owner = rustix::process::getpid();
         let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || match prepare(&own_soil, owner) {
-            Ok(()) => wait_and_fork(&own_shared, looks, allowed.as_ref()),
+            Ok(mounts) => {
+                // In the table that both have: process 1 closes what it does not need.
+                own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
+                wait_and_fork(&own_shared, looks, allowed.as_ref())
+            }
             Err(_) => 1,
         });
         let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
@@ -143,8 +158,7 @@ impl Seed {
         let unnamed = start.unnamed;
         let mut order = Order { spec, start, owner };
         self.shared.order.store(&mut order, Ordering::Relaxed);
-        self.shared.go.store(1, Ordering::Release);
-        let _ = futex::wake(&self.shared.go, futex::Flags::PRIVATE, 1);
+        self.shared.tell(GROW);
         // It uses the order until it has forked. Then it may wait behind process 1 for its processor, and nobody needs it.
         if !look(if unnamed { self.looks } else { 0 }, || pid().is_some()) {
             husk.wait();
@@ -154,17 +168,19 @@ impl Seed {
 }
 
 impl Drop for Seed {
+    /// Not by a signal: between opening a descriptor and writing that down, it would leave it.
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
-            process.kill();
+            self.shared.tell(END);
             let _ = process.join();
+            drop(self.shared.mounts());
         }
     }
 }
 
-/// Everything that does not depend on what goes into the box. `errno` is the other process's too, so that calls which may
-/// well fail go past the C library.
-fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
+/// Everything that does not depend on what goes into the box; the mount namespace. `errno` is the other process's too, so that
+/// calls which may well fail go past the C library.
+fn prepare(soil: &Soil, owner: Pid) -> Result<OwnedFd, Errno> {
     // For good: process 1 takes them over.
     sys::SignalsBlocked::forever()?;
     // Sharing its descriptors, it would not see its owner's end in any other way.
@@ -181,7 +197,7 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<(), Errno> {
     if soil.namespaces & libc::CLONE_NEWNET as u64 != 0 {
         launch::loopback_up()?;
     }
-    Ok(())
+    launch::mount_namespace()
 }
 
 /// Whether it came to be meanwhile.
@@ -197,6 +213,9 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
     while shared.go.load(Ordering::Acquire) == 0 {
         let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
     }
+    if shared.go.load(Ordering::Acquire) == END {
+        return 0;
+    }
     // Not before: by now the owner has said where this process runs.
     if let Some(allowed) = allowed
         && sched_setaffinity(None, allowed).is_err()
@@ -208,17 +227,7 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
     // not use them meanwhile; afterwards only process 1 does, which has a copy of that memory.
     let (spec, start, owner) = unsafe { (&*(*order).spec, &mut *(*order).start, &*(*order).owner) };
     let inside = |group: BorrowedFd<'_>| sys::fork_into(group, libc::CLONE_PARENT as u64, Some(&shared.pid));
-    let unnamed = start.unnamed;
     match start.fork(inside, || sys::fork_for_parent(&shared.pid)) {
-        // Whoever made names has them cleared in the end, and lets the namespace go at the same time. Not before the fork:
-        // process 1 needs no such descriptor, and who kills a seed would not know of it.
-        Ok(Fork::Parent(_)) if unnamed => {
-            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-            if let Ok(mounts) = rustix::fs::open(c"/proc/self/ns/mnt", flags, rustix::fs::Mode::empty()) {
-                shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
-            }
-            0
-        }
         Ok(Fork::Parent(_)) => 0,
         Ok(Fork::Child) => launch::process_one(spec, start, None, owner, true),
         Err(_) => 1,

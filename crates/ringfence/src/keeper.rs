@@ -20,7 +20,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,10 @@ use ringfence_linux::sys;
 use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recvmsg, sendmsg, socketpair,
+};
 use spare::Spare;
 
 /// A list cannot be longer than this; a box that would need more is refused.
@@ -152,14 +156,15 @@ impl Keeper {
 
     /// Starts the process. It shares this one's memory, which costs a tenth of a fork, and lives on when this one is killed.
     fn beside(list: Option<Arc<List>>, groups: Option<Arc<Series>>) -> Result<Keeper, KeeperError> {
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(KeeperError::Start)?;
+        let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(KeeperError::Start)?;
         // What is shared is made here; afterwards there are only system calls.
         let keep_and_clear: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
             // Signals to the terminal's process group are not for the keeper.
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
-            sys::close_all_but(&[read.as_raw_fd(), own]);
-            let killed = rustix::io::read(&read, &mut [0u8; 1]) != Ok(1);
+            sys::close_all_but(&[theirs.as_raw_fd(), own]);
+            let killed = !is_released(&theirs);
             // Without memory, the next start clears up.
             if let (Some(list), Ok(mut memory)) = (&list, Memory::new()) {
                 list.leave(&mut memory, if killed { LAST_TRIES } else { 1 });
@@ -168,7 +173,20 @@ impl Keeper {
             0
         });
         let process = Some(Beside::start(keep_and_clear).map_err(KeeperError::Start)?);
-        Ok(Keeper { held: OnceLock::new(), process, lifeline: Some(write) })
+        Ok(Keeper { held: OnceLock::new(), process, lifeline: Some(ours) })
+    }
+
+    /// Closes a descriptor for its owner: of the last one of a mount namespace, that takes as long as a small program.
+    pub fn take_down(&self, mounts: OwnedFd) {
+        let fds = [mounts.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut given = SendAncillaryBuffer::new(&mut space);
+        given.push(SendAncillaryMessage::ScmRights(&fds));
+        if let Some(lifeline) = &self.lifeline {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            // Where that cannot be, it is closed here.
+            let _ = sendmsg(lifeline, &[io::IoSlice::new(&[TAKE_DOWN])], &mut given, flags);
+        }
     }
 
     /// Lets it clear up, at the same time as its owner does. Dropping it waits until it has.
@@ -181,7 +199,7 @@ impl Keeper {
         drop(self.held.take());
         if let Some(lifeline) = self.lifeline.take() {
             // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
-            let _ = rustix::io::write(&lifeline, &[1]);
+            let _ = rustix::io::write(&lifeline, &[RELEASED]);
         }
     }
 }
@@ -192,6 +210,29 @@ impl Drop for Keeper {
         // What it keeps is gone when the keeper is: whoever looks afterwards finds none.
         if let Some(process) = self.process.take() {
             let _ = process.join();
+        }
+    }
+}
+
+/// What an owner says to its keeper: close this, and go on; clear up, and end.
+const TAKE_DOWN: u8 = 0;
+const RELEASED: u8 = 1;
+
+/// Waits for the owner's last word. False when it is gone without.
+fn is_released(owner: &OwnedFd) -> bool {
+    loop {
+        let mut word = [TAKE_DOWN];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut given = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [io::IoSliceMut::new(&mut word)];
+        match recvmsg(owner, &mut parts, &mut given, RecvFlags::CMSG_CLOEXEC) {
+            // What came with it is closed here.
+            Ok(received) if received.bytes == 1 => drop(given),
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return false,
+        }
+        if word == [RELEASED] {
+            return true;
         }
     }
 }

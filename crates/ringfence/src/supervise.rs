@@ -209,7 +209,7 @@ fn wait(
             Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
             // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
             Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
-            Event::Failed { .. } | Event::NotExecuted(_) | Event::Parked => return Err(lost(Errno::PROTO)),
+            Event::Failed { .. } | Event::NotExecuted(_) | Event::Parked(_) => return Err(lost(Errno::PROTO)),
         }
     }
     watch.look(running, companion.give_up_at());

@@ -508,10 +508,10 @@ fn programs_root(engine: Engine) {
 }
 
 /// A protected name that is not there.
-fn keep(project: &mut Project) {
+fn keep(project: &mut Project, name: &str) {
     project.policy.rules.push(FileRule {
         access: Access::Ro,
-        pattern: Pattern::Exact(project.policy.workdir.join(".kept")),
+        pattern: Pattern::Exact(project.policy.workdir.join(name)),
         missing: Missing::Protect(Kind::Dir),
         origin: Origin { layer: LayerKind::Profile, place: "test".into() },
     });
@@ -521,7 +521,7 @@ fn keep(project: &mut Project) {
 #[test]
 fn a_failure_before_the_names_are_there() {
     let mut project = Project::new();
-    keep(&mut project);
+    keep(&mut project, ".kept");
     let mut plan = project.plan(&["ls", "-A"]);
     assert_eq!(project.start_plan(Engine::Native, &plan).end().stdout, ".kept\n");
     let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false };
@@ -533,10 +533,28 @@ fn a_failure_before_the_names_are_there() {
     }
 }
 
+/// A name that the plan does not have, since a neighbour's was there when it was made. Process 1 has begun by then.
+#[test]
+fn a_neighbours_name_that_went_since_planning() {
+    let mut project = Project::new();
+    keep(&mut project, "above/.kept");
+    let neighbour = project.start(Engine::Native, &["sleep", "60"]);
+    assert!(project.path("above/.kept").is_dir());
+    let plan = project.plan(&["ls", "-A", "above"]);
+    assert_eq!(plan.stubs.len(), 1, "{:?}", plan.stubs);
+    assert_eq!(project.start_plan(Engine::Native, &plan).end().stdout, ".kept\n");
+    neighbour.running.finish().unwrap();
+    assert!(!project.path("above").exists());
+    for _ in 0..10 {
+        assert_eq!(project.start_plan(Engine::Native, &plan).end().stdout, ".kept\n");
+        assert!(!project.path("above").exists());
+    }
+}
+
 /// Many boxes from one plan; their stand-ins are there from its making to its end.
 fn prepared_once_started_often(engine: Engine) {
     let mut project = Project::new();
-    keep(&mut project);
+    keep(&mut project, ".kept");
     let plan = project.plan(&["sh", "-c", "mkdir .kept/x 2>/dev/null && echo planted; echo $$"]);
     let prepared = Prepared::new(engine, &plan, &project.facts).unwrap();
     assert!(project.path(".kept").is_dir());
@@ -551,6 +569,57 @@ fn prepared_once_started_often(engine: Engine) {
     }
     drop(prepared);
     assert!(!project.path(".kept").exists());
+}
+
+/// How many mount namespaces this process and its children hold open.
+fn held_namespaces() -> usize {
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap();
+    let pids = children.split_whitespace().chain(["self"]);
+    let links = pids.flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd"))).flatten().flatten();
+    let to = links.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    // A seed has the descriptors of this process.
+    to.filter(|to| to.to_string_lossy().starts_with("mnt:[")).collect::<BTreeSet<_>>().len()
+}
+
+/// The mounts of a box that has ended are gone at once, or in the keeper's own time: nobody waits for the next box.
+#[test]
+fn mounts_go_while_the_plan_stays() {
+    // Boxes of other tests have some too.
+    const ALONE: &str = "RINGFENCE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "mounts_go_while_the_plan_stays", "--nocapture"]).env(ALONE, "1");
+        return assert!(alone.status().unwrap().success());
+    }
+    let mut project = Project::new();
+    keep(&mut project, ".kept");
+    let prepared = Prepared::new(Engine::Native, &project.plan(&["true"]), &project.facts).unwrap();
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let stdio = || StdioSpec::Files([null(), null(), null()]);
+    let start = || prepared.start(stdio()).unwrap();
+    let park = || {
+        let mut parked = prepared.park().unwrap();
+        parked.wait().unwrap();
+        // And one that nobody uses.
+        drop(prepared.park().unwrap());
+        parked.start(None, stdio()).unwrap()
+    };
+    for begin in [&start as &dyn Fn() -> Running, &park] {
+        for _ in 0..20 {
+            let running = begin();
+            assert_eq!(code(&running).unwrap(), 0);
+            assert!(held_namespaces() > 0);
+            running.finish().unwrap();
+        }
+    }
+    // Begun ahead, the next box has one.
+    let begun = Instant::now();
+    while held_namespaces() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{}", held_namespaces());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(prepared);
+    assert_eq!(held_namespaces(), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
@@ -87,12 +87,50 @@ fn nothing() -> Result<StdioSpec, Failure> {
 pub const LIBRARY: &str = "ringfence, library";
 pub const PARKED: &str = "ringfence, parked";
 
-/// Every way to start a box from a running process.
-pub fn contenders<'a>(ready: &'a Ready) -> Vec<Contender<'a>> {
-    vec![
-        Contender::new(LIBRARY, || ready.run()),
-        Contender::new(PARKED, || ready.run_parked()).prepared(|| ready.park_ahead()),
-    ]
+/// What is ready, only while it is timed: with its stand-ins in the project, the start of any other box is another one.
+#[derive(Debug)]
+pub struct Library<'a> {
+    project: &'a Path,
+    ringfence: &'a Path,
+    command: &'a [&'a str],
+    ready: RwLock<Option<Ready>>,
+}
+
+impl<'a> Library<'a> {
+    pub fn new(project: &'a Path, ringfence: &'a Path, command: &'a [&'a str]) -> Library<'a> {
+        Library { project, ringfence, command, ready: RwLock::default() }
+    }
+
+    /// Makes it ready. Started once, it has begun with the next box.
+    pub fn enter(&self) -> Result<(), Failure> {
+        let mut ready = self.ready.write().unwrap_or_else(PoisonError::into_inner);
+        if ready.is_none() {
+            let made = Ready::new(self.project, self.ringfence, self.command)?;
+            made.run()?;
+            *ready = Some(made);
+        }
+        Ok(())
+    }
+
+    pub fn leave(&self) {
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn with(&self, act: impl FnOnce(&Ready) -> Result<(), Failure>) -> Result<(), Failure> {
+        let ready = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        ready.as_ref().map_or_else(|| Err("it was not made ready".to_owned()), act)
+    }
+
+    /// Every way to start a box from a running process.
+    pub fn contenders(&self) -> Vec<Contender<'_>> {
+        vec![
+            Contender::new(LIBRARY, || self.with(Ready::run)).prepared(|| self.enter()),
+            Contender::new(PARKED, || self.with(Ready::run_parked)).prepared(|| {
+                self.enter()?;
+                self.with(Ready::park_ahead)
+            }),
+        ]
+    }
 }
 
 fn text(error: impl std::fmt::Display) -> Failure {

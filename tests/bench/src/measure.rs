@@ -34,14 +34,20 @@ impl<'a> Contender<'a> {
     }
 
     fn time(&self) -> Result<Duration, Failure> {
-        if let Some(prepare) = &self.prepare {
-            prepare()?;
-        }
+        self.prepare()?;
+        // The kernel takes the namespaces of the one before down later: that is nobody else's cost.
+        std::thread::sleep(SETTLING);
         let start = Instant::now();
         (self.run)()?;
         Ok(start.elapsed())
     }
+
+    fn prepare(&self) -> Result<(), Failure> {
+        self.prepare.as_ref().map_or(Ok(()), |prepare| prepare())
+    }
 }
+
+const SETTLING: Duration = Duration::from_millis(2);
 
 /// Left out, and why.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -188,7 +194,7 @@ pub fn crowd(
             if out[index] {
                 continue;
             }
-            match one_slice(contender, threads, slice) {
+            match contender.prepare().and_then(|()| one_slice(contender, threads, slice)) {
                 Ok((count, took)) => {
                     rates[index].push(count as f64 / took.as_secs_f64());
                     runs[index] += count;
@@ -198,7 +204,7 @@ pub fn crowd(
                     skips.push(Skip { name: contender.name.clone(), reason });
                 }
             }
-            // The kernel takes network namespaces down later: that is nobody else's cost.
+            // As above.
             std::thread::sleep(pause);
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Args, Section};
-use crate::library::{self, Ready};
+use crate::library::{Library, PARKED};
 use crate::line::Line;
 use crate::measure::{self, Contender, Extent, Failure, Rate, Skip, Times};
 use crate::peers::{Peers, TRUE};
@@ -67,20 +67,24 @@ pub fn measure(args: &Args, scene: &Scene, peers: &Peers, user: String) -> Pass 
     let bare = Line::new(TRUE, [""; 0]);
     let native = scene.ringfence(&[], &[TRUE]);
     let bubblewrap = scene.ringfence(&["--engine", "bubblewrap"], &[TRUE]);
-    let prepared = Ready::new(&scene.project, &scene.ringfence, &[TRUE]);
+    let library = Library::new(&scene.project, &scene.ringfence, &[TRUE]);
     let mut ours = Vec::new();
     for (name, line) in [(CLI.to_owned(), &native), (format!("{CLI} --engine bubblewrap"), &bubblewrap)] {
         match line.trial() {
             Ok(()) => {
                 pass.commands.insert(name.clone(), line.text());
-                ours.push(Contender::new(name, || line.run()));
+                let alone = || {
+                    library.leave();
+                    Ok(())
+                };
+                ours.push(Contender::new(name, || line.run()).prepared(alone));
             }
             Err(reason) => pass.skips.push(Skip { name, reason }),
         }
     }
-    match &prepared {
-        Ok(prepared) => ours.extend(library::contenders(prepared)),
-        Err(reason) => pass.skips.push(Skip { name: "ringfence, library".to_owned(), reason: reason.clone() }),
+    match library.enter() {
+        Ok(()) => ours.extend(library.contenders()),
+        Err(reason) => pass.skips.push(Skip { name: "ringfence, library".to_owned(), reason }),
     }
     let bare = || Contender::new(BARE, || bare.run());
     if args.wants(Section::Cold) {
@@ -99,7 +103,7 @@ pub fn measure(args: &Args, scene: &Scene, peers: &Peers, user: String) -> Pass 
         say(&format!("{AT_ONCE} at once, as {}", pass.user));
         let (rounds, slice) = if args.quick { (2, 400) } else { (5, 1000) };
         // A parked box is built before its time is taken, and that is no rate.
-        let ours = ours.iter().filter(|c| !c.name.contains("bubblewrap") && c.prepare.is_none()).map(again);
+        let ours = ours.iter().filter(|c| !c.name.contains("bubblewrap") && c.name != PARKED).map(again);
         let everybody: Vec<_> = std::iter::once(bare()).chain(peers.crowd()).chain(ours).collect();
         let pause = Duration::from_millis(slice / 4);
         let (rates, skips) = measure::crowd(&everybody, AT_ONCE, rounds, Duration::from_millis(slice), pause);

@@ -40,7 +40,7 @@ pub(crate) fn process_one(
     owner: &OwnedFd,
     sown: bool,
 ) -> ! {
-    let code = match build(spec, start, owner, sown).and_then(|()| run(spec, start, prepared, owner)) {
+    let code = match build(spec, start, owner, sown).and_then(|mounts| run(spec, start, prepared, owner, mounts)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
             report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
@@ -55,8 +55,9 @@ fn report(owner: &OwnedFd, message: Message) {
     let _ = rustix::net::send(owner, &message, SendFlags::NOSIGNAL);
 }
 
-/// Builds the box around this process and takes every privilege away from it.
-fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), Failure> {
+/// Builds the box around this process and takes every privilege away from it. Its mount namespace, where the owner is to have
+/// that.
+fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Option<OwnedFd>, Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -66,9 +67,11 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), 
         if let Some(processors) = spec.processors {
             keep_processors(processors).map_err(at(Stage::Limits))?;
         }
-        return builder::prepare(builder, &spec.steps);
+        return builder::prepare(builder, &spec.steps).map(|()| None);
     }
     let_go(spec, start, owner);
+    // Without it the box ends a little later.
+    let mounts = start.order.as_ref().and_then(|_| mount_namespace().ok());
     if let (Identity::Mapped { uid_map, gid_map }, false) = (&spec.identity, sown) {
         map_ids(uid_map, gid_map).map_err(at(Stage::IdMaps))?;
     }
@@ -126,7 +129,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<(), 
     for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
-    Ok(())
+    Ok(mounts)
 }
 
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
@@ -158,6 +161,12 @@ pub(crate) fn map_ids(uid_map: &CString, gid_map: &CString) -> Result<(), Errno>
     write_file(c"/proc/self/setgroups", b"deny")?;
     write_file(c"/proc/self/uid_map", uid_map.as_bytes())?;
     write_file(c"/proc/self/gid_map", gid_map.as_bytes())
+}
+
+/// The mount namespace that this process is in.
+pub(crate) fn mount_namespace() -> Result<OwnedFd, Errno> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(c"/proc/self/ns/mnt", flags, rustix::fs::Mode::empty())
 }
 
 /// Brings the loopback of the network namespace that this process is in up.
@@ -204,7 +213,13 @@ fn choose_processors(Processors { count, offset }: Processors) -> Result<Option<
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
-fn run(spec: &Spec, start: &mut Start, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), Failure> {
+fn run(
+    spec: &Spec,
+    start: &mut Start,
+    prepared: Option<&Prepared>,
+    owner: &OwnedFd,
+    mounts: Option<OwnedFd>,
+) -> Result<(), Failure> {
     let slave = match start.terminal {
         Terminal::None => None,
         Terminal::Own { rows, columns } => {
@@ -243,7 +258,10 @@ fn run(spec: &Spec, start: &mut Start, prepared: Option<&Prepared>, owner: &Owne
     }
     let command = match &mut start.order {
         Some(letter) => {
-            report(owner, message(PARKED, 0, 0));
+            match mounts {
+                Some(mounts) => send_with(owner, message(PARKED, 0, 0), mounts.as_fd()).map_err(at(Stage::Order))?,
+                None => report(owner, message(PARKED, 0, 0)),
+            }
             // The owner is gone, and so is the box.
             let Some(stdio) = letter.receive(owner).map_err(at(Stage::Order))? else { return Ok(()) };
             start.stdio = stdio.map(Some);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
@@ -72,7 +72,7 @@ impl Prepared {
     /// Compiles a plan, and makes the names on the host that it needs.
     pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
         let mut prepared = Self::compile(engine, plan, facts)?;
-        prepared.keep(plan, facts)?.map_or(Ok(()), Names::make)?;
+        prepared.keep(plan, facts, &keeper::registry())?.map_or(Ok(()), Names::make)?;
         Ok(prepared)
     }
 
@@ -112,9 +112,9 @@ impl Prepared {
     }
 
     /// Starts a keeper for what the plan needs on the host. Names are listed, and still to be made.
-    fn keep<'a>(&mut self, plan: &'a Plan, facts: &Facts) -> Result<Option<Names<'a>>, EngineError> {
-        let (spare, registry) = (facts.spare.as_deref(), keeper::registry());
-        let (keeper, names) = Keeper::prepare(&plan.stubs, self.groups.clone(), &registry, spare)?;
+    fn keep<'a>(&mut self, plan: &'a Plan, facts: &Facts, registry: &Path) -> Result<Option<Names<'a>>, EngineError> {
+        let spare = facts.spare.as_deref();
+        let (keeper, names) = Keeper::prepare(&plan.stubs, self.groups.clone(), registry, spare)?;
         self.keeper = keeper;
         Ok(names)
     }
@@ -129,12 +129,14 @@ impl Prepared {
     ) -> Result<Running, EngineError> {
         let mut prepared = Self::compile(engine, plan, facts)?;
         let waits = matches!(&prepared.how, How::Native { spec, .. } if spec.steps.contains(&Step::Names));
-        // A control group must be kept before process 1 is in it.
-        let mut running = match seed.take_if(|_| waits && prepared.groups.is_none()) {
+        let registry = keeper::registry();
+        // A control group must be kept before process 1 is in it. And with neighbours there may be names that no plan has.
+        let first = waits && prepared.groups.is_none() && !registry.exists();
+        let mut running = match seed.take_if(|_| first) {
             None => None,
             seed => Some(prepared.launch(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),
         };
-        let mut names = prepared.keep(plan, facts)?;
+        let mut names = prepared.keep(plan, facts, &registry)?;
         // Those that are not in the plan were a neighbour's: a step before may need one.
         if let Some(names) = names.take_if(|names| !waits || !names.are_planned()) {
             drop(running.take());
@@ -271,7 +273,10 @@ impl Parked {
     pub fn wait(&mut self) -> Result<(), EngineError> {
         if !self.waits {
             match self.running.next_event()? {
-                Event::Parked => self.waits = true,
+                Event::Parked(mounts) => {
+                    self.running.launched.hold(mounts);
+                    self.waits = true;
+                }
                 other => return Err(EngineError::Lost(format!("{other:?} from a parked sandbox"))),
             }
         }

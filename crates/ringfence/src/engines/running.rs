@@ -141,13 +141,16 @@ impl Running {
             (Some(group), None) => drop(group.remove()),
             (None, _) => {}
         }
-        let mut keeper = self.keeper.and_then(Arc::into_inner);
-        // Both take their time, and do it at once.
-        if let Some(mounts) = mounts {
-            keeper.iter_mut().for_each(Keeper::release);
-            drop(mounts);
+        match (self.keeper.map(Arc::try_unwrap), mounts) {
+            // Both take their time, and do it at once.
+            (Some(Ok(mut keeper)), Some(mounts)) => {
+                keeper.release();
+                drop(mounts);
+            }
+            // It stays, and nobody waits for it.
+            (Some(Err(keeper)), Some(mounts)) => keeper.take_down(mounts),
+            _ => {}
         }
-        drop(keeper);
         Ok((waited, usage))
     }
 }
