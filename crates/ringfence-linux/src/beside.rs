@@ -40,12 +40,9 @@ impl<F: FnMut() -> i32> Beside<F> {
         Ok(Self { pid, memory })
     }
 
-    /// Has it work on another processor than this process does. Some kernels put a process that is made or woken behind the
-    /// one that did it, though others idle. Where it may not, it waits for its turn.
-    pub fn go_elsewhere(&self) {
-        if let Some(Processors { others, .. }) = Processors::now() {
-            let _ = sched_setaffinity(Some(self.pid), &others);
-        }
+    /// Has it work on some processors only. Where it may not, it waits for its turn.
+    pub fn go(&self, to: &CpuSet) {
+        let _ = sched_setaffinity(Some(self.pid), to);
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -66,22 +63,25 @@ impl<F: FnMut() -> i32> Beside<F> {
     }
 }
 
-/// The processors that this process may use.
-pub(crate) struct Processors {
+/// Where a process beside this one can work at the same time. Some kernels put one that is made or woken behind the one that
+/// did it, though other processors idle.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// All that this process may use.
     pub allowed: CpuSet,
     /// Without the one that it is on.
-    others: CpuSet,
+    pub others: CpuSet,
 }
 
-impl Processors {
-    /// `None` where it has but one.
-    pub fn now() -> Option<Processors> {
+impl Elsewhere {
+    /// `None` where it may use but one.
+    pub fn now() -> Option<Elsewhere> {
         let allowed = sched_getaffinity(None).ok()?;
         let (mut others, here) = (allowed, sched_getcpu());
         if here >= CpuSet::MAX_CPU {
             return None;
         }
         others.unset(here);
-        (others.count() > 0).then_some(Processors { allowed, others })
+        (others.count() > 0).then_some(Elsewhere { allowed, others })
     }
 }

@@ -260,9 +260,6 @@ const EXITED: i32 = 5;
 const LISTENER: i32 = 6;
 const PARKED: i32 = 7;
 
-/// A quarter of what most systems let a process have.
-const MOST_HELD: i32 = 256;
-
 type Message = [u8; 12];
 
 fn message(kind: i32, a: i32, b: i32) -> Message {
@@ -418,7 +415,8 @@ impl Launched {
     /// Holds the mount namespace of the box, so that it does not go with process 1. An owner of many boxes needs its
     /// descriptors for them.
     pub fn hold(&mut self, mounts: Option<OwnedFd>) {
-        self.mounts = mounts.filter(|mounts| mounts.as_raw_fd() < MOST_HELD);
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.map_or(u64::MAX, |n| n / 4);
+        self.mounts = mounts.filter(|mounts| (mounts.as_raw_fd() as u64) < most);
     }
 
     /// Tells a parked box what to run; `E2BIG` when that is too long to be told.

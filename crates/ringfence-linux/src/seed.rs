@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
-use crate::beside::{Beside, Processors};
+use crate::beside::{Beside, Elsewhere};
 use crate::launch::{self, Spec, Start};
 use crate::sys::{self, Fork};
 
@@ -117,10 +117,13 @@ const LOOKS: usize = 10_000;
 impl Seed {
     /// Starts to make namespaces that will be wanted soon. Whether that works out is told by [`Seed::grow`].
     pub fn sow(soil: Soil) -> Result<Seed, Errno> {
-        let allowed = Processors::now().map(|processors| processors.allowed);
+        let elsewhere = Elsewhere::now();
+        let allowed = elsewhere.as_ref().map(|elsewhere| elsewhere.allowed);
         // Who looks keeps the other from working where there is but one.
         let seed = Self::sow_and_look(soil, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
-        seed.process.iter().for_each(Beside::go_elsewhere);
+        if let (Some(elsewhere), Some(process)) = (elsewhere, &seed.process) {
+            process.go(&elsewhere.others);
+        }
         Ok(seed)
     }
 

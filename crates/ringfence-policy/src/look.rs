@@ -145,7 +145,7 @@ impl Lookup {
     fn straight(&self, path: &Path) -> io::Result<Option<End>> {
         let bytes = path.as_os_str().as_bytes();
         let mut through = self.through.borrow_mut();
-        if bytes == b"/" || bytes == through.as_os_str().as_bytes() {
+        if bytes == b"/" || !bytes.is_empty() && bytes == through.as_os_str().as_bytes() {
             return Ok(Some(End::Dir));
         }
         let known = if is_in(path, &through) { through.as_os_str().len() } else { 0 };
@@ -402,6 +402,8 @@ mod tests {
             ("d/e/../f", Some(("d/f", End::File, 0))),
             ("d/e/", Some(("d/e", End::Dir, 0))),
             ("d/ex", Some(("d/ex", End::Missing, 0))),
+            ("d/e/.", Some(("d/e", End::Dir, 0))),
+            ("d//e", Some(("d/e", End::Dir, 0))),
             ("m", Some(("d/e", End::Dir, 2))),
             ("m/../f", Some(("d/f", End::File, 2))),
             ("abs", Some(("d/f", End::File, 1))),

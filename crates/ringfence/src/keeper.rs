@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 
 use hold::{Held, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
-use ringfence_linux::beside::Beside;
+use ringfence_linux::beside::{Beside, Elsewhere};
 use ringfence_linux::limits::Series;
 use ringfence_linux::pages::Pages;
 use ringfence_linux::sys;
@@ -38,8 +38,9 @@ use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recvmsg, sendmsg, socketpair,
+    SocketType, recvmsg, send, sendmsg, socketpair,
 };
+use rustix::thread::CpuSet;
 use spare::Spare;
 
 /// A list cannot be longer than this; a box that would need more is refused.
@@ -189,17 +190,26 @@ impl Keeper {
         }
     }
 
-    /// Lets it clear up, at the same time as its owner does. Dropping it waits until it has.
-    pub fn release(&mut self) {
-        self.process.iter().for_each(Beside::go_elsewhere);
+    /// Lets it clear up while its owner does something else. Dropping it waits until it has.
+    pub fn release_while(&mut self, meanwhile: impl FnOnce()) {
+        let elsewhere = Elsewhere::now();
+        self.go(elsewhere.as_ref().map(|elsewhere| &elsewhere.others));
         self.tell();
+        meanwhile();
+        self.go(elsewhere.as_ref().map(|elsewhere| &elsewhere.allowed));
+    }
+
+    fn go(&self, to: Option<&CpuSet>) {
+        if let (Some(process), Some(to)) = (&self.process, to) {
+            process.go(to);
+        }
     }
 
     fn tell(&mut self) {
         drop(self.held.take());
         if let Some(lifeline) = self.lifeline.take() {
             // Somebody waits for it, so that it does not wait for others. When it is gone, nobody does.
-            let _ = rustix::io::write(&lifeline, &[RELEASED]);
+            let _ = send(&lifeline, &[RELEASED], SendFlags::NOSIGNAL);
         }
     }
 }

@@ -258,9 +258,10 @@ fn run(
     }
     let command = match &mut start.order {
         Some(letter) => {
-            match mounts {
-                Some(mounts) => send_with(owner, message(PARKED, 0, 0), mounts.as_fd()).map_err(at(Stage::Order))?,
-                None => report(owner, message(PARKED, 0, 0)),
+            // A user may have so many descriptors on their way, and no more.
+            let sent = mounts.map(|mounts| send_with(owner, message(PARKED, 0, 0), mounts.as_fd()));
+            if sent != Some(Ok(())) {
+                report(owner, message(PARKED, 0, 0));
             }
             // The owner is gone, and so is the box.
             let Some(stdio) = letter.receive(owner).map_err(at(Stage::Order))? else { return Ok(()) };

@@ -31,8 +31,8 @@ pub(super) fn series(limits: &Limits) -> Option<Arc<Series>> {
     if needs_group(limits) { Series::new(Home::find(), super::nonce()) } else { None }
 }
 
-/// What is answered for a limit, by every engine whose box is a tree of processes of this host.
-/// `home` is found once for all of them.
+/// What is answered for a limit, by every engine whose box is a tree of processes of this host. Where groups can be made
+/// (`home`) is looked for once for all of them.
 pub(super) fn limit(guarantee: Guarantee, plan: &Plan, home: &OnceCell<Home>) -> Verdict {
     match guarantee {
         Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),

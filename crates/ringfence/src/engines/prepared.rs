@@ -19,12 +19,12 @@ use ringfence_linux::seed::{Seed, Soil};
 use ringfence_linux::setup::Step;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
-use ringfence_policy::plan::Plan;
+use ringfence_policy::plan::{Mount, Plan};
 use rustix::io::Errno;
 
 use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, rlimits, series, stand_ins};
 use super::running::stdio_parts;
-use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, native};
+use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, mounts_on, native};
 use crate::keeper::{self, Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
@@ -130,8 +130,11 @@ impl Prepared {
         let mut prepared = Self::compile(engine, plan, facts)?;
         let waits = matches!(&prepared.how, How::Native { spec, .. } if spec.steps.contains(&Step::Names));
         let registry = keeper::registry();
-        // A control group must be kept before process 1 is in it. And with neighbours there may be names that no plan has.
-        let first = waits && prepared.groups.is_none() && !registry.exists();
+        // A control group must be kept before process 1 is in it; with neighbours there may be names that no plan has; and the
+        // registry of those that are gone by now may be hidden.
+        let hidden = |mount: &Mount| mounts_on(mount).is_some_and(|at| at.starts_with(&registry));
+        let alone = !registry.exists() && !plan.mounts.iter().any(hidden);
+        let first = waits && alone && prepared.groups.is_none();
         let mut running = match seed.take_if(|_| first) {
             None => None,
             seed => Some(prepared.launch(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),

@@ -129,7 +129,8 @@ impl Running {
         self.held
     }
 
-    /// Ends whatever is left and waits until nothing of the box is there.
+    /// Ends whatever is left and waits until no process of the box is there. Its mounts are gone then as well, or, where the
+    /// plan stays for other boxes, a moment later.
     pub fn finish(self) -> Result<(Option<Waited>, Usage), EngineError> {
         // Already gone is what is wanted.
         let _ = self.launched.signal(libc::SIGKILL);
@@ -143,10 +144,7 @@ impl Running {
         }
         match (self.keeper.map(Arc::try_unwrap), mounts) {
             // Both take their time, and do it at once.
-            (Some(Ok(mut keeper)), Some(mounts)) => {
-                keeper.release();
-                drop(mounts);
-            }
+            (Some(Ok(mut keeper)), Some(mounts)) => keeper.release_while(|| drop(mounts)),
             // It stays, and nobody waits for it.
             (Some(Err(keeper)), Some(mounts)) => keeper.take_down(mounts),
             _ => {}
