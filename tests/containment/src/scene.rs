@@ -329,6 +329,9 @@ impl Drop for Scene {
     fn drop(&mut self) {
         // Mounts first, then the directories that they are on.
         self.guards.clear();
+        // What sessions on Docker hide directories with is nobody's to enter, nor so to be removed with what it is in.
+        let hidden = self.sessions().join("docker/hidden-dir");
+        let _ = fs::set_permissions(hidden, fs::Permissions::from_mode(0o700));
     }
 }
 
