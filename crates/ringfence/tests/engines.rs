@@ -605,10 +605,11 @@ fn mounts_go_while_the_plan_stays() {
         parked.start(None, stdio()).unwrap()
     };
     for begin in [&start as &dyn Fn() -> Running, &park] {
-        for _ in 0..20 {
+        for round in 0..20 {
             let running = begin();
             assert_eq!(code(&running).unwrap(), 0);
-            assert!(held_namespaces() > 0);
+            // Nothing was begun ahead for the first.
+            assert!(round == 0 || held_namespaces() > 0);
             running.finish().unwrap();
         }
     }

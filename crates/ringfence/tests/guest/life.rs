@@ -252,6 +252,7 @@ fn a_killed_reaper_is_survived(place: Place) {
     // Nor does one without a reaper notice the end of a neighbour.
     let stream = host.start(&["sh", "-c", &format!("kill -KILL $PPID; echo ready; sleep {seconds}")]);
     host.until(stream, "ready");
+    wait_until("it runs", || alive(&seconds));
     host.signal(beside, libc::SIGKILL, true);
     assert_eq!(host.end(beside).code, 128 + libc::SIGKILL);
     wait_until("all of it ends", || !alive(&beside_seconds) && !alive(&orphan));
