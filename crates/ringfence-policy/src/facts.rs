@@ -32,6 +32,9 @@ pub struct Facts {
     /// Every place where Ringfence may list its living boxes, which none of them may see.
     #[serde(with = "wire::paths")]
     pub registries: Vec<PathBuf>,
+    /// The one of now. It is made before a box is built that needs names, and goes with the last.
+    #[serde(with = "wire::path")]
+    pub registry: PathBuf,
     /// Whose home is where: the caller's account; all of them where the caller is root.
     pub accounts: Vec<Account>,
     /// The ringfence program itself, for guards inside the box.

@@ -243,7 +243,8 @@ impl Tree {
         for path in &facts.registries {
             self.nodes.retain(|node, _| !is_in(Path::new(node), path));
             let origin = Origin { layer: LayerKind::Profile, place: "the list of living sandboxes is closed".into() };
-            let state = if path.is_dir() { State::Present } else { State::Absent("") };
+            let there = *path == facts.registry || path.is_dir();
+            let state = if there { State::Present } else { State::Absent("") };
             // By its own name: what is there may be another box's stand-in, and must not go with that.
             let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: true };
             self.nodes.insert(path.into(), node);

@@ -134,6 +134,17 @@ fn the_list_of_living_boxes_is_no_boxs() {
         let (at, node) = tree.decide(&registry.join("lock")).unwrap();
         assert_eq!((at, node.access, &node.state), (registry.as_path(), Access::Exclude, &state));
     }
+    // Not there yet, in a place that is shown: it will be, and the box must not see it then.
+    let (later, mut layer) = (home.join("shown/later"), Layer::flags());
+    fs::create_dir(home.join("shown")).unwrap();
+    layer.ro(home.join("shown").to_str().unwrap());
+    let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+    for (registry, hidden) in [(later.clone(), true), (PathBuf::new(), false)] {
+        let registries = vec![later.clone()];
+        let facts = Facts { home: home.clone(), uid: 1, registries, registry, ..Facts::default() };
+        let tree = Tree::new(&policy, &facts).unwrap();
+        assert_eq!(tree.decide(&later).is_some_and(|(_, node)| node.access == Access::Exclude), hidden);
+    }
     // Where it cannot be seen nothing is done.
     let policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
     let facts = Facts { home, uid: 1, registries: vec!["/run/boxes".into()], ..Facts::default() };
