@@ -493,6 +493,22 @@ s.listen(9)\nprint(flush=True)\nsys.stdin.read()";
     }
 }
 
+/// The list of living boxes is made after the plan of the first one, and is no box's.
+#[test]
+fn the_registry_is_hidden_where_its_place_is_shown() {
+    // An ordinary user's lies where nothing can be shown.
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    for engine in ["native", "bubblewrap"] {
+        let list = |dir: &str| place.ringfence(&["run", "--engine", engine, "--ro", "/run", "--", "ls", dir]);
+        assert_eq!(list("/run").code, 0, "{engine}");
+        let done = list("/run/ringfence-keeper");
+        assert!(done.code != 0 && done.err.contains("Permission denied"), "{engine}: {done:?}");
+    }
+}
+
 /// Process 1 builds while names are made on the host: nothing of it may come before they are there.
 #[test]
 fn names_are_waited_for_before_the_first_is_needed() {
