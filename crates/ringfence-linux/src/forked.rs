@@ -18,7 +18,7 @@ pub use self::program::Program;
 use crate::landlock;
 use crate::launch::{self, Processors, Stage};
 use crate::seccomp::{self, SockFilter};
-use crate::setup::{NO_LINKS, Room, Step, Tmpfs};
+use crate::setup::{self, NO_LINKS, Room, Step, Tmpfs};
 use crate::sys;
 
 /// What a nursery has: a socket to its owner, and its [`Program`]. A fork has its own channel in the place of the socket.
@@ -243,40 +243,32 @@ impl List {
 
     /// Makes anew what each box has of its own; everything else it has by its copy of the mounts.
     fn mounts(&mut self, steps: &[Step]) -> Option<()> {
-        let mut fresh: Vec<&CString> = Vec::new();
-        let below = |fresh: &[&CString], target: &CString| {
-            let inside = |place: &&CString| {
-                let rest = target.as_bytes().strip_prefix(place.as_bytes());
-                rest.is_some_and(|rest| rest.first() == Some(&b'/'))
-            };
-            fresh.iter().any(inside)
-        };
+        if !setup::can_be_copied(steps) {
+            return None;
+        }
         // Nothing of the copy is ever passed on, to whom it was copied from or back.
         let private = Arg::Number((libc::MS_REC | libc::MS_PRIVATE) as i64);
         self.at(Stage::Pivot).call(libc::SYS_mount, [NOTHING, text(c"/"), NOTHING, private, NOTHING]);
-        let mut room = None;
+        let mut room = false;
         for (index, step) in steps.iter().enumerate() {
             self.at(Stage::Step(index));
             match step {
                 Step::Proc { target } => {
                     self.file_system(c"proc", &[], sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC);
                     self.attach(target);
-                    fresh.push(target);
                 }
                 Step::Devpts { target } => {
                     let (ptmx, mode, most) = (Some(c"0666"), Some(c"0620"), Some(c"64"));
                     let options = [(c"newinstance", None), (c"ptmxmode", ptmx), (c"mode", mode), (c"max", most)];
                     self.file_system(c"devpts", &options, sys::ATTR_NOSUID | sys::ATTR_NOEXEC);
                     self.attach(target);
-                    fresh.push(target);
                 }
                 Step::Tmpfs { target, tmpfs } => {
                     self.tmpfs(tmpfs);
                     self.attach(target);
-                    fresh.push(target);
                 }
-                Step::Room { room: Room::Writable, target, tmpfs } if room.is_none() => {
-                    room = Some(());
+                Step::Room { room: Room::Writable, target, tmpfs } => {
+                    room = true;
                     self.tmpfs(tmpfs);
                     // It stays open for its parts, in the lowest place.
                     self.move_to(FIRST_FREE + 1, target);
@@ -289,36 +281,16 @@ impl List {
                     self.close(FIRST_FREE + 1);
                 }
                 Step::Part { room: Room::Writable, name, target, mode, .. } => {
-                    room?;
                     self.call(libc::SYS_mkdirat, [Arg::Number(ROOM), text(name), Arg::Number((*mode).into())]);
                     let flags = Arg::Number(OPEN_TREE_CLONE | CLOEXEC);
                     self.call_for(libc::SYS_open_tree, [Arg::Number(ROOM), text(name), flags], FIRST_FREE);
                     self.move_to(FIRST_FREE, target);
                     self.close(FIRST_FREE);
-                    fresh.push(target);
                 }
-                // A second room, or one for a builder.
-                Step::Room { room: Room::Writable, .. } | Step::Staging { .. } | Step::Stage { .. } => return None,
-                // Private space that another box would write to as well, unless it is sealed in the end.
-                Step::RootTmpfs(_) if !is_sealed(steps, c"") => return None,
-                Step::RootTmpfs(_) | Step::RootBind { .. } | Step::Names | Step::StandIns | Step::Room { .. } => {}
-                // What stands in a place that is made anew is not there.
-                Step::Bind { target, .. }
-                | Step::Device { target, .. }
-                | Step::Part { target, .. }
-                | Step::StandIn { target, .. }
-                | Step::Mkdir { target, .. }
-                | Step::Touch { target }
-                | Step::Symlink { target, .. }
-                | Step::Write { target, .. }
-                | Step::Seal { target } => {
-                    if below(&fresh, target) {
-                        return None;
-                    }
-                }
+                _ => {}
             }
         }
-        if room.is_some() {
+        if room {
             self.close(ROOM);
         }
         Some(())
@@ -412,10 +384,6 @@ fn last_capability() -> u64 {
     text.trim().parse().unwrap_or(63)
 }
 
-fn is_sealed(steps: &[Step], path: &std::ffi::CStr) -> bool {
-    steps.iter().any(|step| matches!(step, Step::Seal { target } if target.as_c_str() == path))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -484,5 +452,18 @@ mod tests {
         let steps = |target| [Step::Tmpfs { target: named("tmp"), tmpfs: tmpfs() }, bind(target)];
         assert!(calls(&walls(&steps("tmp/x"), &workdir)).is_none());
         assert!(calls(&walls(&steps("tmpx"), &workdir)).is_some());
+        // Something that would be covered, where it covers.
+        assert!(calls(&walls(&steps("tmp"), &workdir)).is_none());
+        // Shared space that nobody seals.
+        let part =
+            |room, target: &str| Step::Part { room, name: named("0"), target: named(target), mode: 0o755, owner: None };
+        let fixed = [part(Room::Fixed, "dev"), Step::Seal { target: named("dev") }];
+        assert!(calls(&walls(&fixed, &workdir)).is_some());
+        assert!(calls(&walls(&fixed[..1], &workdir)).is_none());
+        // A part of no space, or of which of two.
+        let room = || Step::Room { room: Room::Writable, target: named("tmp"), tmpfs: tmpfs() };
+        assert!(calls(&walls(&[room(), part(Room::Writable, "tmp")], &workdir)).is_some());
+        assert!(calls(&walls(&[part(Room::Writable, "tmp")], &workdir)).is_none());
+        assert!(calls(&walls(&[room(), room()], &workdir)).is_none());
     }
 }

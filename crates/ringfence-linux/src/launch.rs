@@ -28,7 +28,9 @@ use crate::seed::{Husk, Seed, Soil};
 use crate::setup::{Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
-pub(crate) use inside::{Failure, at, kept_processors, loopback_up, map_ids, mount_namespace, process_one};
+pub(crate) use inside::{
+    Begun, Failure, at, build_mould, complete, kept_processors, loopback_up, map_ids, namespace, process_one, this,
+};
 
 /// Everything that boxes of a kind are made from; as many can be started as one likes.
 #[derive(Debug)]
@@ -101,7 +103,7 @@ impl Spec {
     /// What a [`Seed`] for this box must have been made of; `None` where none can be.
     pub(crate) fn soil(&self) -> Option<Soil> {
         let maps = match &self.identity {
-            Identity::Mapped { uid_map, gid_map } => Some((uid_map.clone(), gid_map.clone())),
+            Identity::Mapped(maps) => Some(maps.clone()),
             Identity::Entered { .. } => None,
             Identity::Outside(_) | Identity::Kept => return None,
         };
@@ -119,8 +121,8 @@ pub struct Processors {
 /// How the box's user ids relate to the host's.
 #[derive(Debug)]
 pub enum Identity {
-    /// Run by an ordinary user: the box maps this one user, by itself.
-    Mapped { uid_map: CString, gid_map: CString },
+    /// Run by an ordinary user: the box maps this one user, by itself. The maps of user and group ids.
+    Mapped((CString, CString)),
     /// Run by root: mounts are made with root's rights, then the box enters this prepared namespace as this user.
     Entered { userns: OwnedFd, idmaps: Idmaps, uid: u32, gid: u32 },
     /// Another program builds the box, and `program` is that.
@@ -242,7 +244,7 @@ pub enum Event {
     Terminal(OwnedFd),
     /// Where the filter reports calls.
     Listener(OwnedFd),
-    /// The box stands and waits for an order; its mount namespace.
+    /// The box stands and waits for an order; its mount namespace, where the owner does not have it.
     Parked(Option<OwnedFd>),
     /// The command was stopped by this signal.
     Stopped(i32),
@@ -330,7 +332,7 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
     let forked = start.fork(|group| sys::fork_into(group, spec.namespaces, None), || sys::fork(spec.namespaces));
     match forked? {
         Fork::Parent(pid) => Ok(launched(pid, None)),
-        Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, false),
+        Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, Begun::Nothing),
     }
 }
 
@@ -416,7 +418,7 @@ impl Launched {
     /// descriptors for them.
     pub fn hold(&mut self, mounts: Option<OwnedFd>) {
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.map_or(u64::MAX, |n| n / 4);
-        self.mounts = mounts.filter(|mounts| (mounts.as_raw_fd() as u64) < most);
+        self.mounts = mounts.filter(|mounts| (mounts.as_raw_fd() as u64) < most).or(self.mounts.take());
     }
 
     /// Tells a parked box what to run; `E2BIG` when that is too long to be told.

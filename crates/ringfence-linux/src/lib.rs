@@ -20,6 +20,8 @@ pub mod launch;
 pub mod limits;
 pub mod memory;
 #[cfg(feature = "box")]
+pub mod mould;
+#[cfg(feature = "box")]
 pub mod notify;
 #[cfg(feature = "box")]
 pub mod order;

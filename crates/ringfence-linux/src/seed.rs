@@ -2,7 +2,8 @@
 //! rest of a box, and most of that is the kernel's work for the network.
 //!
 //! A process that shares this one's memory and descriptors makes them and waits. When the box is known, it forks process 1
-//! from the memory as it is then, for this process as the parent, and ends.
+//! from the memory as it is then, for this process as the parent, and ends. Its mounts are the host's, or a copy of what all
+//! boxes of a kind have ([`Mould`]).
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -14,7 +15,8 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
 use crate::beside::{Beside, Elsewhere};
-use crate::launch::{self, Spec, Start};
+use crate::launch::{self, Begun, Spec, Start};
+use crate::mould::Mould;
 use crate::sys::{self, Fork};
 
 /// What a box is made in; it must be what [`Spec`] says later.
@@ -31,6 +33,7 @@ type Process = Beside<Box<dyn FnMut() -> i32 + Send + Sync>>;
 /// Namespaces in the making. Dropped without [`Seed::grow`], they are gone.
 pub struct Seed {
     soil: Arc<Soil>,
+    mould: Option<Arc<Mould>>,
     process: Option<Process>,
     looks: usize,
     shared: Arc<Shared>,
@@ -120,40 +123,49 @@ impl Seed {
         let elsewhere = Elsewhere::now();
         let allowed = elsewhere.as_ref().map(|elsewhere| elsewhere.allowed);
         // Who looks keeps the other from working where there is but one.
-        let seed = Self::sow_and_look(soil, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
+        let seed = Self::sow_and_look(soil, None, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
         if let (Some(elsewhere), Some(process)) = (elsewhere, &seed.process) {
             process.go(&elsewhere.others);
         }
         Ok(seed)
     }
 
-    /// The same, for a time that nobody knows.
-    pub fn sow_ahead(soil: Soil) -> Result<Seed, Errno> {
-        Self::sow_and_look(soil, 0, None)
+    /// The same, for a time that nobody knows. `mould`: of the box that it is for; all its mounts are made then.
+    pub fn sow_ahead(soil: Soil, mould: Option<Arc<Mould>>) -> Result<Seed, Errno> {
+        Self::sow_and_look(soil, mould, 0, None)
     }
 
     /// `allowed`: the processors that process 1 may use, where the seed may not use them all.
-    fn sow_and_look(soil: Soil, looks: usize, allowed: Option<CpuSet>) -> Result<Seed, Errno> {
+    fn sow_and_look(
+        soil: Soil,
+        mould: Option<Arc<Mould>>,
+        looks: usize,
+        allowed: Option<CpuSet>,
+    ) -> Result<Seed, Errno> {
         let (soil, shared) = (Arc::new(soil), Arc::new(Shared::default()));
-        let (own_soil, own_shared) = (soil.clone(), shared.clone());
+        let (own_soil, own_mould, own_shared) = (soil.clone(), mould.clone(), shared.clone());
         let owner = rustix::process::getpid();
-        let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || match prepare(&own_soil, owner) {
-            Ok(mounts) => {
-                // In the table that both have: process 1 closes what it does not need.
-                own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
-                wait_and_fork(&own_shared, looks, allowed.as_ref())
-            }
-            Err(_) => 1,
-        });
-        let flags = libc::CLONE_FILES | soil.maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
+        let work: Box<dyn FnMut() -> i32 + Send + Sync> =
+            Box::new(move || match prepare(&own_soil, own_mould.as_deref(), owner) {
+                Ok(mounts) => {
+                    // In the table that both have: process 1 closes what it does not need.
+                    own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
+                    wait_and_fork(&own_shared, own_mould.as_deref(), looks, allowed.as_ref())
+                }
+                Err(_) => 1,
+            });
+        // In a mould, it makes its user namespace there.
+        let userns = soil.maps.is_some() && mould.is_none();
+        let flags = libc::CLONE_FILES | if userns { libc::CLONE_NEWUSER } else { 0 };
         // From its first moment: a handler of the owner's would run in there, on memory that both have.
         let _blocked = sys::SignalsBlocked::new()?;
-        Ok(Seed { soil, process: Some(Beside::start_forking(flags, work)?), looks, shared })
+        Ok(Seed { soil, mould, process: Some(Beside::start_forking(flags, work)?), looks, shared })
     }
 
-    /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's.
+    /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's any
+    /// more.
     pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<(Pid, Husk)> {
-        if spec.soil() != Some((*self.soil).clone()) {
+        if spec.soil() != Some((*self.soil).clone()) || self.mould.as_ref().is_some_and(|mould| !mould.is_for(spec)) {
             return None;
         }
         let mut husk = Husk { process: Some(self.process.take()?), shared: self.shared.clone() };
@@ -183,7 +195,7 @@ impl Drop for Seed {
 
 /// Everything that does not depend on what goes into the box; the mount namespace. `errno` is the other process's too, so that
 /// calls which may well fail go past the C library.
-fn prepare(soil: &Soil, owner: Pid) -> Result<OwnedFd, Errno> {
+fn prepare(soil: &Soil, mould: Option<&Mould>, owner: Pid) -> Result<OwnedFd, Errno> {
     // For good: process 1 takes them over.
     sys::SignalsBlocked::forever()?;
     // Sharing its descriptors, it would not see its owner's end in any other way.
@@ -191,8 +203,14 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<OwnedFd, Errno> {
     if rustix::process::getppid() != Some(owner) {
         return Err(Errno::SRCH);
     }
-    if let Some((uid_map, gid_map)) = &soil.maps {
-        launch::map_ids(uid_map, gid_map)?;
+    // There is no procfs in a mould that knows this process.
+    let this = launch::this()?;
+    if let Some(mould) = mould {
+        mould.enter()?;
+        sys::unshare(soil.namespaces & libc::CLONE_NEWUSER as u64)?;
+    }
+    if let Some(maps) = &soil.maps {
+        launch::map_ids(&this, maps)?;
         // Forty calls that nobody has to wait for. What it may do itself stays as it is.
         sys::drop_bounding_set()?;
     }
@@ -200,7 +218,10 @@ fn prepare(soil: &Soil, owner: Pid) -> Result<OwnedFd, Errno> {
     if soil.namespaces & libc::CLONE_NEWNET as u64 != 0 {
         launch::loopback_up()?;
     }
-    launch::mount_namespace()
+    if let Some(mould) = mould {
+        mould.complete()?;
+    }
+    launch::namespace(&this, c"ns/mnt")
 }
 
 /// Whether it came to be meanwhile.
@@ -211,7 +232,7 @@ fn look(times: usize, done: impl Fn() -> bool) -> bool {
     })
 }
 
-fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32 {
+fn wait_and_fork(shared: &Shared, mould: Option<&Mould>, looks: usize, allowed: Option<&CpuSet>) -> i32 {
     look(looks, || shared.go.load(Ordering::Acquire) != 0);
     while shared.go.load(Ordering::Acquire) == 0 {
         let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
@@ -229,10 +250,14 @@ fn wait_and_fork(shared: &Shared, looks: usize, allowed: Option<&CpuSet>) -> i32
     // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has forked, and does
     // not use them meanwhile; afterwards only process 1 does, which has a copy of that memory.
     let (spec, start, owner) = unsafe { (&*(*order).spec, &mut *(*order).start, &*(*order).owner) };
+    if mould.is_some_and(|mould| !mould.is_whole()) {
+        return 1;
+    }
+    let begun = mould.map_or(Begun::Namespaces, |_| Begun::Mounts);
     let inside = |group: BorrowedFd<'_>| sys::fork_into(group, libc::CLONE_PARENT as u64, Some(&shared.pid));
     match start.fork(inside, || sys::fork_for_parent(&shared.pid)) {
         Ok(Fork::Parent(_)) => 0,
-        Ok(Fork::Child) => launch::process_one(spec, start, None, owner, true),
+        Ok(Fork::Child) => launch::process_one(spec, start, None, owner, begun),
         Err(_) => 1,
     }
 }

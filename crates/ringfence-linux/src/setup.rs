@@ -6,7 +6,7 @@
 //! No path is ever followed through a symlink, on either side: a neighbour that swaps a directory for a link between
 //! planning and mounting gets an error, not a mount.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -154,7 +154,7 @@ pub enum StandIn {
 impl StandIn {
     const ALL: [StandIn; 4] = [StandIn::HiddenFile, StandIn::HiddenDir, StandIn::EmptyFile, StandIn::EmptyDir];
 
-    fn name(self) -> &'static std::ffi::CStr {
+    fn name(self) -> &'static CStr {
         match self {
             StandIn::HiddenFile => c"hidden-file",
             StandIn::HiddenDir => c"hidden-dir",
@@ -174,6 +174,62 @@ impl StandIn {
     fn is_dir(self) -> bool {
         matches!(self, StandIn::HiddenDir | StandIn::EmptyDir)
     }
+}
+
+impl Step {
+    /// What each box has to itself, also when its other mounts are a copy.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(
+            self,
+            Step::Proc { .. }
+                | Step::Devpts { .. }
+                | Step::Tmpfs { .. }
+                | Step::Room { room: Room::Writable, .. }
+                | Step::Part { room: Room::Writable, .. }
+        )
+    }
+}
+
+/// Whether a box can begin with a copy of the mounts of another one, and make only its own anew.
+pub(crate) fn can_be_copied(steps: &[Step]) -> bool {
+    let is_sealed = |path: &CStr| steps.iter().any(|s| matches!(s, Step::Seal { target } if target.as_c_str() == path));
+    let mut fresh: Vec<&CString> = Vec::new();
+    let mut rooms = 0;
+    steps.iter().all(|step| match step {
+        // A second room, or one for a builder.
+        Step::Room { room: Room::Writable, .. } => {
+            rooms += 1;
+            rooms == 1
+        }
+        Step::Staging { .. } | Step::Stage { .. } => false,
+        // Space that another box would write to as well, unless it is sealed in the end.
+        Step::RootTmpfs(_) => is_sealed(c""),
+        Step::Part { room: Room::Fixed, target, .. } if !is_sealed(target) => false,
+        Step::Part { room: Room::Writable, .. } if rooms != 1 => false,
+        Step::Part { room: Room::Writable, target, .. }
+        | Step::Proc { target }
+        | Step::Devpts { target }
+        | Step::Tmpfs { target, .. } => {
+            fresh.push(target);
+            true
+        }
+        Step::RootBind { .. } | Step::Names | Step::StandIns | Step::Room { .. } => true,
+        // What stands in a place that is made anew is not there, or would be covered.
+        Step::Bind { target, .. }
+        | Step::Device { target, .. }
+        | Step::Part { target, .. }
+        | Step::StandIn { target, .. }
+        | Step::Mkdir { target, .. }
+        | Step::Touch { target }
+        | Step::Symlink { target, .. }
+        | Step::Write { target, .. }
+        | Step::Seal { target } => {
+            let inside = |place: &&CString| {
+                target.as_bytes().strip_prefix(place.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+            };
+            !fresh.iter().any(inside)
+        }
+    })
 }
 
 impl fmt::Display for Step {
@@ -303,6 +359,13 @@ impl<'a> Building<'a> {
         Ok(Self { root, writable: None, fixed: None, umask, idmaps })
     }
 
+    /// In a copy of what was built before, which lacks what each box has of its own.
+    pub fn resume(idmaps: Option<&'a Idmaps>) -> Result<Self, Errno> {
+        let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let umask = rustix::process::umask(Mode::empty());
+        Ok(Self { root, writable: None, fixed: None, umask, idmaps })
+    }
+
     /// Carries one of the later steps out.
     pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
@@ -416,6 +479,11 @@ impl<'a> Building<'a> {
         rustix::process::pivot_root(c".", c".")?;
         // The old root now lies on top of the new one; the working directory is still in it.
         rustix::mount::unmount(c".", rustix::mount::UnmountFlags::DETACH)?;
+        self.end()
+    }
+
+    /// Where the root is the only one already.
+    pub fn end(self) -> Result<(), Errno> {
         rustix::process::umask(self.umask);
         rustix::process::chdir(c"/")
     }

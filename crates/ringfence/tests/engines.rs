@@ -559,16 +559,149 @@ fn prepared_once_started_often(engine: Engine) {
     let prepared = Prepared::new(engine, &plan, &project.facts).unwrap();
     assert!(project.path(".kept").is_dir());
     for _ in 0..3 {
-        let (mut stdout, out) = pipe();
-        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let running = prepared.start(StdioSpec::Files([null(), out, null()])).unwrap();
-        assert_eq!(code(&running).unwrap(), 0);
-        running.finish().unwrap();
-        assert!(!read(&mut stdout).contains("planted"));
+        assert!(!again(&prepared).contains("planted"));
         assert!(project.path(".kept").is_dir());
     }
     drop(prepared);
     assert!(!project.path(".kept").exists());
+}
+
+/// Runs the command of a plan once more.
+fn again(prepared: &Prepared) -> String {
+    let (mut stdout, out) = pipe();
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let running = prepared.start(StdioSpec::Files([null(), out.try_clone().unwrap(), out])).unwrap();
+    assert_eq!(code(&running).unwrap(), 0);
+    running.finish().unwrap();
+    read(&mut stdout)
+}
+
+/// What a box sees of its mounts: without what is covered, and without the numbers of file systems.
+fn visible_mounts(mountinfo: &str) -> BTreeMap<&str, Vec<&str>> {
+    let place = |line: &str| line.split(' ').nth(4).map(str::to_owned);
+    let lines = mountinfo.lines().filter(|line| place(line).is_some());
+    lines.map(|line| (line.split(' ').nth(4).unwrap(), line.split(' ').skip(3).collect())).collect()
+}
+
+/// The first box of a plan is built, and the others are copies: they are the same to whoever is in there.
+#[test]
+fn copies_are_what_was_built() {
+    let mut project = Project::new();
+    keep(&mut project, ".kept");
+    let look = "cat /proc/self/mountinfo; echo ---; id; umask; hostname; pwd; ulimit -a; ls -lan --time-style=+ /dev /tmp; \
+        ls /proc | grep '^[0-9]'; grep -E '^(Cap|NoNew|Seccomp|Groups|Uid|Gid)' /proc/self/status; cat /proc/self/[ug]id_map; \
+        cat /proc/sys/user/max_user_namespaces /proc/self/cgroup /proc/net/dev; cat /proc/1/environ /proc/1/mem 2>&1; \
+        for dir in /tmp /var/tmp /run /dev/shm; do ls $dir; echo >$dir/mine; done 2>&1; ls -A; for at in / /usr /dev /proc .kept; do \
+        touch $at/x 2>&1; done; unshare -U true 2>&1; df -k /tmp /dev/shm | awk '{ print $2 }'; grep -c . /proc/net/unix";
+    let plan = project.plan(&["sh", "-c", look]);
+    let prepared = Prepared::new(Engine::Native, &plan, &project.facts).unwrap();
+    let built = again(&prepared);
+    let (mounts, rest) = built.split_once("---").unwrap();
+    let procs = |mounts: &str| mounts.lines().filter(|line| line.contains(" /proc ")).count();
+    let mut seen = vec![again(&prepared), again(&prepared)];
+    let parked = || {
+        let (mut stdout, out) = pipe();
+        let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let stdio = StdioSpec::Files([null, out.try_clone().unwrap(), out]);
+        let running = prepared.park().unwrap().start(None, stdio).unwrap();
+        assert_eq!(code(&running).unwrap(), 0);
+        running.finish().unwrap();
+        read(&mut stdout)
+    };
+    seen.extend([parked(), parked()]);
+    // At the same time, with nothing begun ahead for most of them.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6).map(|_| scope.spawn(|| again(&prepared))).collect();
+        seen.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
+    });
+    for copy in seen {
+        let (own_mounts, own_rest) = copy.split_once("---").unwrap();
+        assert_eq!(own_rest, rest);
+        assert_eq!(visible_mounts(own_mounts), visible_mounts(mounts));
+        // That it is a copy: it covers the procfs of what it was copied from.
+        assert_eq!(procs(own_mounts), procs(mounts) + 1, "{own_mounts}");
+    }
+}
+
+/// What is mounted on a file goes with it, also in what boxes are copied from. They are built then, and protect what is there.
+#[test]
+fn copies_keep_up_with_the_host() {
+    let mut project = Project::new();
+    let rule = |access, path: PathBuf| FileRule {
+        access,
+        pattern: Pattern::Exact(path),
+        missing: Missing::Fail,
+        origin: Origin { layer: LayerKind::Profile, place: "test".into() },
+    };
+    let workdir = project.policy.workdir.clone();
+    let shown = tempfile::tempdir_in(workdir.parent().unwrap()).unwrap();
+    let shown = shown.path().join("shown");
+    for dir in [&workdir.join("dir/sub"), &shown] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    let files = [workdir.join("secret"), workdir.join("dir/sub/secret"), shown.join("open")];
+    files.iter().for_each(|file| std::fs::write(file, "first\n").unwrap());
+    project.policy.rules.extend([
+        rule(Access::Exclude, files[0].clone()),
+        rule(Access::Exclude, files[1].clone()),
+        rule(Access::Rw, shown.clone()),
+    ]);
+    let script = format!("cat secret dir/sub/secret; cat {}; cat /proc/self/mountinfo", files[2].display());
+    let prepared = Prepared::new(Engine::Native, &project.plan(&["sh", "-c", &script]), &project.facts).unwrap();
+    let procs = |text: &str| text.lines().filter(|line| line.contains(" - proc ")).count();
+    let look = |open: &str| {
+        let seen = again(&prepared);
+        let said: Vec<&str> = seen.lines().take_while(|line| !line.contains(" / ")).collect();
+        assert_eq!(said.iter().filter(|line| line.ends_with("Permission denied")).count(), 2, "{said:?}");
+        assert_eq!(said.last(), Some(&open), "{said:?}");
+        procs(&seen)
+    };
+    let built = look("first");
+    assert_eq!((look("first"), look("first")), (built + 1, built + 1));
+    let replace = |file: &Path| {
+        let other = file.with_extension("new");
+        std::fs::write(&other, "second\n").unwrap();
+        std::fs::rename(other, file).unwrap();
+    };
+    let changes: [(&str, &dyn Fn()); 5] = [
+        // As an editor saves.
+        ("first", &|| replace(&files[0])),
+        ("first", &|| {
+            std::fs::remove_file(&files[0]).unwrap();
+            std::fs::write(&files[0], "second\n").unwrap();
+        }),
+        ("first", &|| {
+            std::fs::rename(workdir.join("dir"), workdir.join("old")).unwrap();
+            std::fs::create_dir_all(workdir.join("dir/sub")).unwrap();
+            std::fs::write(&files[1], "second\n").unwrap();
+        }),
+        ("second", &|| {
+            std::fs::rename(&shown, shown.with_extension("old")).unwrap();
+            std::fs::create_dir(&shown).unwrap();
+            std::fs::write(&files[2], "second\n").unwrap();
+        }),
+        ("third", &|| std::fs::write(&files[2], "third\n").unwrap()),
+    ];
+    for (number, (open, change)) in changes.into_iter().enumerate() {
+        change();
+        // What only has other contents is no change to it.
+        assert_eq!(look(open), built + usize::from(number == 4), "{number}");
+        assert_eq!((look(open), look(open)), (built + 1, built + 1), "{number}");
+    }
+}
+
+/// What stands in private space cannot be in a copy, whose private space is new.
+#[test]
+fn what_cannot_be_copied_is_built() {
+    let project = Project::new();
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::write(dir.path().join("file"), "shown\n").unwrap();
+    let mut plan = project.plan(&["cat", dir.path().join("file").to_str().unwrap()]);
+    let target = dir.path().to_path_buf();
+    plan.mounts.push(Mount::Dir { target: target.clone(), mode: 0o755 });
+    plan.mounts.push(Mount::Bind { source: target.clone(), target, kind: Kind::Dir, writable: false });
+    let prepared = Prepared::new(Engine::Native, &plan, &project.facts).unwrap();
+    assert_eq!([again(&prepared), again(&prepared)], ["shown\n", "shown\n"]);
 }
 
 /// How many mount namespaces this process and its children hold open.
@@ -613,9 +746,9 @@ fn mounts_go_while_the_plan_stays() {
             running.finish().unwrap();
         }
     }
-    // Begun ahead, the next box has one.
+    // Begun ahead, the next box has one; and there is what it is copied from.
     let begun = Instant::now();
-    while held_namespaces() > 1 {
+    while held_namespaces() > 2 {
         assert!(begun.elapsed() < Duration::from_secs(10), "{}", held_namespaces());
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -2,11 +2,12 @@
 //!
 //! It runs after the fork, in a copy of its owner's memory, and so makes system calls and nothing else.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -32,15 +33,24 @@ pub(crate) fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
     move |errno| (stage, errno)
 }
 
-/// `sown`: what a [`Seed`] does is done.
+/// What is done when process 1 begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begun {
+    Nothing,
+    /// What a [`Seed`](crate::seed::Seed) does.
+    Namespaces,
+    /// And all mounts but its procfs, in a copy of a [`Mould`](crate::mould::Mould).
+    Mounts,
+}
+
 pub(crate) fn process_one(
     spec: &Spec,
     start: &mut Start,
     prepared: Option<&Prepared>,
     owner: &OwnedFd,
-    sown: bool,
+    begun: Begun,
 ) -> ! {
-    let code = match build(spec, start, owner, sown).and_then(|mounts| run(spec, start, prepared, owner, mounts)) {
+    let code = match build(spec, start, owner, begun).and_then(|mounts| run(spec, start, prepared, owner, mounts)) {
         Ok(()) => 0,
         Err((stage, errno)) => {
             report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
@@ -57,7 +67,8 @@ fn report(owner: &OwnedFd, message: Message) {
 
 /// Builds the box around this process and takes every privilege away from it. Its mount namespace, where the owner is to have
 /// that.
-fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Option<OwnedFd>, Failure> {
+fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Option<OwnedFd>, Failure> {
+    let sown = begun != Begun::Nothing;
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -69,11 +80,11 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Opti
         }
         return builder::prepare(builder, &spec.steps).map(|()| None);
     }
-    let_go(spec, start, owner);
+    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner);
     // Without it the box ends a little later.
-    let mounts = start.order.as_ref().and_then(|_| mount_namespace().ok());
-    if let (Identity::Mapped { uid_map, gid_map }, false) = (&spec.identity, sown) {
-        map_ids(uid_map, gid_map).map_err(at(Stage::IdMaps))?;
+    let mounts = start.order.as_ref().filter(|_| !sown).and_then(|_| namespace(&this().ok()?, c"ns/mnt").ok());
+    if let (Identity::Mapped(maps), false) = (&spec.identity, sown) {
+        this().and_then(|this| map_ids(&this, maps)).map_err(at(Stage::IdMaps))?;
     }
     if spec.loopback && !sown {
         loopback_up().map_err(at(Stage::Loopback))?;
@@ -85,21 +96,11 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Opti
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
-    if let Some((first, rest)) = spec.steps.split_first() {
-        let idmaps = match &spec.identity {
-            Identity::Entered { idmaps, .. } => Some(idmaps),
-            _ => None,
-        };
-        let mut building = Building::begin(first, idmaps).map_err(at(Stage::Step(0)))?;
-        for (index, step) in rest.iter().enumerate() {
-            match step {
-                Step::Names if start.unnamed => wait_for_names(owner),
-                step => building.step(step),
-            }
-            .map_err(at(Stage::Step(index + 1)))?;
-        }
-        building.pivot().map_err(at(Stage::Pivot))?;
-    }
+    let copied = begun == Begun::Mounts;
+    mount(spec, copied, |step| match step {
+        Step::Names if start.unnamed => wait_for_names(owner).map(|()| false),
+        step => Ok(!copied || is_proc(step)),
+    })?;
     if let Identity::Entered { userns, .. } = &spec.identity {
         sys::set_namespace(userns.as_fd(), libc::CLONE_NEWUSER).map_err(at(Stage::Become))?;
     }
@@ -107,7 +108,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Opti
         if !spec.nesting {
             write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
         }
-        if !(sown && matches!(spec.identity, Identity::Mapped { .. })) {
+        if !(sown && matches!(spec.identity, Identity::Mapped(_))) {
             sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
         }
     }
@@ -132,12 +133,53 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, sown: bool) -> Result<Opti
     Ok(mounts)
 }
 
+/// Carries out the steps that are `wanted`, after the first, which a copy has.
+fn mount(spec: &Spec, copy: bool, wanted: impl Fn(&Step) -> Result<bool, Errno>) -> Result<(), Failure> {
+    let Some((first, rest)) = spec.steps.split_first() else { return Ok(()) };
+    let idmaps = match &spec.identity {
+        Identity::Entered { idmaps, .. } => Some(idmaps),
+        _ => None,
+    };
+    let begin = || if copy { Building::resume(idmaps) } else { Building::begin(first, idmaps) };
+    let mut building = begin().map_err(at(Stage::Step(0)))?;
+    for (index, step) in rest.iter().enumerate() {
+        let carry_out = |wanted| if wanted { building.step(step) } else { Ok(()) };
+        wanted(step).and_then(carry_out).map_err(at(Stage::Step(index + 1)))?;
+    }
+    if copy { building.end() } else { building.pivot() }.map_err(at(Stage::Pivot))
+}
+
+/// Builds what boxes of this kind have in common around this process, which ends then, and hands its namespaces over.
+pub(crate) fn build_mould(spec: &Spec, maps: Option<&(CString, CString)>, owner: &OwnedFd) -> Result<(), Failure> {
+    let_go(spec, [None; 3], owner);
+    let this = this().map_err(at(Stage::Fork))?;
+    if let Some(maps) = maps {
+        map_ids(&this, maps).map_err(at(Stage::IdMaps))?;
+    }
+    let mounts = namespace(&this, c"ns/mnt").map_err(at(Stage::Fork))?;
+    let userns = maps.map(|_| namespace(&this, c"ns/user")).transpose().map_err(at(Stage::Fork))?;
+    // A procfs of a copy may not show more than one that is there already, which this one shows all of.
+    mount(spec, false, |step| Ok(!step.is_own() || is_proc(step)))?;
+    let fds = [mounts.as_fd(), userns.as_ref().unwrap_or(&mounts).as_fd()];
+    send_with(owner, &[0], &fds[..1 + usize::from(userns.is_some())]).map_err(at(Stage::Fork))
+}
+
+/// Makes what a box has of its own in a copy of a mould. A procfs is of the PID namespace of whoever mounts it: process 1 does
+/// that.
+pub(crate) fn complete(spec: &Spec) -> Result<(), Failure> {
+    mount(spec, true, |step| Ok(step.is_own() && !is_proc(step)))
+}
+
+fn is_proc(step: &Step) -> bool {
+    matches!(step, Step::Proc { .. })
+}
+
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-fn let_go(spec: &Spec, start: &Start, owner: &OwnedFd) {
+fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
-    let [stdin, stdout, stderr] = start.stdio.each_ref().map(|fd| number(fd.as_ref()));
+    let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
         Identity::Entered { userns, idmaps, .. } => (Some(userns), Some(&idmaps.callers), idmaps.owners.as_ref()),
         _ => (None, None, None),
@@ -155,18 +197,23 @@ fn wait_for_names(owner: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Maps the ids of the user namespace that this process is in.
-pub(crate) fn map_ids(uid_map: &CString, gid_map: &CString) -> Result<(), Errno> {
-    // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
-    write_file(c"/proc/self/setgroups", b"deny")?;
-    write_file(c"/proc/self/uid_map", uid_map.as_bytes())?;
-    write_file(c"/proc/self/gid_map", gid_map.as_bytes())
+/// This process as procfs shows it.
+pub(crate) fn this() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(c"/proc/self", flags, Mode::empty())
 }
 
-/// The mount namespace that this process is in.
-pub(crate) fn mount_namespace() -> Result<OwnedFd, Errno> {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open(c"/proc/self/ns/mnt", flags, rustix::fs::Mode::empty())
+/// Maps the ids of the user namespace that this process is in.
+pub(crate) fn map_ids(this: &OwnedFd, (uid_map, gid_map): &(CString, CString)) -> Result<(), Errno> {
+    // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
+    write_at(this.as_fd(), c"setgroups", b"deny")?;
+    write_at(this.as_fd(), c"uid_map", uid_map.as_bytes())?;
+    write_at(this.as_fd(), c"gid_map", gid_map.as_bytes())
+}
+
+/// A namespace that this process is in, by its name in procfs.
+pub(crate) fn namespace(this: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(this, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Brings the loopback of the network namespace that this process is in up.
@@ -251,7 +298,7 @@ fn run(
     if let Some(filter) = &spec.filter {
         if spec.listens {
             let listener = seccomp::install_with_listener(filter).map_err(at(Stage::Filter))?;
-            send_with(owner, message(LISTENER, 0, 0), listener.as_fd()).map_err(at(Stage::Filter))?;
+            send_with(owner, &message(LISTENER, 0, 0), &[listener.as_fd()]).map_err(at(Stage::Filter))?;
         } else {
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
@@ -259,7 +306,7 @@ fn run(
     let command = match &mut start.order {
         Some(letter) => {
             // A user may have so many descriptors on their way, and no more.
-            let sent = mounts.map(|mounts| send_with(owner, message(PARKED, 0, 0), mounts.as_fd()));
+            let sent = mounts.map(|mounts| send_with(owner, &message(PARKED, 0, 0), &[mounts.as_fd()]));
             if sent != Some(Ok(())) {
                 report(owner, message(PARKED, 0, 0));
             }
@@ -523,7 +570,7 @@ fn ended(status: i32, prepared: Option<&Prepared>) -> Message {
 }
 
 /// A terminal; the master goes to the owner.
-fn open_terminal(ptmx: &std::ffi::CStr, owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
+fn open_terminal(ptmx: &CStr, owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
     let master = rustix::fs::open(ptmx, flags, rustix::fs::Mode::empty())?;
     rustix::pty::unlockpt(&master)?;
@@ -533,17 +580,16 @@ fn open_terminal(ptmx: &std::ffi::CStr, owner: &OwnedFd, rows: u16, columns: u16
     )?;
     let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&slave, size)?;
-    send_with(owner, message(TERMINAL, 0, 0), master.as_fd())?;
+    send_with(owner, &message(TERMINAL, 0, 0), &[master.as_fd()])?;
     Ok(slave)
 }
 
-/// Sends a message and a descriptor to the owner.
-fn send_with(owner: &OwnedFd, message: Message, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends a message and descriptors, two at most, to the owner.
+fn send_with(owner: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Gives the terminal to a process group. It fails when the group has just ended, which its exit then tells.
@@ -553,9 +599,12 @@ fn foreground(slave: &OwnedFd, group: i32) {
     }
 }
 
-pub(crate) fn write_file(path: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+pub(crate) fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
+    write_at(rustix::fs::CWD, path, text)
+}
+
+fn write_at(dir: BorrowedFd<'_>, path: &CStr, text: &[u8]) -> Result<(), Errno> {
+    let file = rustix::fs::openat(dir, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     match rustix::io::write(&file, text)? {
         n if n == text.len() => Ok(()),
         _ => Err(Errno::IO),

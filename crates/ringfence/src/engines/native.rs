@@ -203,8 +203,8 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<Spec, EngineError> {
             (namespaces(plan.network), Identity::Entered { userns, idmaps, uid: plan.uid, gid: plan.gid })
         }
         None => {
-            let (uid_map, gid_map) = maps((plan.uid, plan.gid), facts);
-            (namespaces(plan.network) | libc::CLONE_NEWUSER as u64, Identity::Mapped { uid_map, gid_map })
+            let maps = maps((plan.uid, plan.gid), facts);
+            (namespaces(plan.network) | libc::CLONE_NEWUSER as u64, Identity::Mapped(maps))
         }
     };
     base_spec(plan, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan)?))

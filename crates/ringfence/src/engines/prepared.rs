@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
 use ringfence_linux::limits::{Group, Series};
+use ringfence_linux::mould::Mould;
 use ringfence_linux::order::{Letter, Order};
 use ringfence_linux::seed::{Seed, Soil};
 use ringfence_linux::setup::Step;
@@ -37,10 +38,19 @@ pub struct Prepared {
     pids: Option<u64>,
     command: Command,
     groups: Option<Arc<Series>>,
-    /// Keeps names on the host, and the groups.
-    keeper: Option<Arc<Keeper>>,
     /// Namespaces for the next box.
     ahead: Mutex<Option<Seed>>,
+    cast: Mutex<Cast>,
+    /// Keeps names on the host, and the groups. After what is mounted on them: it goes faster then.
+    keeper: Option<Arc<Keeper>>,
+}
+
+/// What is known of the mounts that all boxes have in common.
+enum Cast {
+    NotYet,
+    Done(Arc<Mould>),
+    /// Each box is built by itself.
+    Cannot,
 }
 
 /// What is compiled.
@@ -108,7 +118,8 @@ impl Prepared {
             workdir: plan.workdir.clone(),
         };
         let (guest, pids) = (plan.guest, plan.limits.pids);
-        Ok(Prepared { how, limits, guest, pids, command, groups, keeper: None, ahead: Mutex::default() })
+        let (ahead, cast) = (Mutex::default(), Mutex::new(Cast::NotYet));
+        Ok(Prepared { how, limits, guest, pids, command, groups, ahead, cast, keeper: None })
     }
 
     /// Starts a keeper for what the plan needs on the host. Names are listed, and still to be made.
@@ -161,9 +172,12 @@ impl Prepared {
 
     /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then.
     pub fn start(&self, stdio: StdioSpec) -> Result<Running, EngineError> {
-        let seed = self.ahead().take();
-        let running = self.launch(seed, stdio, None, false)?;
-        self.sow();
+        let running = self.launch(self.seed(), stdio, None, false)?;
+        let mut ahead = self.ahead();
+        if ahead.is_none() {
+            *ahead = self.sow(self.mould());
+        }
+        drop(ahead);
         Ok(running)
     }
 
@@ -180,7 +194,9 @@ impl Prepared {
 
     fn park_native(&self) -> Result<Parked, EngineError> {
         let nothing = StdioSpec::Files([null()?, null()?, null()?]);
-        let running = self.launch(None, nothing, Some(Letter::new().map_err(EngineError::Fork)?), false)?;
+        // What is parked is rarely alone.
+        self.mould();
+        let running = self.launch(self.seed(), nothing, Some(Letter::new().map_err(EngineError::Fork)?), false)?;
         Ok(Parked { running, command: self.command.clone(), waits: false })
     }
 
@@ -226,14 +242,42 @@ impl Prepared {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins with the namespaces of the next box. When that cannot be, the next start tells.
-    fn sow(&self) {
-        if let How::Native { soil: Some(soil), .. } = &self.how {
-            let mut ahead = self.ahead();
-            if ahead.is_none() {
-                *ahead = Seed::sow_ahead(soil.clone()).ok();
-            }
+    /// Namespaces for the next box: those that were begun ahead, or where its mounts can be a copy, new ones.
+    fn seed(&self) -> Option<Seed> {
+        let ahead = self.ahead().take();
+        let cast = || match &*self.cast() {
+            Cast::Done(mould) if !mould.is_stale() => Some(mould.clone()),
+            _ => None,
+        };
+        ahead.or_else(|| self.sow(Some(cast()?)))
+    }
+
+    /// Begins with the namespaces of a box. When that cannot be, its start tells.
+    fn sow(&self, mould: Option<Arc<Mould>>) -> Option<Seed> {
+        match &self.how {
+            How::Native { soil: Some(soil), .. } => Seed::sow_ahead(soil.clone(), mould).ok(),
+            _ => None,
         }
+    }
+
+    /// What boxes are copied from; made, and made again when anything on the host has changed under it.
+    fn mould(&self) -> Option<Arc<Mould>> {
+        let How::Native { spec, soil: Some(_), .. } = &self.how else { return None };
+        let mut cast = self.cast();
+        if matches!(&*cast, Cast::Done(mould) if mould.is_stale()) {
+            *cast = Cast::NotYet;
+        }
+        if let Cast::NotYet = *cast {
+            *cast = Mould::cast(spec.clone()).map_or(Cast::Cannot, |mould| Cast::Done(Arc::new(mould)));
+        }
+        match &*cast {
+            Cast::Done(mould) => Some(mould.clone()),
+            _ => None,
+        }
+    }
+
+    fn cast(&self) -> MutexGuard<'_, Cast> {
+        self.cast.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
