@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
@@ -35,6 +35,8 @@ pub struct Mould {
     mounts: OwnedFd,
     /// What is bound, and which file that was.
     sources: Vec<(CString, (u64, u64))>,
+    /// The host's own mounts: the kernel tells when they change.
+    table: OwnedFd,
     stale: AtomicBool,
 }
 
@@ -46,6 +48,7 @@ impl Mould {
         if !apart || !setup::can_be_copied(&spec.steps) {
             return None;
         }
+        let table = rustix::fs::open(c"/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let mut sources = Vec::new();
         for step in &spec.steps {
             if let Step::RootBind { source } | Step::Bind { source, .. } = step {
@@ -57,7 +60,7 @@ impl Mould {
         let map = |id: u32| CString::new(format!("{id} {id} 1")).unwrap_or_default();
         let maps = matches!(spec.identity, Identity::Mapped(_)).then(|| (map(uid), map(gid)));
         let (userns, mounts) = build(&spec, maps).ok()?;
-        Some(Mould { spec, userns, mounts, sources, stale: AtomicBool::new(false) })
+        Some(Mould { spec, userns, mounts, sources, table, stale: AtomicBool::new(false) })
     }
 
     /// Whether a copy has been found to lack something.
@@ -65,17 +68,15 @@ impl Mould {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Whether it is for this kind of box, and what is bound is still what is found on the host. A file that is bound keeps its
-    /// number.
+    /// Whether it is for this kind of box, and the host still has the same mounts, and at the same places what is bound. A
+    /// file that is bound keeps its number.
     pub(crate) fn is_for(&self, spec: &Spec) -> bool {
         if !std::ptr::eq(&*self.spec, spec) {
             return false;
         }
-        let current = self.sources.iter().all(|(path, file)| which_file(path) == Ok(*file));
-        if !current {
-            self.stale.store(true, Ordering::Release);
-        }
-        current
+        let mut table = [PollFd::new(&self.table, PollFlags::PRI)];
+        let unchanged = poll(&mut table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
+        self.holds(unchanged && self.sources.iter().all(|(path, file)| which_file(path) == Ok(*file)))
     }
 
     /// Takes this process to where it can be copied.
@@ -93,7 +94,7 @@ impl Mould {
 
     /// Whether every mount is where it was put, in the copy that this process is in.
     pub(crate) fn is_whole(&self) -> bool {
-        let whole = self.spec.steps.iter().all(|step| match step {
+        self.holds(self.spec.steps.iter().all(|step| match step {
             Step::StandIn { target, if_there, .. } => match is_mounted_on(target) {
                 Err(Errno::NOENT) => *if_there,
                 mounted => mounted == Ok(true),
@@ -102,11 +103,13 @@ impl Mould {
                 is_mounted_on(target) == Ok(true)
             }
             _ => true,
-        });
-        if !whole {
-            self.stale.store(true, Ordering::Release);
-        }
-        whole
+        }))
+    }
+
+    /// Once it does not, it never does again.
+    fn holds(&self, holds: bool) -> bool {
+        self.stale.fetch_or(!holds, Ordering::AcqRel);
+        holds
     }
 }
 

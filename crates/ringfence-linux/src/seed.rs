@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
 use crate::beside::{Beside, Elsewhere};
@@ -145,15 +145,15 @@ impl Seed {
         let (soil, shared) = (Arc::new(soil), Arc::new(Shared::default()));
         let (own_soil, own_mould, own_shared) = (soil.clone(), mould.clone(), shared.clone());
         let owner = rustix::process::getpid();
-        let work: Box<dyn FnMut() -> i32 + Send + Sync> =
-            Box::new(move || match prepare(&own_soil, own_mould.as_deref(), owner) {
-                Ok(mounts) => {
-                    // In the table that both have: process 1 closes what it does not need.
-                    own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
-                    wait_and_fork(&own_shared, own_mould.as_deref(), looks, allowed.as_ref())
-                }
+        let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
+            let Ok(mounts) = prepare(&own_soil, own_mould.as_deref()) else { return 1 };
+            // In the table that both have: process 1 closes what it does not need.
+            own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
+            match end_with(owner) {
+                Ok(()) => wait_and_fork(&own_shared, own_mould.as_deref(), looks, allowed.as_ref()),
                 Err(_) => 1,
-            });
+            }
+        });
         // In a mould, it makes its user namespace there.
         let userns = soil.maps.is_some() && mould.is_none();
         let flags = libc::CLONE_FILES | if userns { libc::CLONE_NEWUSER } else { 0 };
@@ -195,14 +195,12 @@ impl Drop for Seed {
 
 /// Everything that does not depend on what goes into the box; the mount namespace. `errno` is the other process's too, so that
 /// calls which may well fail go past the C library.
-fn prepare(soil: &Soil, mould: Option<&Mould>, owner: Pid) -> Result<OwnedFd, Errno> {
+fn prepare(soil: &Soil, mould: Option<&Mould>) -> Result<OwnedFd, Errno> {
     // For good: process 1 takes them over.
     sys::SignalsBlocked::forever()?;
-    // Sharing its descriptors, it would not see its owner's end in any other way.
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    if rustix::process::getppid() != Some(owner) {
-        return Err(Errno::SRCH);
-    }
+    // Sharing its descriptors, it would not see its owner's end in any other way. Not yet at once, and it is blocked: killed
+    // while it has one of its own open, it would leave that to an owner of which only a thread has ended.
+    rustix::process::set_parent_process_death_signal(Some(Signal::POWER))?;
     // There is no procfs in a mould that knows this process.
     let this = launch::this()?;
     if let Some(mould) = mould {
@@ -222,6 +220,13 @@ fn prepare(soil: &Soil, mould: Option<&Mould>, owner: Pid) -> Result<OwnedFd, Er
         mould.complete()?;
     }
     launch::namespace(&this, c"ns/mnt")
+}
+
+/// From here on, this process ends with the thread that made it, unless that has ended by now.
+fn end_with(owner: Pid) -> Result<(), Errno> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let gone = sys::has_come(libc::SIGPWR) || rustix::process::getppid() != Some(owner);
+    if gone { Err(Errno::SRCH) } else { Ok(()) }
 }
 
 /// Whether it came to be meanwhile.

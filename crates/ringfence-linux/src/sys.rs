@@ -573,6 +573,14 @@ pub fn take_signal(signal: i32, at_most: std::time::Duration) -> Result<bool, Er
     }
 }
 
+/// Whether this signal, which must be blocked, has come. Leaves `errno` alone.
+pub fn has_come(signal: i32) -> bool {
+    // SAFETY: an all-zero sigset is valid memory for sigpending, which fills it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live, writable and initialised.
+    unsafe { libc::sigpending(&mut set) == 0 && libc::sigismember(&set, signal) == 1 }
+}
+
 /// Unblocks every signal and takes back what Rust's runtime ignores. What the caller ignores (`nohup`) stays ignored, and
 /// what it handles has its default meaning after exec.
 pub fn reset_signals() -> Result<(), Errno> {

@@ -589,7 +589,7 @@ fn copies_are_what_was_built() {
     let mut project = Project::new();
     keep(&mut project, ".kept");
     let look = "cat /proc/self/mountinfo; echo ---; id; umask; hostname; pwd; ulimit -a; ls -lan --time-style=+ /dev /tmp; \
-        ls /proc | grep '^[0-9]'; grep -E '^(Cap|NoNew|Seccomp|Groups|Uid|Gid)' /proc/self/status; cat /proc/self/[ug]id_map; \
+        echo /proc/[0-9]*; grep -E '^(Cap|NoNew|Seccomp|Groups|Uid|Gid)' /proc/self/status; cat /proc/self/[ug]id_map; \
         cat /proc/sys/user/max_user_namespaces /proc/self/cgroup /proc/net/dev; cat /proc/1/environ /proc/1/mem 2>&1; \
         for dir in /tmp /var/tmp /run /dev/shm; do ls $dir; echo >$dir/mine; done 2>&1; ls -A; for at in / /usr /dev /proc .kept; do \
         touch $at/x 2>&1; done; unshare -U true 2>&1; df -k /tmp /dev/shm | awk '{ print $2 }'; grep -c . /proc/net/unix";
@@ -714,15 +714,50 @@ fn held_namespaces() -> usize {
     to.filter(|to| to.to_string_lossy().starts_with("mnt:[")).collect::<BTreeSet<_>>().len()
 }
 
+/// Whether this is a process in which no other test runs; else that has been started, and has passed.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "RINGFENCE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+    assert!(alone.status().unwrap().success());
+    false
+}
+
+/// What is begun ahead ends with the thread that began it, at any moment, and leaves no descriptor.
+#[test]
+fn a_thread_that_ends_leaves_nothing() {
+    if !is_alone("a_thread_that_ends_leaves_nothing") {
+        return;
+    }
+    let project = Project::new();
+    let prepared = Prepared::new(Engine::Native, &project.plan(&["true"]), &project.facts).unwrap();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    for round in 0..200 {
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let stdio = StdioSpec::Files([null(), null(), null()]);
+        let start = || {
+            let running = prepared.start(stdio).unwrap();
+            std::thread::sleep(Duration::from_micros(round * 10));
+            running
+        };
+        let running = std::thread::scope(|scope| scope.spawn(start).join().unwrap());
+        assert_eq!(code(&running).unwrap(), 0);
+        running.finish().unwrap();
+    }
+    drop(prepared);
+    assert!(open() <= before, "{} and {before}", open());
+}
+
 /// The mounts of a box that has ended are gone at once, or in the keeper's own time: nobody waits for the next box.
 #[test]
 fn mounts_go_while_the_plan_stays() {
     // Boxes of other tests have some too.
-    const ALONE: &str = "RINGFENCE_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        alone.args(["--exact", "mounts_go_while_the_plan_stays", "--nocapture"]).env(ALONE, "1");
-        return assert!(alone.status().unwrap().success());
+    if !is_alone("mounts_go_while_the_plan_stays") {
+        return;
     }
     let mut project = Project::new();
     keep(&mut project, ".kept");
