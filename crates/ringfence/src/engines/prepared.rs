@@ -29,7 +29,8 @@ use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_strin
 use crate::keeper::{self, Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
-/// nor protected in its boxes. Run by root, they have one user namespace together.
+/// nor protected in its boxes. Run by root, they have one user namespace together. All but the first are copies of what they
+/// have in common, where that can be; what the host has mounted then stays mounted, as for a box.
 pub struct Prepared {
     how: How,
     limits: Limits,
