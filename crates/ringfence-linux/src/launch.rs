@@ -24,12 +24,12 @@ use crate::builder::{self, Builder, Prepared};
 use crate::landlock;
 use crate::order::{Letter, Order};
 use crate::seccomp::SockFilter;
-use crate::seed::{Husk, Seed, Soil};
+use crate::seed::{Husk, Maps, Seed, Soil};
 use crate::setup::{Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
 pub(crate) use inside::{
-    Begun, Failure, at, build_mould, complete, kept_processors, loopback_up, map_ids, namespace, process_one, this,
+    Begun, Failure, at, kept_processors, let_go, loopback_up, map_ids, namespace, process_one, send_with, this_process,
 };
 
 /// Everything that boxes of a kind are made from; as many can be started as one likes.
@@ -109,6 +109,13 @@ impl Spec {
         };
         Some(Soil { namespaces: self.namespaces, maps })
     }
+
+    pub(crate) fn idmaps(&self) -> Option<&Idmaps> {
+        match &self.identity {
+            Identity::Entered { idmaps, .. } => Some(idmaps),
+            _ => None,
+        }
+    }
 }
 
 /// So many processors, beginning at one that differs from box to box.
@@ -121,8 +128,8 @@ pub struct Processors {
 /// How the box's user ids relate to the host's.
 #[derive(Debug)]
 pub enum Identity {
-    /// Run by an ordinary user: the box maps this one user, by itself. The maps of user and group ids.
-    Mapped((CString, CString)),
+    /// Run by an ordinary user: the box maps this one user, by itself.
+    Mapped(Maps),
     /// Run by root: mounts are made with root's rights, then the box enters this prepared namespace as this user.
     Entered { userns: OwnedFd, idmaps: Idmaps, uid: u32, gid: u32 },
     /// Another program builds the box, and `program` is that.
@@ -415,10 +422,13 @@ impl Launched {
     }
 
     /// Holds the mount namespace of the box, so that it does not go with process 1. An owner of many boxes needs its
-    /// descriptors for them.
+    /// descriptors for them. `None` changes nothing.
     pub fn hold(&mut self, mounts: Option<OwnedFd>) {
+        let Some(mounts) = mounts else { return };
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.map_or(u64::MAX, |n| n / 4);
-        self.mounts = mounts.filter(|mounts| (mounts.as_raw_fd() as u64) < most).or(self.mounts.take());
+        if (mounts.as_raw_fd() as u64) < most {
+            self.mounts = Some(mounts);
+        }
     }
 
     /// Tells a parked box what to run; `E2BIG` when that is too long to be told.

@@ -1,9 +1,10 @@
 //! The mounts that all boxes of a kind have in common, built once: a mount namespace that no process is in, and that each
 //! box begins with a copy of.
 //!
-//! What a box has of its own (procfs, terminals, private space) is not in it; it is made in the copy. A copy is a box only as
-//! long as every mount still is where it was put: whoever removes or renames what one is on takes it along, in the mould as
-//! well. So each copy is looked at before it is used, and where anything is missing, the box is built like the first one.
+//! What a box has of its own (terminals, private space, a procfs that knows its processes) is made in the copy. A copy is a
+//! box only as long as every mount still is where it was put: whoever removes or renames what one is on takes it along, in
+//! the mould as well. So each copy is looked at before it is used, and where anything is missing, the box is built like the
+//! first one.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -13,68 +14,86 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
+use rustix::thread::LinkNameSpaceType;
 
 use crate::launch::{self, Identity, Spec};
-use crate::setup::{self, Step};
+use crate::seed::Maps;
+use crate::setup::{self, StandIn, Step};
 use crate::sys::{self, Fork};
 
-/// How long the host's files may take to be found; they may lie on a server that is gone.
+/// How long the builder may take: the host's files may lie on a server that is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What boxes are copied from.
 #[derive(Debug)]
 pub struct Mould {
     spec: Arc<Spec>,
+    /// Which steps each box carries out by itself.
+    own: Vec<bool>,
     /// Whose mounts they are, where root has not made them. Boxes have user namespaces of their own in it.
     userns: Option<OwnedFd>,
     mounts: OwnedFd,
-    /// What is bound, and which file that was.
+    /// What is bound at another place, and which file that was.
     sources: Vec<(CString, (u64, u64))>,
     /// The host's own mounts: the kernel tells when they change.
     table: OwnedFd,
     stale: AtomicBool,
+    used: AtomicBool,
 }
 
 impl Mould {
-    /// Builds what boxes of this kind have in common. `None` when they cannot be copies, or it cannot be built: then each of
-    /// them is built by itself, and says what is wrong.
-    pub fn cast(spec: Arc<Spec>) -> Option<Mould> {
-        let apart = matches!(spec.identity, Identity::Mapped(_) | Identity::Entered { .. });
-        if !apart || !setup::can_be_copied(&spec.steps) {
-            return None;
-        }
-        let table = rustix::fs::open(c"/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut sources = Vec::new();
-        for step in &spec.steps {
-            if let Step::RootBind { source } | Step::Bind { source, .. } = step {
-                sources.push((source.clone(), which_file(source).ok()?));
+    /// Builds what boxes of this kind have in common. `None` when they cannot be copies.
+    pub fn make(spec: Arc<Spec>) -> Result<Option<Mould>, Errno> {
+        let maps = match &spec.identity {
+            // The same ids as outside; a box maps its own.
+            Identity::Mapped(_) => {
+                let map = |id: u32| CString::new(format!("{id} {id} 1")).unwrap_or_default();
+                let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                Some(Maps { uids: map(uid), gids: map(gid) })
             }
+            Identity::Entered { .. } => None,
+            Identity::Outside(_) | Identity::Kept => return Ok(None),
+        };
+        let Some(own) = setup::own(&spec.steps) else { return Ok(None) };
+        // Before it is built: what changes meanwhile is found to have changed.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty())?;
+        let mut sources = Vec::new();
+        for source in bound_elsewhere(&spec.steps) {
+            sources.push((source.clone(), which_file(source)?));
         }
-        // For what is in there, the ids are the host's; a box maps its own.
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let map = |id: u32| CString::new(format!("{id} {id} 1")).unwrap_or_default();
-        let maps = matches!(spec.identity, Identity::Mapped(_)).then(|| (map(uid), map(gid)));
-        let (userns, mounts) = build(&spec, maps).ok()?;
-        Some(Mould { spec, userns, mounts, sources, table, stale: AtomicBool::new(false) })
+        let (userns, mounts) = build(&spec, &own, maps.as_ref())?;
+        let (stale, used) = Default::default();
+        Ok(Some(Mould { spec, own, userns, mounts, sources, table, stale, used }))
     }
 
-    /// Whether a copy has been found to lack something.
+    /// Whether no box is made from it any more.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Whether it is for this kind of box, and the host still has the same mounts, and at the same places what is bound. A
-    /// file that is bound keeps its number.
+    /// Whether a box was made from it.
+    pub fn was_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Whether it is for this kind of box, and the host still has the same mounts, and the same files where they are bound
+    /// from. What is bound is not freed, and so its number is nobody else's.
     pub(crate) fn is_for(&self, spec: &Spec) -> bool {
         if !std::ptr::eq(&*self.spec, spec) {
             return false;
         }
         let mut table = [PollFd::new(&self.table, PollFlags::PRI)];
+        // Told once.
         let unchanged = poll(&mut table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
         self.holds(unchanged && self.sources.iter().all(|(path, file)| which_file(path) == Ok(*file)))
     }
@@ -82,57 +101,87 @@ impl Mould {
     /// Takes this process to where it can be copied.
     pub(crate) fn enter(&self) -> Result<(), Errno> {
         if let Some(userns) = &self.userns {
-            sys::set_namespace(userns.as_fd(), libc::CLONE_NEWUSER)?;
+            sys::set_namespace(userns.as_fd(), LinkNameSpaceType::User)?;
         }
-        sys::set_namespace(self.mounts.as_fd(), libc::CLONE_NEWNS)
+        sys::set_namespace(self.mounts.as_fd(), LinkNameSpaceType::Mount)
     }
 
     /// Makes what a box has of its own, in the copy that this process is in.
     pub(crate) fn complete(&self) -> Result<(), Errno> {
-        launch::complete(&self.spec).map_err(|(_, errno)| errno)
+        let completed = setup::carry_out(&self.spec.steps, self.spec.idmaps(), true, |index, _| Ok(self.own[index]));
+        completed.map_err(|(_, errno)| errno)
     }
 
-    /// Whether every mount is where it was put, in the copy that this process is in.
+    /// Whether every mount is where it was put, in the copy that this process is in; those of its own as well, which may have
+    /// been there for long.
     pub(crate) fn is_whole(&self) -> bool {
-        self.holds(self.spec.steps.iter().all(|step| match step {
-            Step::StandIn { target, if_there, .. } => match is_mounted_on(target) {
-                Err(Errno::NOENT) => *if_there,
-                mounted => mounted == Ok(true),
+        let mounted = |target: &CStr| mount_on(target).is_ok_and(|mount| mount.is_some());
+        let whole = self.spec.steps.iter().all(|step| match step {
+            Step::StandIn { target, which, if_there } => match mount_on(target) {
+                Ok(mount) => mount.is_some_and(|mount| is(&mount, *which)),
+                Err(errno) => errno == Errno::NOENT && *if_there,
             },
-            Step::Bind { target, .. } | Step::Part { target, .. } if !step.is_own() => {
-                is_mounted_on(target) == Ok(true)
-            }
+            Step::Bind { target, .. }
+            | Step::Part { target, .. }
+            | Step::Tmpfs { target, .. }
+            | Step::Devpts { target } => mounted(target),
             _ => true,
-        }))
+        });
+        let whole = self.holds(whole);
+        self.used.fetch_or(whole, Ordering::AcqRel);
+        whole
     }
 
     /// Once it does not, it never does again.
     fn holds(&self, holds: bool) -> bool {
-        self.stale.fetch_or(!holds, Ordering::AcqRel);
-        holds
+        !self.stale.fetch_or(!holds, Ordering::AcqRel) && holds
     }
 }
 
-fn which_file(path: &CStr) -> Result<(u64, u64), Errno> {
-    rustix::fs::lstat(path).map(|stat| (stat.st_dev, stat.st_ino))
+/// What is bound onto its own path, in a root that is the host's, need not be asked for: were it another file now, nothing
+/// would be mounted on it.
+fn bound_elsewhere(steps: &[Step]) -> impl Iterator<Item = &CString> {
+    let host = matches!(steps.first(), Some(Step::RootBind { source }) if source.as_c_str() == c"/");
+    steps.iter().filter_map(move |step| match step {
+        Step::Bind { source, target, .. } => {
+            let elsewhere = !host || source.as_bytes().get(1..) != Some(target.as_bytes());
+            elsewhere.then_some(source)
+        }
+        Step::RootBind { source } => Some(source),
+        _ => None,
+    })
 }
 
-/// The path is relative to the root, which the working directory is. Linux 5.8 tells.
-fn is_mounted_on(path: &CStr) -> Result<bool, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::empty())?;
-    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+const CALMLY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT).union(AtFlags::STATX_DONT_SYNC);
+
+fn which_file(path: &CStr) -> Result<(u64, u64), Errno> {
+    let stat = rustix::fs::statx(CWD, path, CALMLY, StatxFlags::INO)?;
+    Ok((u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor), stat.stx_ino))
+}
+
+/// What is mounted there. The path is relative to the root, which the working directory is. Linux 5.8 tells.
+fn mount_on(path: &CStr) -> Result<Option<Statx>, Errno> {
+    let stat = rustix::fs::statx(CWD, path, CALMLY, StatxFlags::TYPE | StatxFlags::MODE)?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT).then_some(stat))
+}
+
+fn is(mount: &Statx, which: StandIn) -> bool {
+    let mode = mount.stx_mode.into();
+    let kind = if which.is_dir() { FileType::Directory } else { FileType::RegularFile };
+    FileType::from_raw_mode(mode) == kind && Mode::from_raw_mode(mode) == which.mode()
 }
 
 /// Has a process build it, which ends then.
-fn build(spec: &Spec, maps: Option<(CString, CString)>) -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
+fn build(spec: &Spec, own: &[bool], maps: Option<&Maps>) -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // For its procfs, which those of the copies may be no more than, a PID namespace as well.
-    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | maps.as_ref().map_or(0, |_| libc::CLONE_NEWUSER);
-    let _blocked = sys::SignalsBlocked::new()?;
-    let builder = match sys::fork(namespaces as u64)? {
-        Fork::Child => sys::exit_now(i32::from(launch::build_mould(spec, maps.as_ref(), &theirs).is_err())),
-        Fork::Parent(pid) => pid.as_raw_nonzero().get(),
+    // Its procfs is of an empty PID namespace.
+    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | maps.map_or(0, |_| libc::CLONE_NEWUSER);
+    let builder = {
+        let _blocked = sys::SignalsBlocked::new()?;
+        match sys::fork(namespaces as u64)? {
+            Fork::Child => sys::exit_now(i32::from(build_here(spec, own, maps, &theirs).is_err())),
+            Fork::Parent(pid) => pid.as_raw_nonzero().get(),
+        }
     };
     drop(theirs);
     let built = receive(&ours, maps.is_some());
@@ -141,11 +190,28 @@ fn build(spec: &Spec, maps: Option<(CString, CString)>) -> Result<(Option<OwnedF
     built
 }
 
+/// Builds it around this process, and hands its namespaces over.
+fn build_here(spec: &Spec, own: &[bool], maps: Option<&Maps>, owner: &OwnedFd) -> Result<(), Errno> {
+    // An owner that is gone before that is told as soon as anything is sent.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    launch::let_go(spec, [None; 3], owner);
+    let this = launch::this_process()?;
+    if let Some(maps) = maps {
+        launch::map_ids(&this, maps)?;
+    }
+    let mounts = launch::namespace(&this, c"ns/mnt")?;
+    let userns = maps.map(|_| launch::namespace(&this, c"ns/user")).transpose()?;
+    setup::carry_out(&spec.steps, spec.idmaps(), false, |index, _| Ok(!own[index])).map_err(|(_, errno)| errno)?;
+    match &userns {
+        Some(userns) => launch::send_with(owner, &[0], &[mounts.as_fd(), userns.as_fd()]),
+        None => launch::send_with(owner, &[0], &[mounts.as_fd()]),
+    }
+}
+
 fn receive(from: &OwnedFd, userns: bool) -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit))? == 0 {
-        return Err(Errno::TIMEDOUT);
-    }
+    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)))
+        .and_then(|ready| if ready == 0 { Err(Errno::TIMEDOUT) } else { Ok(()) })?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8];
@@ -157,4 +223,59 @@ fn receive(from: &OwnedFd, userns: bool) -> Result<(Option<OwnedFd>, OwnedFd), E
     let mut fds = fds.next().ok_or(Errno::PIPE)?;
     let mounts = fds.next().ok_or(Errno::PROTO)?;
     Ok((userns.then(|| fds.next().ok_or(Errno::PROTO)).transpose()?, mounts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::{Room, Tmpfs, own};
+
+    fn named(name: &str) -> CString {
+        CString::new(name).unwrap()
+    }
+
+    fn tmpfs() -> Tmpfs {
+        Tmpfs::new(0o755, 1 << 20, 100, None)
+    }
+
+    fn part(room: Room, target: &str) -> Step {
+        Step::Part { room, name: named("0"), target: named(target), mode: 0o755, owner: None }
+    }
+
+    #[test]
+    fn what_each_copy_makes_by_itself() {
+        let bind = |target: &str| Step::Bind {
+            source: named("/usr"),
+            target: named(target),
+            writable: false,
+            ids: setup::Ids::AsTheyAre,
+        };
+        let private = |target: &str| Step::Tmpfs { target: named(target), tmpfs: tmpfs() };
+        let touch = |target: &str| Step::Touch { target: named(target) };
+        let seal = |target: &str| Step::Seal { target: named(target) };
+        let room = || Step::Room { room: Room::Writable, target: named("tmp"), tmpfs: tmpfs() };
+        let procfs = Step::Proc { target: named("proc") };
+        for (steps, expected) in [
+            (vec![private("tmp"), touch("tmpx"), bind("tmpx"), touch("tmp/x")], Some(vec![true, false, false, true])),
+            (vec![procfs, bind("usr")], Some(vec![false, false])),
+            // Something of the host in a place that is made anew, or over one.
+            (vec![private("tmp"), bind("tmp/x")], None),
+            (vec![private("var/tmp"), bind("var")], None),
+            (vec![private("tmp"), bind("tmp")], None),
+            (vec![bind("var"), private("var/tmp")], Some(vec![false, true])),
+            (vec![private("dev/shm"), seal("dev")], Some(vec![true, false])),
+            (vec![private("tmp"), seal("tmp")], None),
+            // Space that two boxes would write to.
+            (vec![Step::RootTmpfs(tmpfs())], None),
+            (vec![Step::RootTmpfs(tmpfs()), seal("")], Some(vec![false, false])),
+            (vec![part(Room::Fixed, "dev")], None),
+            (vec![part(Room::Fixed, "dev"), seal("dev")], Some(vec![false, false])),
+            // A part of which space.
+            (vec![part(Room::Writable, "tmp")], None),
+            (vec![room(), part(Room::Writable, "tmp")], Some(vec![true, true])),
+            (vec![room(), room(), part(Room::Writable, "tmp")], None),
+        ] {
+            assert_eq!(own(&steps), expected, "{steps:?}");
+        }
+    }
 }

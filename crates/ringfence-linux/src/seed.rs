@@ -24,8 +24,15 @@ use crate::sys::{self, Fork};
 pub struct Soil {
     /// `CLONE_NEW*` flags.
     pub namespaces: u64,
-    /// Where a user namespace is among them: how its user and group ids are mapped.
-    pub maps: Option<(CString, CString)>,
+    /// Where a user namespace is among them.
+    pub maps: Option<Maps>,
+}
+
+/// How the user and group ids of a user namespace are mapped, as the kernel takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maps {
+    pub uids: CString,
+    pub gids: CString,
 }
 
 type Process = Beside<Box<dyn FnMut() -> i32 + Send + Sync>>;
@@ -130,7 +137,7 @@ impl Seed {
         Ok(seed)
     }
 
-    /// The same, for a time that nobody knows. `mould`: of the box that it is for; all its mounts are made then.
+    /// The same, for a time that nobody knows. `mould`: of the box that it is for; all its mounts but procfs are made then.
     pub fn sow_ahead(soil: Soil, mould: Option<Arc<Mould>>) -> Result<Seed, Errno> {
         Self::sow_and_look(soil, mould, 0, None)
     }
@@ -146,7 +153,11 @@ impl Seed {
         let (own_soil, own_mould, own_shared) = (soil.clone(), mould.clone(), shared.clone());
         let owner = rustix::process::getpid();
         let work: Box<dyn FnMut() -> i32 + Send + Sync> = Box::new(move || {
-            let Ok(mounts) = prepare(&own_soil, own_mould.as_deref()) else { return 1 };
+            let Ok(mounts) = prepare(&own_soil, own_mould.as_deref()) else {
+                // Nor can the next one be.
+                own_mould.iter().for_each(|mould| mould.give_up());
+                return 1;
+            };
             // In the table that both have: process 1 closes what it does not need.
             own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
             match end_with(owner) {
@@ -202,12 +213,14 @@ fn prepare(soil: &Soil, mould: Option<&Mould>) -> Result<OwnedFd, Errno> {
     // while it has one of its own open, it would leave that to an owner of which only a thread has ended.
     rustix::process::set_parent_process_death_signal(Some(Signal::POWER))?;
     // There is no procfs in a mould that knows this process.
-    let this = launch::this()?;
+    let this = launch::this_process()?;
     if let Some(mould) = mould {
         mould.enter()?;
-        sys::unshare(soil.namespaces & libc::CLONE_NEWUSER as u64)?;
     }
     if let Some(maps) = &soil.maps {
+        if mould.is_some() {
+            sys::unshare(libc::CLONE_NEWUSER as u64)?;
+        }
         launch::map_ids(&this, maps)?;
         // Forty calls that nobody has to wait for. What it may do itself stays as it is.
         sys::drop_bounding_set()?;

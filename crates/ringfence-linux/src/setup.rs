@@ -17,6 +17,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
+use crate::launch::{Failure, Stage, at};
 use crate::sys::{self, MountAttr};
 
 /// One step. Sources are absolute on the host, targets are relative to the new root.
@@ -163,7 +164,7 @@ impl StandIn {
         }
     }
 
-    fn mode(self) -> Mode {
+    pub(crate) fn mode(self) -> Mode {
         Mode::from_raw_mode(match self {
             StandIn::HiddenFile | StandIn::HiddenDir => 0o000,
             StandIn::EmptyFile => 0o444,
@@ -171,65 +172,85 @@ impl StandIn {
         })
     }
 
-    fn is_dir(self) -> bool {
+    pub(crate) fn is_dir(self) -> bool {
         matches!(self, StandIn::HiddenDir | StandIn::EmptyDir)
     }
 }
 
-impl Step {
-    /// What each box has to itself, also when its other mounts are a copy.
-    pub(crate) fn is_own(&self) -> bool {
-        matches!(
-            self,
-            Step::Proc { .. }
-                | Step::Devpts { .. }
-                | Step::Tmpfs { .. }
-                | Step::Room { room: Room::Writable, .. }
-                | Step::Part { room: Room::Writable, .. }
-        )
-    }
-}
-
-/// Whether a box can begin with a copy of the mounts of another one, and make only its own anew.
-pub(crate) fn can_be_copied(steps: &[Step]) -> bool {
+/// For each step, whether every box makes it by itself when its other mounts are a copy; `None` where a box cannot begin with
+/// a copy. Procfs is in what is copied, and then mounted once more: a user may mount one only where a whole one is in sight.
+pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
     let is_sealed = |path: &CStr| steps.iter().any(|s| matches!(s, Step::Seal { target } if target.as_c_str() == path));
+    let is_in = |path: &CString, place: &CString| {
+        path.as_bytes().strip_prefix(place.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+    };
+    // Places that are made anew.
     let mut fresh: Vec<&CString> = Vec::new();
     let mut rooms = 0;
-    steps.iter().all(|step| match step {
-        // A second room, or one for a builder.
-        Step::Room { room: Room::Writable, .. } => {
-            rooms += 1;
-            rooms == 1
-        }
-        Step::Staging { .. } | Step::Stage { .. } => false,
-        // Space that another box would write to as well, unless it is sealed in the end.
-        Step::RootTmpfs(_) => is_sealed(c""),
-        Step::Part { room: Room::Fixed, target, .. } if !is_sealed(target) => false,
-        Step::Part { room: Room::Writable, .. } if rooms != 1 => false,
-        Step::Part { room: Room::Writable, target, .. }
-        | Step::Proc { target }
-        | Step::Devpts { target }
-        | Step::Tmpfs { target, .. } => {
-            fresh.push(target);
-            true
-        }
-        Step::RootBind { .. } | Step::Names | Step::StandIns | Step::Room { .. } => true,
-        // What stands in a place that is made anew is not there, or would be covered.
-        Step::Bind { target, .. }
-        | Step::Device { target, .. }
-        | Step::Part { target, .. }
-        | Step::StandIn { target, .. }
-        | Step::Mkdir { target, .. }
-        | Step::Touch { target }
-        | Step::Symlink { target, .. }
-        | Step::Write { target, .. }
-        | Step::Seal { target } => {
-            let inside = |place: &&CString| {
-                target.as_bytes().strip_prefix(place.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
-            };
-            !fresh.iter().any(inside)
-        }
-    })
+    let mut own = Vec::with_capacity(steps.len());
+    for step in steps {
+        own.push(match step {
+            // For a builder.
+            Step::Staging { .. } | Step::Stage { .. } => return None,
+            // Space that another box would write to as well, unless it is sealed in the end.
+            Step::RootTmpfs(_) if !is_sealed(c"") => return None,
+            Step::Part { room: Room::Fixed, target, .. } if !is_sealed(target) => return None,
+            Step::RootTmpfs(_) | Step::RootBind { .. } | Step::Names | Step::StandIns => false,
+            Step::Room { room: Room::Fixed, .. } => false,
+            Step::Room { room: Room::Writable, .. } => {
+                rooms += 1;
+                true
+            }
+            // Of which of two, or of none.
+            Step::Part { room: Room::Writable, .. } if rooms != 1 => return None,
+            Step::Part { room: Room::Writable, target, .. } | Step::Devpts { target } | Step::Tmpfs { target, .. } => {
+                fresh.push(target);
+                true
+            }
+            Step::Proc { target } => {
+                fresh.push(target);
+                false
+            }
+            // What is mounted in a place that is made anew is not there, and what covers one would be covered.
+            Step::Bind { target, .. }
+            | Step::Device { target, .. }
+            | Step::Part { target, .. }
+            | Step::StandIn { target, .. }
+            | Step::Seal { target } => {
+                if fresh.iter().any(|place| is_in(target, place) || (is_in(place, target) && mounts(step))) {
+                    return None;
+                }
+                false
+            }
+            // These need nothing of the host.
+            Step::Mkdir { target, .. }
+            | Step::Touch { target }
+            | Step::Symlink { target, .. }
+            | Step::Write { target, .. } => fresh.iter().any(|place| is_in(target, place)),
+        });
+    }
+    Some(own)
+}
+
+fn mounts(step: &Step) -> bool {
+    !matches!(step, Step::Seal { .. })
+}
+
+/// Carries out the first step, which a copy has, and of the others those that are `wanted`.
+pub(crate) fn carry_out(
+    steps: &[Step],
+    idmaps: Option<&Idmaps>,
+    copy: bool,
+    wanted: impl Fn(usize, &Step) -> Result<bool, Errno>,
+) -> Result<(), Failure> {
+    let Some(first) = steps.first() else { return Ok(()) };
+    let begun = if copy { Building::resume(idmaps) } else { Building::begin(first, idmaps) };
+    let mut building = begun.map_err(at(Stage::Step(0)))?;
+    for (index, step) in steps.iter().enumerate().skip(1) {
+        let carry_out = |wanted| if wanted { building.step(step) } else { Ok(()) };
+        wanted(index, step).and_then(carry_out).map_err(at(Stage::Step(index)))?;
+    }
+    if copy { building.end() } else { building.pivot() }.map_err(at(Stage::Pivot))
 }
 
 impl fmt::Display for Step {

@@ -431,10 +431,8 @@ pub fn loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// `setns(2)`.
-pub fn set_namespace(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
-    // SAFETY: no pointer is passed.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
-    Ok(())
+pub fn set_namespace(namespace: BorrowedFd<'_>, kind: rustix::thread::LinkNameSpaceType) -> Result<(), Errno> {
+    rustix::thread::move_into_link_name_space(namespace, Some(kind))
 }
 
 /// `unshare(2)`, of namespaces alone.

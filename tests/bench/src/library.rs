@@ -101,11 +101,12 @@ impl<'a> Library<'a> {
         Library { project, ringfence, command, ready: RwLock::default() }
     }
 
-    /// Makes it ready. Started once, it has begun with the next box.
+    /// Makes it ready. Started twice, it has begun with the next box, which is a copy.
     pub fn enter(&self) -> Result<(), Failure> {
         let mut ready = self.ready.write().unwrap_or_else(PoisonError::into_inner);
         if ready.is_none() {
             let made = Ready::new(self.project, self.ringfence, self.command)?;
+            made.run()?;
             made.run()?;
             *ready = Some(made);
         }

@@ -9,7 +9,7 @@ use ringfence::policy::plan::{PlanError, plan};
 use ringfence::policy::{Inputs, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
-    Capture, Companion, Engine, EngineError, Outcome, Report, Running, StdioSpec, engines, select, supervise,
+    Capture, Companion, Engine, EngineError, Outcome, Prepared, Report, Running, StdioSpec, engines, select, supervise,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -68,6 +68,8 @@ pub enum How {
     Once,
     /// A session, in which it is executed.
     Session,
+    /// A box that is a copy of what boxes of its kind have in common, and waited for its command.
+    Copy,
 }
 
 /// A box on one engine.
@@ -113,7 +115,15 @@ impl Sandbox<'_> {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
         let (engine, report) = select(self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
-        let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
+        let running = match self.how {
+            // With a terminal of its own none can wait; with a listener neither.
+            How::Copy if matches!(stdio, StdioSpec::Files(_)) && !plan.trace_denials => {
+                let parked = Prepared::new(engine, &plan, &facts).and_then(|prepared| prepared.park());
+                parked.and_then(|parked| parked.start(None, stdio))
+            }
+            _ => engines::start(engine, &plan, &facts, stdio),
+        };
+        let running = running.map_err(Refusal::Engine)?;
         Ok(Started { running, policy, facts, report })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It runs after the fork, in a copy of its owner's memory, and so makes system calls and nothing else.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use rustix::thread::LinkNameSpaceType;
 
 use super::{
     EXITED, FAILED, Identity, LISTENER, Message, NOT_EXECUTED, PARKED, Processors, STOPPED, Spec, Stage, Start,
@@ -20,7 +21,8 @@ use super::{
 use crate::builder::{self, Prepared, Said};
 use crate::order::Opened;
 use crate::seccomp;
-use crate::setup::{Building, Step};
+use crate::seed::Maps;
+use crate::setup::{self, Step};
 use crate::sys;
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
@@ -68,7 +70,6 @@ fn report(owner: &OwnedFd, message: Message) {
 /// Builds the box around this process and takes every privilege away from it. Its mount namespace, where the owner is to have
 /// that.
 fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Option<OwnedFd>, Failure> {
-    let sown = begun != Begun::Nothing;
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -81,13 +82,17 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         return builder::prepare(builder, &spec.steps).map(|()| None);
     }
     let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner);
-    // Without it the box ends a little later.
-    let mounts = start.order.as_ref().filter(|_| !sown).and_then(|_| namespace(&this().ok()?, c"ns/mnt").ok());
-    if let (Identity::Mapped(maps), false) = (&spec.identity, sown) {
-        this().and_then(|this| map_ids(&this, maps)).map_err(at(Stage::IdMaps))?;
-    }
-    if spec.loopback && !sown {
-        loopback_up().map_err(at(Stage::Loopback))?;
+    let mut mounts = None;
+    if begun == Begun::Nothing {
+        let this = this_process().map_err(at(Stage::IdMaps))?;
+        // Without it the box ends a little later.
+        mounts = start.order.as_ref().and_then(|_| namespace(&this, c"ns/mnt").ok());
+        if let Identity::Mapped(maps) = &spec.identity {
+            map_ids(&this, maps).map_err(at(Stage::IdMaps))?;
+        }
+        if spec.loopback {
+            loopback_up().map_err(at(Stage::Loopback))?;
+        }
     }
     if !start.groups.is_empty() || spec.namespaces != 0 {
         // After joining, so that the box sees its own group as the root.
@@ -97,18 +102,20 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
     let copied = begun == Begun::Mounts;
-    mount(spec, copied, |step| match step {
+    setup::carry_out(&spec.steps, spec.idmaps(), copied, |_, step| match step {
         Step::Names if start.unnamed => wait_for_names(owner).map(|()| false),
-        step => Ok(!copied || is_proc(step)),
+        // Of the PID namespace of whoever mounts it, which the seed is not in.
+        Step::Proc { .. } => Ok(true),
+        _ => Ok(!copied),
     })?;
     if let Identity::Entered { userns, .. } = &spec.identity {
-        sys::set_namespace(userns.as_fd(), libc::CLONE_NEWUSER).map_err(at(Stage::Become))?;
+        sys::set_namespace(userns.as_fd(), LinkNameSpaceType::User).map_err(at(Stage::Become))?;
     }
     if !matches!(spec.identity, Identity::Kept) {
         if !spec.nesting {
             write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
         }
-        if !(sown && matches!(spec.identity, Identity::Mapped(_))) {
+        if begun == Begun::Nothing || !matches!(spec.identity, Identity::Mapped(_)) {
             sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
         }
     }
@@ -133,51 +140,10 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
     Ok(mounts)
 }
 
-/// Carries out the steps that are `wanted`, after the first, which a copy has.
-fn mount(spec: &Spec, copy: bool, wanted: impl Fn(&Step) -> Result<bool, Errno>) -> Result<(), Failure> {
-    let Some((first, rest)) = spec.steps.split_first() else { return Ok(()) };
-    let idmaps = match &spec.identity {
-        Identity::Entered { idmaps, .. } => Some(idmaps),
-        _ => None,
-    };
-    let begin = || if copy { Building::resume(idmaps) } else { Building::begin(first, idmaps) };
-    let mut building = begin().map_err(at(Stage::Step(0)))?;
-    for (index, step) in rest.iter().enumerate() {
-        let carry_out = |wanted| if wanted { building.step(step) } else { Ok(()) };
-        wanted(step).and_then(carry_out).map_err(at(Stage::Step(index + 1)))?;
-    }
-    if copy { building.end() } else { building.pivot() }.map_err(at(Stage::Pivot))
-}
-
-/// Builds what boxes of this kind have in common around this process, which ends then, and hands its namespaces over.
-pub(crate) fn build_mould(spec: &Spec, maps: Option<&(CString, CString)>, owner: &OwnedFd) -> Result<(), Failure> {
-    let_go(spec, [None; 3], owner);
-    let this = this().map_err(at(Stage::Fork))?;
-    if let Some(maps) = maps {
-        map_ids(&this, maps).map_err(at(Stage::IdMaps))?;
-    }
-    let mounts = namespace(&this, c"ns/mnt").map_err(at(Stage::Fork))?;
-    let userns = maps.map(|_| namespace(&this, c"ns/user")).transpose().map_err(at(Stage::Fork))?;
-    // A procfs of a copy may not show more than one that is there already, which this one shows all of.
-    mount(spec, false, |step| Ok(!step.is_own() || is_proc(step)))?;
-    let fds = [mounts.as_fd(), userns.as_ref().unwrap_or(&mounts).as_fd()];
-    send_with(owner, &[0], &fds[..1 + usize::from(userns.is_some())]).map_err(at(Stage::Fork))
-}
-
-/// Makes what a box has of its own in a copy of a mould. A procfs is of the PID namespace of whoever mounts it: process 1 does
-/// that.
-pub(crate) fn complete(spec: &Spec) -> Result<(), Failure> {
-    mount(spec, true, |step| Ok(step.is_own() && !is_proc(step)))
-}
-
-fn is_proc(step: &Step) -> bool {
-    matches!(step, Step::Proc { .. })
-}
-
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
+pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
     let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
@@ -197,18 +163,18 @@ fn wait_for_names(owner: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// This process as procfs shows it.
-pub(crate) fn this() -> Result<OwnedFd, Errno> {
+/// As procfs shows it.
+pub(crate) fn this_process() -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(c"/proc/self", flags, Mode::empty())
 }
 
 /// Maps the ids of the user namespace that this process is in.
-pub(crate) fn map_ids(this: &OwnedFd, (uid_map, gid_map): &(CString, CString)) -> Result<(), Errno> {
+pub(crate) fn map_ids(this: &OwnedFd, maps: &Maps) -> Result<(), Errno> {
     // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
     write_at(this.as_fd(), c"setgroups", b"deny")?;
-    write_at(this.as_fd(), c"uid_map", uid_map.as_bytes())?;
-    write_at(this.as_fd(), c"gid_map", gid_map.as_bytes())
+    write_at(this.as_fd(), c"uid_map", maps.uids.as_bytes())?;
+    write_at(this.as_fd(), c"gid_map", maps.gids.as_bytes())
 }
 
 /// A namespace that this process is in, by its name in procfs.
@@ -585,7 +551,7 @@ fn open_terminal(ptmx: &CStr, owner: &OwnedFd, rows: u16, columns: u16) -> Resul
 }
 
 /// Sends a message and descriptors, two at most, to the owner.
-fn send_with(owner: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub(crate) fn send_with(owner: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(fds));

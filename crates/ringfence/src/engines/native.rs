@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
-use ringfence_linux::seed::{Seed, Soil};
+use ringfence_linux::seed::{Maps, Seed, Soil};
 use ringfence_linux::setup::{Ids, Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::userns;
@@ -216,9 +216,9 @@ fn namespaces(network: Network) -> u64 {
 }
 
 /// The one user and group of an ordinary user's box.
-fn maps((uid, gid): (u32, u32), facts: &Facts) -> (CString, CString) {
+fn maps((uid, gid): (u32, u32), facts: &Facts) -> Maps {
     let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1")).unwrap_or_default();
-    (map(uid, facts.uid), map(gid, facts.gid))
+    Maps { uids: map(uid, facts.uid), gids: map(gid, facts.gid) }
 }
 
 /// What the namespaces of a box are made of; `None` where it has none of its own.

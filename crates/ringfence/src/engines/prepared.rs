@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
@@ -29,8 +30,8 @@ use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_strin
 use crate::keeper::{self, Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
-/// nor protected in its boxes. Run by root, they have one user namespace together. All but the first are copies of what they
-/// have in common, where that can be; what the host has mounted then stays mounted, as for a box.
+/// nor protected in its boxes. Run by root, they have one user namespace together. All but the first two are copies of what
+/// they have in common, where that can be: a file system that is unmounted on the host stays in use until the next start.
 pub struct Prepared {
     how: How,
     limits: Limits,
@@ -41,17 +42,42 @@ pub struct Prepared {
     groups: Option<Arc<Series>>,
     /// Namespaces for the next box.
     ahead: Mutex<Option<Seed>>,
-    cast: Mutex<Cast>,
-    /// Keeps names on the host, and the groups. After what is mounted on them: it goes faster then.
+    common: Mutex<Common>,
+    /// Whether a box was started: one alone needs nothing in common.
+    started: AtomicBool,
+    /// Keeps names on the host, and the groups. Last: a name with something mounted on it takes longer to remove.
     keeper: Option<Arc<Keeper>>,
 }
 
-/// What is known of the mounts that all boxes have in common.
-enum Cast {
-    NotYet,
-    Done(Arc<Mould>),
-    /// Each box is built by itself.
-    Cannot,
+/// What boxes after the first are copied from, and how often it could not be made, or was of no use.
+#[derive(Default)]
+struct Common {
+    mould: Option<Arc<Mould>>,
+    failures: u32,
+}
+
+/// So often in a row, and each box is built by itself from then on.
+const MOST_FAILURES: u32 = 3;
+
+impl Common {
+    fn mould(&self) -> Option<Arc<Mould>> {
+        self.mould.clone().filter(|mould| !mould.is_stale())
+    }
+
+    /// Makes it, and makes it again when anything on the host has changed under it.
+    fn make(&mut self, spec: &Arc<Spec>) -> Option<Arc<Mould>> {
+        if let Some(old) = self.mould.take_if(|mould| mould.is_stale()) {
+            self.failures = if old.was_used() { 0 } else { self.failures + 1 };
+        }
+        if self.mould.is_none() && self.failures < MOST_FAILURES {
+            match Mould::make(spec.clone()) {
+                Ok(Some(mould)) => self.mould = Some(Arc::new(mould)),
+                Ok(None) => self.failures = MOST_FAILURES,
+                Err(_) => self.failures += 1,
+            }
+        }
+        self.mould()
+    }
 }
 
 /// What is compiled.
@@ -119,8 +145,8 @@ impl Prepared {
             workdir: plan.workdir.clone(),
         };
         let (guest, pids) = (plan.guest, plan.limits.pids);
-        let (ahead, cast) = (Mutex::default(), Mutex::new(Cast::NotYet));
-        Ok(Prepared { how, limits, guest, pids, command, groups, ahead, cast, keeper: None })
+        let (ahead, common, started) = Default::default();
+        Ok(Prepared { how, limits, guest, pids, command, groups, ahead, common, started, keeper: None })
     }
 
     /// Starts a keeper for what the plan needs on the host. Names are listed, and still to be made.
@@ -171,18 +197,23 @@ impl Prepared {
         &self.command
     }
 
-    /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then.
+    /// Starts a box with the command of the plan. What the next one can be given ahead of time is begun then; the second
+    /// start, and one after something has changed on the host, makes what the next ones have in common first.
     pub fn start(&self, stdio: StdioSpec) -> Result<Running, EngineError> {
         let running = self.launch(self.seed(), stdio, None, false)?;
+        let again = self.started.swap(true, Ordering::Relaxed);
+        // Not while the next ones are locked: it takes as long as a box.
+        let mould = if again { self.mould() } else { None };
         let mut ahead = self.ahead();
         if ahead.is_none() {
-            *ahead = self.sow(self.mould());
+            *ahead = self.sow(mould);
         }
         drop(ahead);
         Ok(running)
     }
 
-    /// Builds a box that waits for its command. It is still being built when this returns; [`Parked::wait`] waits for it.
+    /// Builds a box that waits for its command. It is still being built when this returns; [`Parked::wait`] waits for it. What
+    /// it has in common with others is made first, unless it is there.
     pub fn park(&self) -> Result<Parked, EngineError> {
         let (engine, cure) = match &self.how {
             How::Bubblewrap(_) => (Engine::Bubblewrap, "use the native engine"),
@@ -195,7 +226,6 @@ impl Prepared {
 
     fn park_native(&self) -> Result<Parked, EngineError> {
         let nothing = StdioSpec::Files([null()?, null()?, null()?]);
-        // What is parked is rarely alone.
         self.mould();
         let running = self.launch(self.seed(), nothing, Some(Letter::new().map_err(EngineError::Fork)?), false)?;
         Ok(Parked { running, command: self.command.clone(), waits: false })
@@ -246,11 +276,8 @@ impl Prepared {
     /// Namespaces for the next box: those that were begun ahead, or where its mounts can be a copy, new ones.
     fn seed(&self) -> Option<Seed> {
         let ahead = self.ahead().take();
-        let cast = || match &*self.cast() {
-            Cast::Done(mould) if !mould.is_stale() => Some(mould.clone()),
-            _ => None,
-        };
-        ahead.or_else(|| self.sow(Some(cast()?)))
+        // Whoever makes what is to be copied takes longer than a box that is built.
+        ahead.or_else(|| self.sow(Some(self.common.try_lock().ok()?.mould()?)))
     }
 
     /// Begins with the namespaces of a box. When that cannot be, its start tells.
@@ -261,24 +288,10 @@ impl Prepared {
         }
     }
 
-    /// What boxes are copied from; made, and made again when anything on the host has changed under it.
+    /// What boxes are copied from, where they can be.
     fn mould(&self) -> Option<Arc<Mould>> {
         let How::Native { spec, soil: Some(_), .. } = &self.how else { return None };
-        let mut cast = self.cast();
-        if matches!(&*cast, Cast::Done(mould) if mould.is_stale()) {
-            *cast = Cast::NotYet;
-        }
-        if let Cast::NotYet = *cast {
-            *cast = Mould::cast(spec.clone()).map_or(Cast::Cannot, |mould| Cast::Done(Arc::new(mould)));
-        }
-        match &*cast {
-            Cast::Done(mould) => Some(mould.clone()),
-            _ => None,
-        }
-    }
-
-    fn cast(&self) -> MutexGuard<'_, Cast> {
-        self.cast.lock().unwrap_or_else(PoisonError::into_inner)
+        self.common.lock().unwrap_or_else(PoisonError::into_inner).make(spec)
     }
 }
 

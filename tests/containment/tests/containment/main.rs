@@ -121,8 +121,12 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
         for story in stories().filter(|s| s.only.is_none_or(|only| only == engine)) {
             add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
         }
-        // The same walls around a box that stays.
+        // The same walls around a box that is a copy, and around one that stays.
         if engine == Engine::Native {
+            let stage = Stage { how: How::Copy, ..stage };
+            for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
+                add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
+            }
             let stage = Stage { how: How::Session, ..stage };
             for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
                 add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
@@ -143,7 +147,11 @@ fn add(
     needs: case::Needs,
     prove: impl Fn(&Stage) -> Result<(), String> + Send + 'static,
 ) {
-    let how = if stage.how == How::Session { "-session" } else { "" };
+    let how = match stage.how {
+        How::Once => "",
+        How::Session => "-session",
+        How::Copy => "-copy",
+    };
     let name = format!("{}{how}/{}/{name}", stage.engine, who());
     match needs.met() {
         case::Met::Yes => {
