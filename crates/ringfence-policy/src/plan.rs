@@ -233,6 +233,25 @@ pub enum Mount {
     },
 }
 
+impl Mount {
+    pub fn target(&self) -> &Path {
+        match self {
+            Mount::Bind { target, .. }
+            | Mount::Tmpfs { target, .. }
+            | Mount::Volume { target, .. }
+            | Mount::Proc { target }
+            | Mount::Dev { target, .. }
+            | Mount::Dir { target, .. }
+            | Mount::File { target }
+            | Mount::Symlink { target, .. }
+            | Mount::Hide { target, .. }
+            | Mount::Empty { target, .. }
+            | Mount::Text { target, .. }
+            | Mount::Seal { target } => target,
+        }
+    }
+}
+
 /// Space that an engine keeps under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Volume {

@@ -52,6 +52,17 @@ fn the_root_is_first_and_parents_come_before_children() {
     assert!(inside.is_some_and(|inside| inside > project));
 }
 
+/// What a rule shows from further above does not cover what a box has of its own.
+#[test]
+fn private_places_stay_below_what_is_shown() {
+    let host = Host::new();
+    let plan = host.plan(|flags| flags.rw("/var")).unwrap();
+    let at = |path: &str| plan.mounts.iter().position(|mount| mount.target() == Path::new(path)).unwrap();
+    assert!(matches!(&plan.mounts[at("/var")], Mount::Bind { writable: true, .. }));
+    assert!(matches!(&plan.mounts[at("/var/tmp")], Mount::Tmpfs { .. }));
+    assert!(at("/var/tmp") > at("/var"), "{:?}", plan.mounts);
+}
+
 /// Else it could go with that box between this plan and its start.
 #[test]
 fn a_stand_in_of_another_box_for_the_list_of_boxes_is_needed_too() {

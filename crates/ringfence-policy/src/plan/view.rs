@@ -14,7 +14,7 @@ use super::{
 };
 use crate::caches;
 use crate::facts::Facts;
-use crate::look::{End, Lookup, Walk};
+use crate::look::{End, Lookup, Walk, is_in};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, Shown, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, above, in_private};
@@ -108,7 +108,15 @@ impl<'a> View<'a> {
     fn bind(&mut self, source: &Path, target: &Path, writable: bool, kind: Kind) {
         self.mount_point(target, kind);
         self.spaces.insert(target.into(), Space::Host);
+        // A private place in there (`--rw /var`) is mounted after it, or it would be covered.
+        let below = |path: &Path| path != target && is_in(path, target);
+        let private = |(at, space): (&OsString, &Space)| *space == Space::Private && below(Path::new(at));
+        let covered: Vec<Mount> = match self.spaces.iter().any(private) {
+            true => self.mounts.extract_if(.., |mount| below(mount.target())).collect(),
+            false => Vec::new(),
+        };
         self.mounts.push(Mount::Bind { source: source.to_path_buf(), target: target.to_path_buf(), writable, kind });
+        self.mounts.extend(covered);
     }
 
     fn tmpfs(&mut self, target: &Path, mode: u32, size: u64, inodes: u64, space: Space) {
