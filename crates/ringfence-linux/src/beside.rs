@@ -3,9 +3,11 @@
 //! They make system calls only: they allocate nothing and take no lock.
 
 use std::mem::ManuallyDrop;
+use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::pages::Pages;
@@ -52,6 +54,13 @@ impl<F: FnMut() -> i32> Beside<F> {
     /// Ends it. That it has ended already is what is wanted.
     pub fn kill(&self) {
         let _ = kill(self.pid(), libc::SIGKILL);
+    }
+
+    /// Waits for its end, so long. Where that cannot be seen, it has ended.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let Ok(process) = pidfd_open(self.pid, PidfdFlags::empty()) else { return true };
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))) != Ok(0)
     }
 
     /// Waits until it has ended.

@@ -9,8 +9,8 @@
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,11 +23,11 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::launch::{self, Identity, Spec};
 use crate::seed::Maps;
-use crate::setup::{self, StandIn, Step};
+use crate::setup::{self, Room, StandIn, Step};
 use crate::sys::{self, Fork};
 
-/// How long the builder may take: the host's files may lie on a server that is gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one waits for whoever looks at the host's files: they may lie on a server that is gone.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What boxes are copied from.
 #[derive(Debug)]
@@ -38,12 +38,37 @@ pub struct Mould {
     /// Whose mounts they are, where root has not made them. Boxes have user namespaces of their own in it.
     userns: Option<OwnedFd>,
     mounts: OwnedFd,
-    /// What is bound at another place, and which file that was.
-    sources: Vec<(CString, (u64, u64))>,
-    /// The host's own mounts: the kernel tells when they change.
-    table: OwnedFd,
+    /// For each step that binds something: which file that was.
+    files: Vec<Option<File>>,
+    host: HostMounts,
     stale: AtomicBool,
     used: AtomicBool,
+}
+
+/// A file system, and a number in it. What is bound is not freed, and so its number is nobody else's.
+type File = (u64, u64);
+
+/// The mounts of this process's namespace: whether they have changed since.
+#[derive(Debug)]
+pub(crate) struct HostMounts {
+    table: OwnedFd,
+    changed: Mutex<bool>,
+}
+
+impl HostMounts {
+    pub fn now() -> Result<HostMounts, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty())?;
+        Ok(HostMounts { table, changed: Mutex::default() })
+    }
+
+    pub fn are_the_same(&self) -> bool {
+        // Locked: the kernel tells it once.
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = [PollFd::new(&self.table, PollFlags::PRI)];
+        *changed |= poll(&mut table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+        !*changed
+    }
 }
 
 impl Mould {
@@ -61,15 +86,12 @@ impl Mould {
         };
         let Some(own) = setup::own(&spec.steps) else { return Ok(None) };
         // Before it is built: what changes meanwhile is found to have changed.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty())?;
-        let mut sources = Vec::new();
-        for source in bound_elsewhere(&spec.steps) {
-            sources.push((source.clone(), which_file(source)?));
-        }
+        let host = HostMounts::now()?;
+        let file = |step: &Step| source(step).map(|source| stat(source).map(|stat| which_file(&stat))).transpose();
+        let files = spec.steps.iter().map(file).collect::<Result<_, _>>()?;
         let (userns, mounts) = build(&spec, &own, maps.as_ref())?;
         let (stale, used) = Default::default();
-        Ok(Some(Mould { spec, own, userns, mounts, sources, table, stale, used }))
+        Ok(Some(Mould { spec, own, userns, mounts, files, host, stale, used }))
     }
 
     /// Whether no box is made from it any more.
@@ -87,15 +109,21 @@ impl Mould {
     }
 
     /// Whether it is for this kind of box, and the host still has the same mounts, and the same files where they are bound
-    /// from. What is bound is not freed, and so its number is nobody else's.
+    /// from.
     pub(crate) fn is_for(&self, spec: &Spec) -> bool {
-        if !std::ptr::eq(&*self.spec, spec) {
-            return false;
-        }
-        let mut table = [PollFd::new(&self.table, PollFlags::PRI)];
-        // Told once.
-        let unchanged = poll(&mut table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
-        self.holds(unchanged && self.sources.iter().all(|(path, file)| which_file(path) == Ok(*file)))
+        let same = |(step, file): (&Step, &Option<File>)| match source(step) {
+            // Onto its own path: were it another file now, it would not be the one that is mounted there.
+            Some(source) if !self.is_in_place(step) => stat(source).ok().map(|stat| which_file(&stat)) == *file,
+            _ => true,
+        };
+        let files = || self.spec.steps.iter().zip(&self.files).all(same);
+        std::ptr::eq(&*self.spec, spec) && self.holds(self.host.are_the_same() && files())
+    }
+
+    /// Whether it binds something onto its own path, in a root that is the host's.
+    fn is_in_place(&self, step: &Step) -> bool {
+        let host = matches!(self.spec.steps.first(), Some(Step::RootBind { source }) if source.as_c_str() == c"/");
+        host && matches!(step, Step::Bind { source, target, .. } if source.as_bytes().get(1..) == Some(target.as_bytes()))
     }
 
     /// Takes this process to where it can be copied.
@@ -113,20 +141,25 @@ impl Mould {
     }
 
     /// Whether every mount is where it was put, in the copy that this process is in; those of its own as well, which may have
-    /// been there for long.
+    /// been there for long. They go where the file goes that they are on, so that one may be in the place of another.
     pub(crate) fn is_whole(&self) -> bool {
-        let mounted = |target: &CStr| mount_on(target).is_ok_and(|mount| mount.is_some());
-        let whole = self.spec.steps.iter().all(|step| match step {
+        let (mut fixed, mut writable) = (None, None);
+        let in_room =
+            |room: &mut Option<u64>, mount: &Statx| *room.get_or_insert(which_file(mount).0) == which_file(mount).0;
+        let mut stands = |step: &Step, file: &Option<File>| match step {
             Step::StandIn { target, which, if_there } => match mount_on(target) {
-                Ok(mount) => mount.is_some_and(|mount| is(&mount, *which)),
+                Ok(mount) => mount.is_some_and(|mount| is(&mount, *which) && in_room(&mut fixed, &mount)),
                 Err(errno) => errno == Errno::NOENT && *if_there,
             },
-            Step::Bind { target, .. }
-            | Step::Part { target, .. }
-            | Step::Tmpfs { target, .. }
-            | Step::Devpts { target } => mounted(target),
+            Step::Part { room, target, .. } => {
+                let room = if *room == Room::Fixed { &mut fixed } else { &mut writable };
+                mount_on(target).is_ok_and(|mount| mount.is_some_and(|mount| in_room(room, &mount)))
+            }
+            Step::Bind { target, .. } => mount_on(target).is_ok_and(|mount| mount.as_ref().map(which_file) == *file),
+            Step::Tmpfs { target, .. } | Step::Devpts { target } => mount_on(target).is_ok_and(|mount| mount.is_some()),
             _ => true,
-        });
+        };
+        let whole = self.spec.steps.iter().zip(&self.files).all(|(step, file)| stands(step, file));
         let whole = self.holds(whole);
         self.used.fetch_or(whole, Ordering::AcqRel);
         whole
@@ -138,31 +171,26 @@ impl Mould {
     }
 }
 
-/// What is bound onto its own path, in a root that is the host's, need not be asked for: were it another file now, nothing
-/// would be mounted on it.
-fn bound_elsewhere(steps: &[Step]) -> impl Iterator<Item = &CString> {
-    let host = matches!(steps.first(), Some(Step::RootBind { source }) if source.as_c_str() == c"/");
-    steps.iter().filter_map(move |step| match step {
-        Step::Bind { source, target, .. } => {
-            let elsewhere = !host || source.as_bytes().get(1..) != Some(target.as_bytes());
-            elsewhere.then_some(source)
-        }
-        Step::RootBind { source } => Some(source),
+/// What is bound.
+fn source(step: &Step) -> Option<&CString> {
+    match step {
+        Step::RootBind { source } | Step::Bind { source, .. } => Some(source),
         _ => None,
-    })
+    }
 }
 
-const CALMLY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT).union(AtFlags::STATX_DONT_SYNC);
+fn stat(path: &CStr) -> Result<Statx, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::INO)
+}
 
-fn which_file(path: &CStr) -> Result<(u64, u64), Errno> {
-    let stat = rustix::fs::statx(CWD, path, CALMLY, StatxFlags::INO)?;
-    Ok((u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor), stat.stx_ino))
+fn which_file(stat: &Statx) -> File {
+    (u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor), stat.stx_ino)
 }
 
 /// What is mounted there. The path is relative to the root, which the working directory is. Linux 5.8 tells.
 fn mount_on(path: &CStr) -> Result<Option<Statx>, Errno> {
-    let stat = rustix::fs::statx(CWD, path, CALMLY, StatxFlags::TYPE | StatxFlags::MODE)?;
-    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT).then_some(stat))
+    stat(path).map(|stat| Some(stat).filter(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)))
 }
 
 fn is(mount: &Statx, which: StandIn) -> bool {
@@ -228,7 +256,7 @@ fn receive(from: &OwnedFd, userns: bool) -> Result<(Option<OwnedFd>, OwnedFd), E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::{Room, Tmpfs, own};
+    use crate::setup::{Tmpfs, own};
 
     fn named(name: &str) -> CString {
         CString::new(name).unwrap()

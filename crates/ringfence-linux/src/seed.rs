@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
 use crate::beside::{Beside, Elsewhere};
 use crate::launch::{self, Begun, Spec, Start};
-use crate::mould::Mould;
+use crate::mould::{HostMounts, Mould, PATIENCE};
 use crate::sys::{self, Fork};
 
 /// What a box is made in; it must be what [`Spec`] says later.
@@ -41,6 +41,8 @@ type Process = Beside<Box<dyn FnMut() -> i32 + Send + Sync>>;
 pub struct Seed {
     soil: Arc<Soil>,
     mould: Option<Arc<Mould>>,
+    /// What its mounts are a copy of, where it is to wait and has no mould.
+    host: Option<HostMounts>,
     process: Option<Process>,
     looks: usize,
     shared: Arc<Shared>,
@@ -130,7 +132,7 @@ impl Seed {
         let elsewhere = Elsewhere::now();
         let allowed = elsewhere.as_ref().map(|elsewhere| elsewhere.allowed);
         // Who looks keeps the other from working where there is but one.
-        let seed = Self::sow_and_look(soil, None, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
+        let seed = Self::sow_and_look(soil, None, None, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
         if let (Some(elsewhere), Some(process)) = (elsewhere, &seed.process) {
             process.go(&elsewhere.others);
         }
@@ -139,13 +141,15 @@ impl Seed {
 
     /// The same, for a time that nobody knows. `mould`: of the box that it is for; all its mounts but procfs are made then.
     pub fn sow_ahead(soil: Soil, mould: Option<Arc<Mould>>) -> Result<Seed, Errno> {
-        Self::sow_and_look(soil, mould, 0, None)
+        let host = if mould.is_none() { Some(HostMounts::now()?) } else { None };
+        Self::sow_and_look(soil, mould, host, 0, None)
     }
 
     /// `allowed`: the processors that process 1 may use, where the seed may not use them all.
     fn sow_and_look(
         soil: Soil,
         mould: Option<Arc<Mould>>,
+        host: Option<HostMounts>,
         looks: usize,
         allowed: Option<CpuSet>,
     ) -> Result<Seed, Errno> {
@@ -170,13 +174,15 @@ impl Seed {
         let flags = libc::CLONE_FILES | if userns { libc::CLONE_NEWUSER } else { 0 };
         // From its first moment: a handler of the owner's would run in there, on memory that both have.
         let _blocked = sys::SignalsBlocked::new()?;
-        Ok(Seed { soil, mould, process: Some(Beside::start_forking(flags, work)?), looks, shared })
+        Ok(Seed { soil, mould, host, process: Some(Beside::start_forking(flags, work)?), looks, shared })
     }
 
     /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's any
     /// more.
     pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<(Pid, Husk)> {
-        if spec.soil() != Some((*self.soil).clone()) || self.mould.as_ref().is_some_and(|mould| !mould.is_for(spec)) {
+        let current = self.mould.as_ref().is_none_or(|mould| mould.is_for(spec))
+            && self.host.as_ref().is_none_or(HostMounts::are_the_same);
+        if !current || spec.soil() != Some((*self.soil).clone()) {
             return None;
         }
         let mut husk = Husk { process: Some(self.process.take()?), shared: self.shared.clone() };
@@ -185,6 +191,12 @@ impl Seed {
         let mut order = Order { spec, start, owner };
         self.shared.order.store(&mut order, Ordering::Relaxed);
         self.shared.tell(GROW);
+        if let (Some(mould), Some(process)) = (&self.mould, &husk.process)
+            && !process.ends_within(PATIENCE)
+        {
+            mould.give_up();
+            process.kill();
+        }
         // It uses the order until it has forked. Then it may wait behind process 1 for its processor, and nobody needs it.
         if !look(if unnamed { self.looks } else { 0 }, || pid().is_some()) {
             husk.wait();

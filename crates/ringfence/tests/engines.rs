@@ -646,7 +646,8 @@ fn copies_keep_up_with_the_host() {
     let workdir = project.policy.workdir.clone();
     let shown = tempfile::tempdir_in(workdir.parent().unwrap()).unwrap();
     let shown = shown.path().join("shown");
-    for dir in [&workdir.join("dir/sub"), &shown] {
+    let (fixed, open) = (workdir.join("fixed"), workdir.join("open"));
+    for dir in [&workdir.join("dir/sub"), &shown, &fixed, &open] {
         std::fs::create_dir_all(dir).unwrap();
     }
     let files = [workdir.join("secret"), workdir.join("dir/sub/secret"), shown.join("open")];
@@ -655,13 +656,19 @@ fn copies_keep_up_with_the_host() {
         rule(Access::Exclude, files[0].clone()),
         rule(Access::Exclude, files[1].clone()),
         rule(Access::Rw, shown.clone()),
+        rule(Access::Ro, fixed.clone()),
+        rule(Access::Rw, open.clone()),
     ]);
-    let script = format!("cat secret dir/sub/secret; cat {}; cat /proc/self/mountinfo", files[2].display());
+    let script = format!(
+        "touch fixed/x && echo planted; touch open/x || echo refused; cat secret dir/sub/secret; cat {}; cat /proc/self/mountinfo",
+        files[2].display()
+    );
     let prepared = Prepared::new(Engine::Native, &project.plan(&["sh", "-c", &script]), &project.facts).unwrap();
     let look = |open: &str| {
         let seen = again(&prepared);
         let said: Vec<&str> = seen.lines().take_while(|line| !line.contains(" / ")).collect();
         assert_eq!(said.iter().filter(|line| line.ends_with("Permission denied")).count(), 2, "{said:?}");
+        assert!(said[0].ends_with("Read-only file system") && said[1].contains("secret"), "{said:?}");
         assert_eq!(said.last(), Some(&open), "{said:?}");
         count_procfs(&seen)
     };
@@ -672,7 +679,7 @@ fn copies_keep_up_with_the_host() {
         std::fs::write(&other, "second\n").unwrap();
         std::fs::rename(other, file).unwrap();
     };
-    let changes: [(&str, &dyn Fn()); 5] = [
+    let changes: [(&str, &dyn Fn()); 6] = [
         // As an editor saves.
         ("first", &|| replace(&files[0])),
         ("first", &|| {
@@ -689,13 +696,19 @@ fn copies_keep_up_with_the_host() {
             std::fs::create_dir(&shown).unwrap();
             std::fs::write(&files[2], "second\n").unwrap();
         }),
+        // Each has a mount then, and it is the other's.
+        ("second", &|| {
+            std::fs::rename(&fixed, workdir.join("between")).unwrap();
+            std::fs::rename(&open, &fixed).unwrap();
+            std::fs::rename(workdir.join("between"), &open).unwrap();
+        }),
         ("third", &|| std::fs::write(&files[2], "third\n").unwrap()),
     ];
     for (number, (open, change)) in changes.into_iter().enumerate() {
         change();
         let seen = look(open);
         // What only has other contents is no change to it.
-        assert!(seen == built || number == 4, "{number}");
+        assert!(seen == built || number == 5, "{number}");
         until_copied(built, || look(open));
     }
 }
@@ -739,7 +752,7 @@ fn copies_go_with_the_mounts_of_the_host() {
     let look = format!("ls {}; cat /proc/self/mountinfo", place.path().display());
     let prepared = Prepared::new(Engine::Native, &project.plan(&["sh", "-c", &look]), &project.facts).unwrap();
     let built = count_procfs(&again(&prepared));
-    for (copied, mounted) in [(0, false), (1, false), (0, true), (1, true), (0, false), (1, false)] {
+    for (copied, mounted) in [(0, true), (1, true), (0, false), (1, false), (0, true), (1, true), (0, false)] {
         let now = std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(place.path().to_str().unwrap());
         if mounted && !now {
             run("mount", &["-t", "tmpfs", "none"]);
