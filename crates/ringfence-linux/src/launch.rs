@@ -44,7 +44,7 @@ pub struct Spec {
     pub loopback: bool,
     /// Leave user namespaces open inside.
     pub nesting: bool,
-    /// Process 1 stays until it is killed, so that the owner can count what is there when the command ends.
+    /// Process 1 stays until it is killed, so that the owner can count what is there when the command ends, if anything is.
     pub lingers: bool,
     /// `RLIMIT_*` and value.
     pub rlimits: Vec<(u32, u64)>,

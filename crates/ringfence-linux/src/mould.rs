@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
@@ -65,8 +65,9 @@ impl HostMounts {
     pub fn are_the_same(&self) -> bool {
         // Locked: the kernel tells it once.
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut table = [PollFd::new(&self.table, PollFlags::PRI)];
-        *changed |= poll(&mut table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let told = retry_on_intr(|| poll(&mut [PollFd::new(&self.table, PollFlags::PRI)], Some(&now)));
+        *changed |= told != Ok(0);
         !*changed
     }
 }
@@ -146,11 +147,14 @@ impl Mould {
         let (mut fixed, mut writable) = (None, None);
         let in_room =
             |room: &mut Option<u64>, mount: &Statx| *room.get_or_insert(which_file(mount).0) == which_file(mount).0;
-        let mut stands = |step: &Step, file: &Option<File>| match step {
-            Step::StandIn { target, which, if_there } => match mount_on(target) {
-                Ok(mount) => mount.is_some_and(|mount| is(&mount, *which) && in_room(&mut fixed, &mount)),
-                Err(errno) => errno == Errno::NOENT && *if_there,
-            },
+        let mut stands = |step: &Step, file: &Option<File>, own: bool| match step {
+            Step::StandIn { target, which, if_there } => {
+                let room = if own { &mut writable } else { &mut fixed };
+                match mount_on(target) {
+                    Ok(mount) => mount.is_some_and(|mount| is(&mount, *which) && in_room(room, &mount)),
+                    Err(errno) => errno == Errno::NOENT && *if_there,
+                }
+            }
             Step::Part { room, target, .. } => {
                 let room = if *room == Room::Fixed { &mut fixed } else { &mut writable };
                 mount_on(target).is_ok_and(|mount| mount.is_some_and(|mount| in_room(room, &mount)))
@@ -159,7 +163,8 @@ impl Mould {
             Step::Tmpfs { target, .. } | Step::Devpts { target } => mount_on(target).is_ok_and(|mount| mount.is_some()),
             _ => true,
         };
-        let whole = self.spec.steps.iter().zip(&self.files).all(|(step, file)| stands(step, file));
+        let steps = self.spec.steps.iter().zip(&self.files).zip(&self.own);
+        let whole = steps.into_iter().all(|((step, file), own)| stands(step, file, *own));
         let whole = self.holds(whole);
         self.used.fetch_or(whole, Ordering::AcqRel);
         whole
@@ -238,7 +243,7 @@ fn build_here(spec: &Spec, own: &[bool], maps: Option<&Maps>, owner: &OwnedFd) -
 
 fn receive(from: &OwnedFd, userns: bool) -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)))
+    retry_on_intr(|| poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)))
         .and_then(|ready| if ready == 0 { Err(Errno::TIMEDOUT) } else { Ok(()) })?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -282,10 +287,11 @@ mod tests {
         let touch = |target: &str| Step::Touch { target: named(target) };
         let seal = |target: &str| Step::Seal { target: named(target) };
         let room = || Step::Room { room: Room::Writable, target: named("tmp"), tmpfs: tmpfs() };
-        let procfs = Step::Proc { target: named("proc") };
+        let procfs = || Step::Proc { target: named("proc") };
+        let hide = |target: &str| Step::StandIn { target: named(target), which: StandIn::HiddenFile, if_there: false };
         for (steps, expected) in [
             (vec![private("tmp"), touch("tmpx"), bind("tmpx"), touch("tmp/x")], Some(vec![true, false, false, true])),
-            (vec![procfs, bind("usr")], Some(vec![false, false])),
+            (vec![procfs(), bind("usr")], Some(vec![false, false])),
             // Something of the host in a place that is made anew, or over one.
             (vec![private("tmp"), bind("tmp/x")], None),
             (vec![private("var/tmp"), bind("var")], None),
@@ -293,6 +299,11 @@ mod tests {
             (vec![bind("var"), private("var/tmp")], Some(vec![false, true])),
             (vec![private("dev/shm"), seal("dev")], Some(vec![true, false])),
             (vec![private("tmp"), seal("tmp")], None),
+            // A stand-in needs space of the box's own.
+            (vec![room(), part(Room::Writable, "run"), hide("run/x")], Some(vec![true, true, true])),
+            (vec![private("run"), hide("run/x")], None),
+            // Process 1 would cover it.
+            (vec![procfs(), touch("proc/x")], None),
             // Space that two boxes would write to.
             (vec![Step::RootTmpfs(tmpfs())], None),
             (vec![Step::RootTmpfs(tmpfs()), seal("")], Some(vec![false, false])),

@@ -175,6 +175,14 @@ impl StandIn {
     pub(crate) fn is_dir(self) -> bool {
         matches!(self, StandIn::HiddenDir | StandIn::EmptyDir)
     }
+
+    fn make(self, space: &OwnedFd) -> Result<(), Errno> {
+        if self.is_dir() {
+            return rustix::fs::mkdirat(space, self.name(), self.mode());
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(space, self.name(), flags, self.mode()).map(drop)
+    }
 }
 
 /// For each step, whether every box makes it by itself when its other mounts are a copy; `None` where a box cannot begin with
@@ -184,8 +192,8 @@ pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
     let is_in = |path: &CString, place: &CString| {
         path.as_bytes().strip_prefix(place.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     };
-    // Places that are made anew.
-    let mut fresh: Vec<&CString> = Vec::new();
+    // Places that are made anew, and those that process 1 makes when all others are there.
+    let (mut fresh, mut procfs): (Vec<&CString>, Vec<&CString>) = Default::default();
     let mut rooms = 0;
     let mut own = Vec::with_capacity(steps.len());
     for step in steps {
@@ -208,25 +216,33 @@ pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
                 true
             }
             Step::Proc { target } => {
-                fresh.push(target);
+                procfs.push(target);
                 false
             }
-            // What is mounted in a place that is made anew is not there, and what covers one would be covered.
             Step::Bind { target, .. }
             | Step::Device { target, .. }
             | Step::Part { target, .. }
             | Step::StandIn { target, .. }
-            | Step::Seal { target } => {
-                if fresh.iter().any(|place| is_in(target, place) || (is_in(place, target) && mounts(step))) {
-                    return None;
-                }
-                false
-            }
-            // These need nothing of the host.
-            Step::Mkdir { target, .. }
+            | Step::Seal { target }
+            | Step::Mkdir { target, .. }
             | Step::Touch { target }
             | Step::Symlink { target, .. }
-            | Step::Write { target, .. } => fresh.iter().any(|place| is_in(target, place)),
+            | Step::Write { target, .. } => {
+                let is_fresh = fresh.iter().any(|place| is_in(target, place));
+                // What covers a place that is made anew would be covered, and so would what is in procfs.
+                let covers = |places: &[&CString]| places.iter().any(|place| mounts(step) && is_in(place, target));
+                if covers(&fresh) || covers(&procfs) || procfs.iter().any(|place| is_in(target, place)) {
+                    return None;
+                }
+                // What is in such a place is made there, where it needs nothing of the host.
+                let needs_host =
+                    matches!(step, Step::Bind { .. } | Step::Device { .. } | Step::Part { .. } | Step::Seal { .. })
+                        || (matches!(step, Step::StandIn { .. }) && rooms != 1);
+                if is_fresh && needs_host {
+                    return None;
+                }
+                is_fresh
+            }
         });
     }
     Some(own)
@@ -430,18 +446,22 @@ impl<'a> Building<'a> {
             Step::Names => Ok(()),
             Step::StandIns => {
                 let space = self.room(Room::Fixed)?;
-                for which in StandIn::ALL {
-                    if which.is_dir() {
-                        rustix::fs::mkdirat(space, which.name(), which.mode())?;
-                    } else {
-                        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
-                        rustix::fs::openat(space, which.name(), flags, which.mode())?;
-                    }
-                }
-                Ok(())
+                StandIn::ALL.into_iter().try_for_each(|which| which.make(space))
             }
             Step::StandIn { target, which, if_there } => {
-                let tree = open_tree(self.room(Room::Fixed)?, which.name(), CLONE)?;
+                let space = match &self.fixed {
+                    Some(fixed) => fixed,
+                    // In a copy, which does not have it: where the box itself cannot see it either.
+                    None => {
+                        let space = self.room(Room::Writable)?;
+                        match which.make(space) {
+                            Err(Errno::EXIST) => {}
+                            result => result?,
+                        }
+                        space
+                    }
+                };
+                let tree = open_tree(space, which.name(), CLONE)?;
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
                 match self.attach(&tree, target) {

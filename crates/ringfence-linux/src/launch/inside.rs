@@ -326,13 +326,21 @@ fn run(
     if prepared.is_some() {
         builder::end((!ended).then_some(command));
     }
-    if spec.lingers {
+    if spec.lingers && !is_alone() {
         let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
     }
     if matches!(spec.identity, Identity::Kept) {
         kill_descendants();
     }
     Ok(())
+}
+
+/// Whether nothing is left of what the command started: it would be this process's child by now.
+fn is_alone() -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    while let Ok(Some(_)) = sys::wait(-1, false, false) {}
+    let left = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
+    left.is_err_and(|errno| errno == Errno::CHILD)
 }
 
 /// The owner sends nothing but an order: without one, readable means that it is gone.

@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::limits::{is_of_commands, rlimits};
 use super::{Engine, EngineError, Running, StdioSpec, docker, start};
-use crate::keeper::{self, Keeper};
+use crate::keeper::Keeper;
 
 /// How long a guest may take until its first word.
 pub(super) const GUEST_ANSWERS: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ pub fn inhabit(
     if engine != Engine::Docker {
         return start_guest(engine, plan, facts).map(|(running, channel)| (Inhabited::Process(running), channel));
     }
-    let keeper = Keeper::start(&plan.stubs, None, &keeper::registry(), facts.spare.as_deref())?;
+    let keeper = Keeper::start(&plan.stubs, None, &facts.registry, facts.spare.as_deref())?;
     let made = docker::container::start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
     rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
     // Whoever takes the socket over finds the guest's first word in it, or its end.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, is_of_commands, most, rlimits, series, stand_ins};
 use super::running::stdio_parts;
 use super::{Engine, EngineError, Running, StdioSpec, bubblewrap, c_path, c_string, env_strings, mounts_on, native};
-use crate::keeper::{self, Keeper, Names};
+use crate::keeper::{Keeper, Names};
 
 /// A plan that is ready to be started. It is what it was when it was made: what appears on the host later is neither hidden
 /// nor protected in its boxes. Run by root, they have one user namespace together. All but the first two are copies of what
@@ -109,7 +109,7 @@ impl Prepared {
     /// Compiles a plan, and makes the names on the host that it needs.
     pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
         let mut prepared = Self::compile(engine, plan, facts)?;
-        prepared.keep(plan, facts, &keeper::registry())?.map_or(Ok(()), Names::make)?;
+        prepared.keep(plan, facts)?.map_or(Ok(()), Names::make)?;
         Ok(prepared)
     }
 
@@ -150,9 +150,9 @@ impl Prepared {
     }
 
     /// Starts a keeper for what the plan needs on the host. Names are listed, and still to be made.
-    fn keep<'a>(&mut self, plan: &'a Plan, facts: &Facts, registry: &Path) -> Result<Option<Names<'a>>, EngineError> {
+    fn keep<'a>(&mut self, plan: &'a Plan, facts: &Facts) -> Result<Option<Names<'a>>, EngineError> {
         let spare = facts.spare.as_deref();
-        let (keeper, names) = Keeper::prepare(&plan.stubs, self.groups.clone(), registry, spare)?;
+        let (keeper, names) = Keeper::prepare(&plan.stubs, self.groups.clone(), &facts.registry, spare)?;
         self.keeper = keeper;
         Ok(names)
     }
@@ -167,17 +167,17 @@ impl Prepared {
     ) -> Result<Running, EngineError> {
         let mut prepared = Self::compile(engine, plan, facts)?;
         let waits = matches!(&prepared.how, How::Native { spec, .. } if spec.steps.contains(&Step::Names));
-        let registry = keeper::registry();
+        let registry = &facts.registry;
         // A control group must be kept before process 1 is in it; with neighbours there may be names that no plan has; and the
         // registry of those that are gone by now may be hidden.
-        let hidden = |mount: &Mount| mounts_on(mount).is_some_and(|at| at.starts_with(&registry));
+        let hidden = |mount: &Mount| mounts_on(mount).is_some_and(|at| at.starts_with(registry));
         let alone = !registry.exists() && !plan.mounts.iter().any(hidden);
         let first = waits && alone && prepared.groups.is_none();
         let mut running = match seed.take_if(|_| first) {
             None => None,
             seed => Some(prepared.launch(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),
         };
-        let mut names = prepared.keep(plan, facts, &registry)?;
+        let mut names = prepared.keep(plan, facts)?;
         // Those that are not in the plan were a neighbour's: a step before may need one.
         if let Some(names) = names.take_if(|names| !waits || !names.are_planned()) {
             drop(running.take());
