@@ -509,6 +509,25 @@ fn the_registry_is_hidden_where_its_place_is_shown() {
     }
 }
 
+/// A rule that shows what is above a private place does not show the host's: its report says that it is private.
+#[test]
+fn private_places_stay_private_below_a_rule() {
+    let place = Place::new();
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    let name = file.path().to_str().unwrap();
+    for engine in ["native", "bubblewrap"] {
+        let look = |rule: &str| {
+            let script = format!("ls /var/lib && {{ test -e {name} && echo shown; echo >/var/tmp/own; }}");
+            let done = place.ringfence(&["run", "--engine", engine, "--rw", rule, "--", "sh", "-c", &script]);
+            assert_eq!(done.code, 0, "{engine}: {done:?}");
+            done.out.contains("shown")
+        };
+        assert!(!look("/var"), "{engine}");
+        assert!(look("/var/tmp"), "{engine}");
+        std::fs::remove_file("/var/tmp/own").unwrap();
+    }
+}
+
 /// Process 1 builds while names are made on the host: nothing of it may come before they are there.
 #[test]
 fn names_are_waited_for_before_the_first_is_needed() {

@@ -230,15 +230,16 @@ pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
             | Step::Write { target, .. } => {
                 let is_fresh = fresh.iter().any(|place| is_in(target, place));
                 // What covers a place that is made anew would be covered, and so would what is in procfs.
-                let covers = |places: &[&CString]| places.iter().any(|place| mounts(step) && is_in(place, target));
-                if covers(&fresh) || covers(&procfs) || procfs.iter().any(|place| is_in(target, place)) {
-                    return None;
-                }
+                let mounts =
+                    matches!(step, Step::Bind { .. } | Step::Device { .. } | Step::Part { .. } | Step::StandIn { .. });
+                let covers = mounts && fresh.iter().chain(&procfs).any(|place| is_in(place, target));
                 // What is in such a place is made there, where it needs nothing of the host.
-                let needs_host =
-                    matches!(step, Step::Bind { .. } | Step::Device { .. } | Step::Part { .. } | Step::Seal { .. })
-                        || (matches!(step, Step::StandIn { .. }) && rooms != 1);
-                if is_fresh && needs_host {
+                let made = match step {
+                    Step::StandIn { .. } => rooms == 1,
+                    Step::Seal { .. } => false,
+                    _ => !mounts,
+                };
+                if covers || procfs.iter().any(|place| is_in(target, place)) || (is_fresh && !made) {
                     return None;
                 }
                 is_fresh
@@ -246,10 +247,6 @@ pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
         });
     }
     Some(own)
-}
-
-fn mounts(step: &Step) -> bool {
-    !matches!(step, Step::Seal { .. })
 }
 
 /// Carries out the first step, which a copy has, and of the others those that are `wanted`.

@@ -186,17 +186,10 @@ fn no_containers(engine: Engine, what: &'static str) -> EngineError {
 }
 
 /// The name that a step mounts on.
-fn mounts_on(mount: &Mount) -> Option<&PathBuf> {
+fn mounts_on(mount: &Mount) -> Option<&Path> {
     match mount {
-        Mount::Bind { target, .. }
-        | Mount::Tmpfs { target, .. }
-        | Mount::Proc { target }
-        | Mount::Dev { target, .. }
-        | Mount::Hide { target, .. }
-        | Mount::Empty { target, .. }
-        | Mount::Text { target, .. }
-        | Mount::Volume { target, .. } => Some(target),
         Mount::Dir { .. } | Mount::File { .. } | Mount::Symlink { .. } | Mount::Seal { .. } => None,
+        mount => Some(mount.target()),
     }
 }
 

@@ -101,8 +101,7 @@ fn first_named(plan: &Plan) -> Option<usize> {
         made(target) || moved.iter().any(below)
     };
     plan.mounts.iter().position(|mount| {
-        super::mounts_on(mount).is_some_and(|target| shows(target))
-            || matches!(mount, Mount::Bind { source, .. } if made(source))
+        super::mounts_on(mount).is_some_and(shows) || matches!(mount, Mount::Bind { source, .. } if made(source))
     })
 }
 
