@@ -349,6 +349,19 @@ fn a_failed_migration_changes_nothing() {
     });
 }
 
+/// Nobody is refused because others open it for the first time, or close it as the last ones.
+#[test]
+fn many_open_and_close() {
+    for _ in 0..20 {
+        let archive = Archive::new(sqlite);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..20).for_each(|_| drop(Store::open(&archive.place).unwrap())));
+            }
+        });
+    }
+}
+
 /// Several who open, fold and prune at once.
 #[test]
 fn many_at_once() {

@@ -5,7 +5,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres::config::Host;
 use postgres::types::{IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
@@ -201,10 +201,22 @@ impl Database {
                 let connection = rusqlite::Connection::open(path)?;
                 connection.busy_timeout(patience)?;
                 // Before the first table; the journal is removed once a transaction is on disk, and so it must be there.
-                connection.execute_batch(
-                    "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-                     PRAGMA foreign_keys = ON;",
-                )?;
+                let set_up = || {
+                    connection.execute_batch(
+                        "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+                         PRAGMA foreign_keys = ON;",
+                    )
+                };
+                // Of several who open a new one, or close one as the last, SQLite lets none wait for the others at its journal.
+                let until = Instant::now() + patience;
+                let busy =
+                    |error: &rusqlite::Error| error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy);
+                while let Err(error) = set_up() {
+                    if !busy(&error) || Instant::now() >= until {
+                        return Err(error.into());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Ok(Database::Sqlite(connection))
             }
             Place::Url(url) => {
