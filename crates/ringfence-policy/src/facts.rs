@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::look::is_in;
+use crate::look::{Lookup, is_in};
 use crate::wire;
 
 /// Facts of this host and of the caller.
@@ -57,10 +57,12 @@ pub struct Account {
 impl Account {
     /// The accounts of the text of `/etc/passwd` with a wanted id, whose home is there and is not the root directory.
     pub fn parse(passwd: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Account> {
+        // Many are in the same few places.
+        let lookup = Lookup::default();
         passwd.split(|b| *b == b'\n').filter_map(move |line| {
             let mut fields = line.split(|b| *b == b':');
             let uid = std::str::from_utf8(fields.nth(2)?).ok()?.parse().ok().filter(|uid| wanted(*uid))?;
-            let home = std::fs::canonicalize(OsStr::from_bytes(fields.nth(2)?)).ok()?;
+            let home = lookup.real(Path::new(OsStr::from_bytes(fields.nth(2)?)))?;
             (home != Path::new("/")).then_some(Account { uid, home })
         })
     }

@@ -26,6 +26,7 @@ use std::time::{Duration, SystemTime};
 
 use config::{Config, read};
 
+use crate::look::Lookup;
 use crate::rules::{Access, Kind, Missing, normalise};
 
 /// A rule to be, without its origin.
@@ -498,9 +499,10 @@ impl<'a> Rules<'a> {
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
         let mut open = vec![common_dir.join("config"), git_dir.join("config"), git_dir.join("config.worktree")];
+        let lookup = Lookup::default();
         for file in &self.outer.files {
             // Often a link into a project of dotfiles, which may be this one.
-            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+            let real = lookup.real(file).unwrap_or_else(|| file.clone());
             if real != *file && self.is_writable(&real, common_dir) {
                 self.protect(&real, Kind::File);
             }

@@ -110,7 +110,11 @@ impl Tree {
 
     /// What is worth to be read at once.
     pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
-        Lookup::of_places(&facts.home, &policy.workdir)
+        match policy.root {
+            Root::Host => Lookup::of_places(&facts.home, &policy.workdir),
+            // Nothing of the user's is there unless a rule says so, and few do.
+            Root::Programs | Root::Image(_) => Lookup::default(),
+        }
     }
 
     /// As [`Tree::new`], with what was looked up already.

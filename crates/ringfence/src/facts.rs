@@ -7,6 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_policy::facts::{Account, BoundSocket, Facts, MountPoint};
+use ringfence_policy::look::Lookup;
 use ringfence_policy::rules::normalise;
 
 /// Why a fact could not be gathered.
@@ -30,7 +31,7 @@ pub fn gather() -> Result<Facts, FactsError> {
     let env: BTreeMap<_, _> = std::env::vars_os().collect();
     let home = env.get(std::ffi::OsStr::new("HOME")).filter(|h| !h.is_empty()).map(PathBuf::from);
     let home = home.ok_or(FactsError::NoHome)?;
-    let home = std::fs::canonicalize(&home).map_err(|source| FactsError::Home { path: home, source })?;
+    let home = Lookup::default().canonical(&home).map_err(|source| FactsError::Home { path: home, source })?;
     let (sockets, unplaced_sockets) = place(BoundSocket::parse(&read("/proc/net/unix")?));
     Ok(Facts {
         uid,

@@ -138,9 +138,10 @@ impl<'a> View<'a> {
                     self.program_dir(path);
                 }
                 for path in ETC.iter().map(Path::new) {
-                    if let Some(real) = self.lookup.real(path) {
-                        let kind = if real.is_dir() { Kind::Dir } else { Kind::File };
-                        self.bind(&real, path, false, kind);
+                    match self.lookup.walk(path) {
+                        Ok(Walk { real, end: End::Dir, .. }) => self.bind(&real, path, false, Kind::Dir),
+                        Ok(Walk { real, end: End::File, .. }) => self.bind(&real, path, false, Kind::File),
+                        Ok(Walk { end: End::Missing, .. }) | Err(_) => {}
                     }
                 }
                 let (uid, gid) = match self.policy.user {
