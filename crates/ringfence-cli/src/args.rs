@@ -42,6 +42,9 @@ impl Cli {
         if let Some(exec) = SessionExec::read_plain(std::env::args_os().skip(1)) {
             return Ok(Cli { command: Command::Session(Session::Exec(exec)) });
         }
+        if let Some(code) = Code::read_plain(std::env::args_os().skip(1)) {
+            return Ok(Cli { command: Command::Code(Box::new(code)) });
+        }
         let cli = match Code::read_alone(std::env::args_os()) {
             Some(code) => Cli { command: Command::Code(Box::new(code)) },
             None => Cli::try_parse()?,
@@ -137,7 +140,7 @@ Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 1
 127 it was not found, 128+n it died by signal n.";
 
 /// What code is given, and what is brought back.
-#[derive(Debug, PartialEq, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub struct Given {
     /// The inputs, as JSON: `inputs` in the code, and a variable for each member
     #[arg(long, value_name = "JSON", conflicts_with = "input_file", help_heading = "Code")]
@@ -165,7 +168,7 @@ pub struct Given {
 }
 
 /// Packages that code needs.
-#[derive(Debug, PartialEq, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub struct Required {
     /// Install the packages that this file names, once, and let the code import them: a requirements.txt, or a
     /// package-lock.json
@@ -177,7 +180,7 @@ pub struct Required {
     pub index: Option<String>,
 }
 
-#[derive(Debug, PartialEq, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub struct Code {
     #[command(flatten)]
     pub policy: PolicyFlags,
@@ -209,6 +212,43 @@ pub struct Code {
 }
 
 impl Code {
+    /// Reads what most command lines are without clap, which takes longer to get ready than to read. `None` for every doubt.
+    fn read_plain(args: impl Iterator<Item = OsString>) -> Option<Code> {
+        let mut args = args.peekable();
+        args.next_if(|name| name == "code")?;
+        let (mut code, mut places) = (Code::default(), Vec::new());
+        while let Some(arg) = args.next() {
+            let arg = arg.into_string().ok()?;
+            let (name, value) = match arg.split_once('=') {
+                Some((name, value)) if arg.starts_with('-') => (name, Some(value.to_owned())),
+                _ => (arg.as_str(), None),
+            };
+            let text = match name {
+                "--json" if value.is_none() && !code.json => {
+                    code.json = true;
+                    continue;
+                }
+                "--input" => &mut code.given.input,
+                "--timeout" => &mut code.policy.timeout,
+                "--memory" => &mut code.policy.memory,
+                "--cpus" => &mut code.policy.cpus,
+                place if !place.is_empty() && (place == "-" || !place.starts_with('-')) => {
+                    places.push(arg);
+                    continue;
+                }
+                _ => return None,
+            };
+            let given = value.map_or_else(|| args.next()?.into_string().ok(), Some)?;
+            // Said twice, or a flag in the place of a value.
+            if text.is_some() || given.is_empty() || given.starts_with('-') {
+                return None;
+            }
+            *text = Some(given);
+        }
+        let [language, source] = <[String; 2]>::try_from(places).ok()?;
+        Some(Code { language, source: source.into(), ..code })
+    }
+
     /// Reads `ringfence code …` with the definitions of that command alone: all of them together take a good part of the time
     /// in which an interpreter starts. `None` for every doubt: then clap reads with all, and says what is wrong.
     fn read_alone(args: impl Iterator<Item = OsString>) -> Option<Code> {

@@ -83,9 +83,22 @@ fn plain_session_lines_are_read_as_clap_reads_them() {
 
 #[test]
 fn code_lines_are_read_alone_as_with_all_definitions() {
-    let words =
-        ["python", "-", "--json", "--input", "{}", "--timeout=1s", "--session", "--context=c", "--help", "", "--bogus"];
-    let mut read = 0;
+    let words = [
+        "python",
+        "-",
+        "--json",
+        "--input",
+        "{}",
+        "--timeout=1s",
+        "--session",
+        "--context=c",
+        "--help",
+        "",
+        "--bogus",
+        "--",
+        "--cpus=-1",
+    ];
+    let (mut read, mut plainly) = (0, 0);
     for a in words {
         for b in words {
             for c in words {
@@ -97,12 +110,16 @@ fn code_lines_are_read_alone_as_with_all_definitions() {
                         _ => None,
                     };
                     assert_eq!(alone, all, "{line:?}");
+                    if let Some(plain) = Code::read_plain(line.iter().skip(1).map(OsString::from)) {
+                        assert_eq!(Some(plain), all, "{line:?}");
+                        plainly += 1;
+                    }
                     read += usize::from(alone.is_some());
                 }
             }
         }
     }
-    assert!(read > 50, "{read}");
+    assert!(read > 50 && plainly > 20, "{read} {plainly}");
 }
 
 #[test]
