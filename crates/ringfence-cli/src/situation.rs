@@ -1,11 +1,14 @@
 //! Flags, files and facts of this host become a resolved policy.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+use ringfence::engines::{self, Seed};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layers::{self, Inputs, Resolved};
 use ringfence::policy::look::Lookup;
 use ringfence::policy::plan::PlanError;
+use ringfence::policy::profiles::{self, EngineChoice};
 use ringfence::policy::rules::LayerKind;
 use ringfence::policy::{config, git};
 
@@ -24,9 +27,19 @@ pub struct Situation {
     pub records: PathBuf,
     /// What was looked up to judge the project's file, and what the plan is made with.
     pub lookup: Lookup,
+    /// What was begun before the policy was known, for whoever makes the box.
+    pub seed: RefCell<Option<Seed>>,
 }
 
 impl Situation {
+    /// For a box that is made at once.
+    pub fn of_a_box(flags: &PolicyFlags) -> Result<Situation, Failure> {
+        let native = matches!(flags.engine, None | Some(EngineChoice::Auto | EngineChoice::Native));
+        let profile = flags.profile.as_deref().unwrap_or(profiles::DEFAULT);
+        let seed = if native { engines::guess(profile, flags.network) } else { None };
+        Ok(Situation { seed: RefCell::new(seed), ..Situation::gather(flags)? })
+    }
+
     pub fn gather(flags: &PolicyFlags) -> Result<Situation, Failure> {
         let layer = flags.layer()?;
         let mut facts = ringfence::facts::gather()?;
@@ -44,7 +57,7 @@ impl Situation {
         inputs.other_homes.iter().for_each(|home| inputs.git.add_home(home));
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
         let resolved = layers::resolve_with(&lookup, inputs)?;
-        Ok(Situation { facts, resolved, lookup, records })
+        Ok(Situation { facts, resolved, lookup, records, seed: RefCell::default() })
     }
 
     /// Names the file and the line of what is wrong, where a setting is.

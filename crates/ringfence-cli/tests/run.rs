@@ -509,6 +509,31 @@ fn the_registry_is_hidden_where_its_place_is_shown() {
     }
 }
 
+/// What is begun before the configuration is read never decides.
+#[test]
+fn a_wrong_guess_changes_nothing() {
+    let place = Place::new();
+    let host = std::fs::read_link("/proc/self/ns/net").unwrap();
+    let shares = |args: &[&str]| {
+        let done = place.ringfence(&[&["run"], args, &["--", "readlink", "/proc/self/ns/net"]].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out.trim() == host.to_str().unwrap()
+    };
+    let default = shares(&[]);
+    for network in ["open", "none"] {
+        place.write("global.toml", &format!("network = \"{network}\"\n"));
+        let config = place.home.join("global.toml");
+        let config = ["--config", config.to_str().unwrap()];
+        assert_eq!(shares(&config), network == "open", "{network}, default {default}");
+        for (flag, open) in [("--network", true), ("--network=false", false)] {
+            assert_eq!(shares(&[&config[..], &[flag]].concat()), open, "{network} {flag}");
+        }
+    }
+    // Other ids than those of the profile, and another root.
+    place.ringfence(&["run", "--profile", "shell", "--", "id", "-u"]).expect(0, "1000\n");
+    place.ringfence(&["run", "--timeout", "5s", "--pids", "64", "--", "echo", "limited"]).expect(0, "limited\n");
+}
+
 /// A rule that shows what is above a private place does not show the host's: its report says that it is private.
 #[test]
 fn private_places_stay_private_below_a_rule() {

@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +25,7 @@ use crate::builder::{self, Builder, Prepared};
 use crate::landlock;
 use crate::order::{Letter, Order};
 use crate::seccomp::SockFilter;
-use crate::seed::{Husk, Maps, Seed, Soil};
+use crate::seed::{Growing, Husk, Maps, Seed, Soil};
 use crate::setup::{Idmaps, Step};
 use crate::sys::{self, Fork, PointerList, Stack};
 
@@ -304,11 +305,86 @@ struct Outside {
     number: OwnedFd,
 }
 
-/// Forks process 1, in the seed's namespaces where there is one for it. The box runs when this returns; failures of its
-/// set-up come as [`Event::Failed`].
-pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Launched, Errno> {
-    let (ours, theirs) =
+/// What process 1 is made from.
+pub(crate) struct Seedling {
+    pub spec: Arc<Spec>,
+    pub start: Start,
+    /// Its end of the socket.
+    pub owner: OwnedFd,
+}
+
+/// A box whose process 1 is being forked.
+#[derive(Debug)]
+pub struct Launching(Option<Progress>);
+
+#[derive(Debug)]
+enum Progress {
+    /// By a seed; with this process's end of the socket.
+    Growing(Growing, OwnedFd),
+    Forked(Launched),
+}
+
+/// Forks process 1, in the seed's namespaces where there is one for it. Failures of its set-up come as [`Event::Failed`].
+pub fn launch(spec: Arc<Spec>, start: Start, seed: Option<Seed>) -> Result<Launching, Errno> {
+    let (events, owner) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let seedling = Seedling { spec, start, owner };
+    let growing = match seed {
+        Some(seed) => seed.grow(seedling),
+        None => Err(seedling),
+    };
+    let progress = match growing {
+        Ok(growing) => Progress::Growing(growing, events),
+        Err(seedling) => Progress::Forked(fork(seedling, events)?),
+    };
+    Ok(Launching(Some(progress)))
+}
+
+impl Launching {
+    /// The box, which runs.
+    pub fn finish(mut self) -> Result<Launched, Errno> {
+        match self.0.take() {
+            Some(progress) => progress.finish(),
+            None => Err(Errno::CANCELED),
+        }
+    }
+}
+
+impl Progress {
+    fn finish(self) -> Result<Launched, Errno> {
+        let (growing, events) = match self {
+            Progress::Growing(growing, events) => (growing, events),
+            Progress::Forked(launched) => return Ok(launched),
+        };
+        let unnamed = growing.is_unnamed();
+        match growing.finish() {
+            Ok((pid, husk)) => {
+                let mut launched = Launched::new(pid, events, None, Some(husk));
+                if !unnamed {
+                    launched.part();
+                }
+                Ok(launched)
+            }
+            Err(seedling) => fork(seedling, events),
+        }
+    }
+}
+
+impl Drop for Launching {
+    /// For an owner that gave up half-way.
+    fn drop(&mut self) {
+        // What it grew ends with it; where it grew nothing, nothing is forked for it.
+        if let Some(Progress::Growing(growing, events)) = self.0.take()
+            && let Ok((pid, husk)) = growing.finish()
+        {
+            drop(Launched::new(pid, events, None, Some(husk)));
+        }
+    }
+}
+
+/// Forks process 1 from this process.
+fn fork(mut seedling: Seedling, events: OwnedFd) -> Result<Launched, Errno> {
+    let Seedling { spec, start, owner } = &mut seedling;
     let prepared = match &spec.identity {
         Identity::Outside(builder) => Some(Prepared::new(builder, spec, start)?),
         _ => None,
@@ -318,32 +394,20 @@ pub fn launch(spec: &Spec, start: &mut Start, seed: Option<Seed>) -> Result<Laun
         Some(p) => Some(Outside { started: again(&p.started)?, number: again(&p.number.0)? }),
         None => None,
     };
-    let launched = |pid, husk| Launched {
-        pid: Some(pid),
-        events: ours,
-        outside,
-        adopted: None,
-        husk,
-        mounts: None,
-        reaped: false,
-    };
-    if let Some((pid, husk)) = seed.and_then(|seed| seed.grow(spec, start, &theirs)) {
-        let mut launched = launched(pid, Some(husk));
-        if !start.unnamed {
-            launched.part();
-        }
-        return Ok(launched);
-    }
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
     let forked = start.fork(|group| sys::fork_into(group, spec.namespaces, None), || sys::fork(spec.namespaces));
     match forked? {
-        Fork::Parent(pid) => Ok(launched(pid, None)),
-        Fork::Child => process_one(spec, start, prepared.as_ref(), &theirs, Begun::Nothing),
+        Fork::Parent(pid) => Ok(Launched::new(pid, events, outside, None)),
+        Fork::Child => process_one(spec, start, prepared.as_ref(), owner, Begun::Nothing),
     }
 }
 
 impl Launched {
+    fn new(pid: rustix::process::Pid, events: OwnedFd, outside: Option<Outside>, husk: Option<Husk>) -> Launched {
+        Launched { pid: Some(pid), events, outside, adopted: None, husk, mounts: None, reaped: false }
+    }
+
     /// A box whose process 1 somebody else forked: its descriptor, and the socket where it says what happens.
     pub fn adopt(process: OwnedFd, events: OwnedFd) -> Launched {
         Launched { pid: None, events, outside: None, adopted: Some(process), husk: None, mounts: None, reaped: false }

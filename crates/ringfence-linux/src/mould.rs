@@ -23,7 +23,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::launch::{self, Identity, Spec};
 use crate::seed::Maps;
-use crate::setup::{self, Room, StandIn, Step};
+use crate::setup::{self, Basis, Room, StandIn, Step};
 use crate::sys::{self, Fork};
 
 /// How long one waits for whoever looks at the host's files: they may lie on a server that is gone.
@@ -137,7 +137,8 @@ impl Mould {
 
     /// Makes what a box has of its own, in the copy that this process is in.
     pub(crate) fn complete(&self) -> Result<(), Errno> {
-        let completed = setup::carry_out(&self.spec.steps, self.spec.idmaps(), true, |index, _| Ok(self.own[index]));
+        let completed =
+            setup::carry_out(&self.spec.steps, self.spec.idmaps(), Basis::Copy, |index, _| Ok(self.own[index]));
         completed.map_err(|(_, errno)| errno)
     }
 
@@ -227,14 +228,15 @@ fn build(spec: &Spec, own: &[bool], maps: Option<&Maps>) -> Result<(Option<Owned
 fn build_here(spec: &Spec, own: &[bool], maps: Option<&Maps>, owner: &OwnedFd) -> Result<(), Errno> {
     // An owner that is gone before that is told as soon as anything is sent.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    launch::let_go(spec, [None; 3], owner);
+    launch::let_go(spec, [None; 3], owner, None);
     let this = launch::this_process()?;
     if let Some(maps) = maps {
         launch::map_ids(&this, maps)?;
     }
     let mounts = launch::namespace(&this, c"ns/mnt")?;
     let userns = maps.map(|_| launch::namespace(&this, c"ns/user")).transpose()?;
-    setup::carry_out(&spec.steps, spec.idmaps(), false, |index, _| Ok(!own[index])).map_err(|(_, errno)| errno)?;
+    setup::carry_out(&spec.steps, spec.idmaps(), Basis::Nothing, |index, _| Ok(!own[index]))
+        .map_err(|(_, errno)| errno)?;
     match &userns {
         Some(userns) => launch::send_with(owner, &[0], &[mounts.as_fd(), userns.as_fd()]),
         None => launch::send_with(owner, &[0], &[mounts.as_fd()]),

@@ -2,21 +2,22 @@
 //! rest of a box, and most of that is the kernel's work for the network.
 //!
 //! A process that shares this one's memory and descriptors makes them and waits. When the box is known, it forks process 1
-//! from the memory as it is then, for this process as the parent, and ends. Its mounts are the host's, or a copy of what all
-//! boxes of a kind have ([`Mould`]).
+//! from the memory as it is then, for this process as the parent, and ends. Its mounts are the host's, with those on top that
+//! the box is known to begin with (its ground), or a copy of what all boxes of a kind have ([`Mould`]).
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, futex, sched_setaffinity};
 
 use crate::beside::{Beside, Elsewhere};
-use crate::launch::{self, Begun, Spec, Start};
+use crate::launch::{self, Begun, Seedling};
 use crate::mould::{HostMounts, Mould, PATIENCE};
+use crate::setup::{Building, Ground, Idmaps, Step};
 use crate::sys::{self, Fork};
 
 /// What a box is made in; it must be what [`Spec`] says later.
@@ -41,7 +42,7 @@ type Process = Beside<Box<dyn FnMut() -> i32 + Send + Sync>>;
 pub struct Seed {
     soil: Arc<Soil>,
     mould: Option<Arc<Mould>>,
-    /// What its mounts are a copy of, where it is to wait and has no mould.
+    /// What its mounts are a copy of, where it has no mould.
     host: Option<HostMounts>,
     process: Option<Process>,
     looks: usize,
@@ -57,22 +58,34 @@ impl std::fmt::Debug for Seed {
 /// What both processes look at.
 #[derive(Default)]
 struct Shared {
-    /// [`GROW`] when there is an order, [`END`] when there will be none.
+    /// [`GROUND`] when there is one, [`GROW`] when there is a seedling, [`END`] when there will be none.
     go: AtomicU32,
-    order: AtomicPtr<Order>,
+    ground: OnceLock<Ground>,
+    seedling: AtomicPtr<Seedling>,
     /// Process 1 as the host sees it.
     pid: AtomicI32,
     /// One more than the descriptor of the mount namespace, in the table that both have; 0 where there is none.
     mounts: AtomicI32,
+    /// Where the ground was made: for process 1, in its copy of this memory. Nobody else ever waits for the lock.
+    building: Mutex<Option<Building>>,
 }
 
-const GROW: u32 = 1;
-const END: u32 = 2;
+const GROUND: u32 = 1;
+const GROW: u32 = 2;
+const END: u32 = 4;
 
 impl Shared {
     fn tell(&self, word: u32) {
-        self.go.store(word, Ordering::Release);
+        self.go.fetch_or(word, Ordering::Release);
         let _ = futex::wake(&self.go, futex::Flags::PRIVATE, 1);
+    }
+
+    fn ground(&self) -> &[Step] {
+        self.ground.get().map_or(&[], |ground| &ground.steps)
+    }
+
+    fn building(&self) -> MutexGuard<'_, Option<Building>> {
+        self.building.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The mount namespace that the seed made, for whoever asks first.
@@ -116,10 +129,43 @@ impl Drop for Husk {
     }
 }
 
-struct Order {
-    spec: *const Spec,
-    start: *mut Start,
-    owner: *const OwnedFd,
+/// A seed that was told what to grow.
+pub(crate) struct Growing {
+    /// What it grows. Behind a pointer: it is used where it is.
+    seedling: Box<Seedling>,
+    mould: Option<Arc<Mould>>,
+    looks: usize,
+    husk: Husk,
+}
+
+impl std::fmt::Debug for Growing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Growing").finish_non_exhaustive()
+    }
+}
+
+impl Growing {
+    pub fn is_unnamed(&self) -> bool {
+        self.seedling.start.unnamed
+    }
+
+    /// Waits until process 1 is there. What it was to be made from, when it is not: the namespaces could not be made.
+    pub fn finish(self) -> Result<(Pid, Husk), Seedling> {
+        let Growing { seedling, mould, looks, mut husk } = self;
+        if let (Some(mould), Some(process)) = (&mould, &husk.process)
+            && !process.ends_within(PATIENCE)
+        {
+            mould.give_up();
+            process.kill();
+        }
+        let shared = husk.shared.clone();
+        let pid = || Pid::from_raw(shared.pid.load(Ordering::Acquire));
+        // It uses the seedling until it has forked. Then it may wait behind process 1 for its processor, and nobody needs it.
+        if !look(if seedling.start.unnamed { looks } else { 0 }, || pid().is_some()) {
+            husk.wait();
+        }
+        pid().map(|pid| (pid, husk)).ok_or(*seedling)
+    }
 }
 
 /// How often one looks for the other before going to sleep, which takes longer to end than a thousand looks. The processor is
@@ -132,7 +178,8 @@ impl Seed {
         let elsewhere = Elsewhere::now();
         let allowed = elsewhere.as_ref().map(|elsewhere| elsewhere.allowed);
         // Who looks keeps the other from working where there is but one.
-        let seed = Self::sow_and_look(soil, None, None, if allowed.is_some() { LOOKS } else { 0 }, allowed)?;
+        let looks = if allowed.is_some() { LOOKS } else { 0 };
+        let seed = Self::sow_and_look(soil, None, Some(HostMounts::now()?), looks, allowed)?;
         if let (Some(elsewhere), Some(process)) = (elsewhere, &seed.process) {
             process.go(&elsewhere.others);
         }
@@ -164,8 +211,9 @@ impl Seed {
             };
             // In the table that both have: process 1 closes what it does not need.
             own_shared.mounts.store(mounts.into_raw_fd() + 1, Ordering::Release);
-            match end_with(owner) {
-                Ok(()) => wait_and_fork(&own_shared, own_mould.as_deref(), looks, allowed.as_ref()),
+            match wait(&own_shared, owner, looks) {
+                Ok(true) => fork(&own_shared, own_mould.as_deref(), allowed.as_ref()),
+                Ok(false) => 0,
                 Err(_) => 1,
             }
         });
@@ -177,31 +225,37 @@ impl Seed {
         Ok(Seed { soil, mould, host, process: Some(Beside::start_forking(flags, work)?), looks, shared })
     }
 
-    /// Forks process 1 of this box. `None` when that cannot be: the namespaces could not be made, or are not the box's any
+    /// Has it go on with the steps that its box will begin with. Once: others are not made.
+    pub fn prepare(&self, ground: Ground) {
+        if !ground.steps.is_empty() && self.shared.ground.set(ground).is_ok() {
+            self.shared.tell(GROUND);
+        }
+    }
+
+    /// Whether it makes these namespaces.
+    pub fn is_in(&self, soil: &Soil) -> bool {
+        *self.soil == *soil
+    }
+
+    /// How its first steps map ids, where they do: so must the box.
+    pub fn idmaps(&self) -> Option<&Idmaps> {
+        self.shared.ground.get()?.idmaps.as_ref()
+    }
+
+    /// Has it fork process 1 of this box. The same again when that cannot be: the namespaces are not the box's, or not any
     /// more.
-    pub(crate) fn grow(mut self, spec: &Spec, start: &mut Start, owner: &OwnedFd) -> Option<(Pid, Husk)> {
+    pub(crate) fn grow(mut self, seedling: Seedling) -> Result<Growing, Seedling> {
+        let spec = &seedling.spec;
         let current = self.mould.as_ref().is_none_or(|mould| mould.is_for(spec))
-            && self.host.as_ref().is_none_or(HostMounts::are_the_same);
-        if !current || spec.soil() != Some((*self.soil).clone()) {
-            return None;
-        }
-        let mut husk = Husk { process: Some(self.process.take()?), shared: self.shared.clone() };
-        let pid = || Pid::from_raw(self.shared.pid.load(Ordering::Acquire));
-        let unnamed = start.unnamed;
-        let mut order = Order { spec, start, owner };
-        self.shared.order.store(&mut order, Ordering::Relaxed);
+            && self.host.as_ref().is_none_or(HostMounts::are_the_same)
+            && spec.soil().is_some_and(|soil| self.is_in(&soil))
+            && spec.steps.starts_with(self.shared.ground());
+        let Some(process) = self.process.take_if(|_| current) else { return Err(seedling) };
+        let mut seedling = Box::new(seedling);
+        self.shared.seedling.store(&mut *seedling, Ordering::Relaxed);
         self.shared.tell(GROW);
-        if let (Some(mould), Some(process)) = (&self.mould, &husk.process)
-            && !process.ends_within(PATIENCE)
-        {
-            mould.give_up();
-            process.kill();
-        }
-        // It uses the order until it has forked. Then it may wait behind process 1 for its processor, and nobody needs it.
-        if !look(if unnamed { self.looks } else { 0 }, || pid().is_some()) {
-            husk.wait();
-        }
-        Some((pid()?, husk))
+        let husk = Husk { process: Some(process), shared: self.shared.clone() };
+        Ok(Growing { seedling, mould: self.mould.take(), looks: self.looks, husk })
     }
 }
 
@@ -262,32 +316,59 @@ fn look(times: usize, done: impl Fn() -> bool) -> bool {
     })
 }
 
-fn wait_and_fork(shared: &Shared, mould: Option<&Mould>, looks: usize, allowed: Option<&CpuSet>) -> i32 {
-    look(looks, || shared.go.load(Ordering::Acquire) != 0);
-    while shared.go.load(Ordering::Acquire) == 0 {
-        let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, 0, None);
+/// Waits until process 1 is wanted, and makes the ground meanwhile. False when none will be.
+fn wait(shared: &Shared, owner: Pid, looks: usize) -> Result<bool, Errno> {
+    let told = || shared.go.load(Ordering::Acquire);
+    let mut known = 0;
+    end_with(owner)?;
+    loop {
+        look(looks, || told() != known);
+        while told() == known {
+            let _ = futex::wait(&shared.go, futex::Flags::PRIVATE, known, None);
+        }
+        let word = told();
+        if word & END != 0 {
+            return Ok(false);
+        }
+        if let (0, GROUND, Some(ground)) = (known & GROUND, word & GROUND, shared.ground.get()) {
+            // As while the namespaces were made: it has descriptors of its own.
+            rustix::process::set_parent_process_death_signal(Some(Signal::POWER))?;
+            let building = Building::ground(ground);
+            *shared.building() = Some(building?);
+            end_with(owner)?;
+        }
+        if word & GROW != 0 {
+            return Ok(true);
+        }
+        known = word;
     }
-    if shared.go.load(Ordering::Acquire) == END {
-        return 0;
-    }
+}
+
+fn fork(shared: &Shared, mould: Option<&Mould>, allowed: Option<&CpuSet>) -> i32 {
     // Not before: by now the owner has said where this process runs.
     if let Some(allowed) = allowed
         && sched_setaffinity(None, allowed).is_err()
     {
         return 1;
     }
-    let order = shared.order.load(Ordering::Relaxed);
-    // SAFETY: `grow` stays in its frame, where the order and what it points to live, until this process has forked, and does
-    // not use them meanwhile; afterwards only process 1 does, which has a copy of that memory.
-    let (spec, start, owner) = unsafe { (&*(*order).spec, &mut *(*order).start, &*(*order).owner) };
+    // SAFETY: `Growing` keeps it in its place until this process has forked or ended, and does not change it meanwhile;
+    // afterwards only process 1 uses it, which has a copy of that memory.
+    let Seedling { spec, start, owner } = unsafe { &mut *shared.seedling.load(Ordering::Relaxed) };
     if mould.is_some_and(|mould| !mould.is_whole()) {
         return 1;
     }
-    let begun = mould.map_or(Begun::Namespaces, |_| Begun::Mounts);
     let inside = |group: BorrowedFd<'_>| sys::fork_into(group, libc::CLONE_PARENT as u64, Some(&shared.pid));
     match start.fork(inside, || sys::fork_for_parent(&shared.pid)) {
         Ok(Fork::Parent(_)) => 0,
-        Ok(Fork::Child) => launch::process_one(spec, start, None, owner, begun),
+        Ok(Fork::Child) => {
+            let building = shared.building().take();
+            let begun = match (mould, building) {
+                (Some(_), _) => Begun::Mounts,
+                (None, Some(building)) => Begun::Ground(building, shared.ground().len()),
+                (None, None) => Begun::Namespaces,
+            };
+            launch::process_one(spec, start, None, owner, begun)
+        }
         Err(_) => 1,
     }
 }

@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -249,18 +249,33 @@ pub(crate) fn own(steps: &[Step]) -> Option<Vec<bool>> {
     Some(own)
 }
 
-/// Carries out the first step, which a copy has, and of the others those that are `wanted`.
+/// What a list of steps goes on from.
+#[derive(Debug)]
+pub(crate) enum Basis {
+    Nothing,
+    /// Some of them have been carried out.
+    Ground(Building),
+    /// A copy of what was built before.
+    Copy,
+}
+
+/// Carries out the first step, where that is still to be done, and of the others those that are `wanted`.
 pub(crate) fn carry_out(
     steps: &[Step],
     idmaps: Option<&Idmaps>,
-    copy: bool,
+    basis: Basis,
     wanted: impl Fn(usize, &Step) -> Result<bool, Errno>,
 ) -> Result<(), Failure> {
     let Some(first) = steps.first() else { return Ok(()) };
-    let begun = if copy { Building::resume(idmaps) } else { Building::begin(first, idmaps) };
-    let mut building = begun.map_err(at(Stage::Step(0)))?;
+    let copy = matches!(basis, Basis::Copy);
+    let mut building = match basis {
+        Basis::Nothing => Building::begin(first),
+        Basis::Ground(building) => Ok(building),
+        Basis::Copy => Building::resume(),
+    }
+    .map_err(at(Stage::Step(0)))?;
     for (index, step) in steps.iter().enumerate().skip(1) {
-        let carry_out = |wanted| if wanted { building.step(step) } else { Ok(()) };
+        let carry_out = |wanted| if wanted { building.step(step, idmaps) } else { Ok(()) };
         wanted(index, step).and_then(carry_out).map_err(at(Stage::Step(index)))?;
     }
     if copy { building.end() } else { building.pivot() }.map_err(at(Stage::Pivot))
@@ -358,20 +373,27 @@ impl Idmaps {
     }
 }
 
+/// The steps that a box is known to begin with.
+#[derive(Debug, Default)]
+pub struct Ground {
+    pub steps: Vec<Step>,
+    /// Where one of them maps ids.
+    pub idmaps: Option<Idmaps>,
+}
+
 /// A root under construction.
 #[derive(Debug)]
-pub struct Building<'a> {
+pub(crate) struct Building {
     root: OwnedFd,
     writable: Option<OwnedFd>,
     fixed: Option<OwnedFd>,
     /// To be restored: modes are meant as they are.
     umask: Mode,
-    idmaps: Option<&'a Idmaps>,
 }
 
-impl<'a> Building<'a> {
+impl Building {
     /// Cuts the mounts off from the host's and carries the first step out.
-    pub fn begin(first: &Step, idmaps: Option<&'a Idmaps>) -> Result<Self, Errno> {
+    fn begin(first: &Step) -> Result<Self, Errno> {
         // Nothing that the host mounts or unmounts later may reach the box, and nothing of the box the host.
         rustix::mount::mount_change(
             c"/",
@@ -390,18 +412,33 @@ impl<'a> Building<'a> {
         // On top of the old root: `/` still names the old one for this process, as its own root is not walked over.
         move_mount(&root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let umask = rustix::process::umask(Mode::empty());
-        Ok(Self { root, writable: None, fixed: None, umask, idmaps })
+        Ok(Self { root, writable: None, fixed: None, umask })
+    }
+
+    /// Carries out the first steps of a box, for whoever goes on from there. Procfs is left to that one: it is of the PID
+    /// namespace of whoever mounts it.
+    pub fn ground(Ground { steps, idmaps }: &Ground) -> Result<Self, Errno> {
+        let (first, others) = steps.split_first().ok_or(Errno::INVAL)?;
+        let mut building = Self::begin(first)?;
+        let made = |step: &&Step| !matches!(step, Step::Proc { .. });
+        others.iter().filter(made).try_for_each(|step| building.step(step, idmaps.as_ref()))?;
+        Ok(building)
     }
 
     /// In a copy of what was built before, which lacks what each box has of its own.
-    pub fn resume(idmaps: Option<&'a Idmaps>) -> Result<Self, Errno> {
+    fn resume() -> Result<Self, Errno> {
         let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let umask = rustix::process::umask(Mode::empty());
-        Ok(Self { root, writable: None, fixed: None, umask, idmaps })
+        Ok(Self { root, writable: None, fixed: None, umask })
+    }
+
+    /// What must stay open until the end.
+    pub fn descriptors(&self) -> [i32; 3] {
+        [Some(&self.root), self.writable.as_ref(), self.fixed.as_ref()].map(|fd| fd.map_or(-1, AsRawFd::as_raw_fd))
     }
 
     /// Carries one of the later steps out.
-    pub fn step(&mut self, step: &Step) -> Result<(), Errno> {
+    fn step(&mut self, step: &Step, idmaps: Option<&Idmaps>) -> Result<(), Errno> {
         match step {
             Step::RootBind { .. } | Step::RootTmpfs(_) | Step::Staging { .. } | Step::Stage { .. } => Err(Errno::INVAL),
             Step::Bind { source, target, writable, ids } => {
@@ -410,9 +447,9 @@ impl<'a> Building<'a> {
                 if !writable {
                     attr.set |= sys::ATTR_RDONLY;
                 }
-                if let Some(userns) = self.idmaps.and_then(|maps| maps.of(*ids)) {
+                if let Some(userns) = idmaps.and_then(|maps| maps.of(*ids)) {
                     attr.set |= sys::ATTR_IDMAP;
-                    attr.userns_fd = std::os::fd::AsRawFd::as_raw_fd(userns) as u64;
+                    attr.userns_fd = userns.as_raw_fd() as u64;
                 }
                 sys::mount_setattr(tree.as_fd(), &attr, true)?;
                 self.attach(&tree, target)
@@ -512,7 +549,7 @@ impl<'a> Building<'a> {
     }
 
     /// Makes the new root the only one: the old one and all below it are gone from this namespace.
-    pub fn pivot(self) -> Result<(), Errno> {
+    fn pivot(self) -> Result<(), Errno> {
         rustix::process::fchdir(&self.root)?;
         rustix::process::pivot_root(c".", c".")?;
         // The old root now lies on top of the new one; the working directory is still in it.
@@ -521,7 +558,7 @@ impl<'a> Building<'a> {
     }
 
     /// Where the root is the only one already.
-    pub fn end(self) -> Result<(), Errno> {
+    fn end(self) -> Result<(), Errno> {
         rustix::process::umask(self.umask);
         rustix::process::chdir(c"/")
     }
@@ -563,7 +600,7 @@ pub(crate) fn stage(step: &Step, idmaps: &Idmaps) -> Result<(), Errno> {
         }
         Step::Stage { source, at, directory, ids } => {
             let tree = clone_tree(source)?;
-            let userns_fd = std::os::fd::AsRawFd::as_raw_fd(idmaps.of(*ids).ok_or(Errno::INVAL)?) as u64;
+            let userns_fd = idmaps.of(*ids).ok_or(Errno::INVAL)?.as_raw_fd() as u64;
             let attr = MountAttr { set: CALM | sys::ATTR_IDMAP, userns_fd, ..MountAttr::default() };
             sys::mount_setattr(tree.as_fd(), &attr, true)?;
             if *directory {

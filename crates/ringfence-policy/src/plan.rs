@@ -352,6 +352,15 @@ pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
     plan_for(&Tree::lookup(policy, facts), policy, facts, None)
 }
 
+/// The mounts that a plan of this policy begins with, whatever its rules are; sealed at the end as they are in the plan.
+pub fn ground(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Vec<Mount> {
+    let mut view = View::new(policy, facts, lookup);
+    view.root();
+    view.private();
+    view.seal();
+    view.mounts
+}
+
 /// `None`: the guest.
 fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
     let tree = Tree::with(lookup, policy, facts)?;

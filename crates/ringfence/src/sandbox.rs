@@ -43,6 +43,7 @@ use ringfence_policy::Policy;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, PlanError};
 use ringfence_policy::profiles::EngineChoice;
+use ringfence_policy::tree::Tree;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -143,8 +144,9 @@ impl Sandbox {
 
     fn start(&self, command: &[OsString], stdio: StdioSpec) -> Result<(Running, Report, Option<Ticket>), SandboxError> {
         let (policy, facts) = (&*self.policy, &*self.facts);
-        let seed = engines::begin(self.choice, policy, facts);
-        let plan = plan::plan(policy, facts, command)?;
+        let lookup = Tree::lookup(policy, facts);
+        let seed = engines::begin(None, self.choice, &lookup, policy, facts);
+        let plan = plan::plan_with(&lookup, policy, facts, command)?;
         let (engine, mut report) = engines::select(self.choice, &plan, facts)?;
         let mut ticket = self.recorder.as_ref().map(|recorder| {
             recorder.begin(&Begin {

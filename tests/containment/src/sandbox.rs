@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use ringfence::policy::facts::Facts;
-use ringfence::policy::plan::{PlanError, plan};
+use ringfence::policy::plan::{PlanError, plan_with};
+use ringfence::policy::tree::Tree;
 use ringfence::policy::{Inputs, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
@@ -113,7 +114,10 @@ impl Sandbox<'_> {
         let facts = self.facts();
         let policy = self.policy()?;
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
+        let lookup = Tree::lookup(&policy, &facts);
+        let begin = || engines::begin(None, self.engine.into(), &lookup, &policy, &facts);
+        let seed = if self.how == How::Copy { None } else { begin() };
+        let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
         let (engine, report) = select(self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
         let running = match self.how {
             // With a terminal of its own none can wait; with a listener neither.
@@ -121,7 +125,7 @@ impl Sandbox<'_> {
                 let parked = Prepared::new(engine, &plan, &facts).and_then(|prepared| prepared.park());
                 parked.and_then(|parked| parked.start(None, stdio))
             }
-            _ => engines::start(engine, &plan, &facts, stdio),
+            _ => engines::start_from(seed, engine, &plan, &facts, stdio),
         };
         let running = running.map_err(Refusal::Engine)?;
         Ok(Started { running, policy, facts, report })

@@ -70,7 +70,10 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
 
 fn execute(args: &args::Code, code: &Code) -> Result<(CodeResult, Room), Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
-    let situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
+    // Installing takes its time.
+    let at_once = code.requirements.is_none();
+    let gathered = if at_once { Situation::of_a_box(&args.policy) } else { Situation::gather(&args.policy) };
+    let situation = gathered.map_err(|failure| record::refused(&command, failure))?;
     situation.warn(false);
     let result = recorded(code, &situation, &command, None, signals)?;
     Ok((result, Room::under(&situation.resolved.policy.limits)))
@@ -137,7 +140,7 @@ pub fn recorded<C: AsFd>(
         }
     };
     let code = equipped.as_ref().unwrap_or(code);
-    let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine);
+    let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine, situation.seed.take());
     let prepared = prepared.map_err(|error| failed(error.into()))?;
     let mut report = prepared.report.clone();
     let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;

@@ -41,7 +41,8 @@ pub fn run(args: &Run) -> Result<ExitCode, Failure> {
 }
 
 fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
-    let mut situation = match Situation::gather(&args.policy) {
+    let gathered = if args.dry_run { Situation::gather(&args.policy) } else { Situation::of_a_box(&args.policy) };
+    let mut situation = match gathered {
         Ok(situation) => situation,
         Err(failure) if args.dry_run => return Err(failure),
         Err(failure) => return Err(record::refused(&args.command, failure)),
@@ -110,7 +111,7 @@ fn planned(
     dry: bool,
 ) -> Result<(Plan, Engine, Report, Option<Seed>), Failure> {
     let (choice, policy, facts) = (situation.resolved.engine, &situation.resolved.policy, &situation.facts);
-    let seed = if dry { None } else { engines::begin(choice, policy, facts) };
+    let seed = if dry { None } else { engines::begin(situation.seed.take(), choice, &situation.lookup, policy, facts) };
     let plan = plan::plan_with(&situation.lookup, policy, facts, command)
         .map_err(|error| situation.explain_plan_error(error))?;
     let (engine, report) = engines::select(choice, &plan, facts)?;

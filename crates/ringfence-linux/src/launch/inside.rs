@@ -22,7 +22,7 @@ use crate::builder::{self, Prepared, Said};
 use crate::order::Opened;
 use crate::seccomp;
 use crate::seed::Maps;
-use crate::setup::{self, Step};
+use crate::setup::{self, Basis, Building, Step};
 use crate::sys;
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
@@ -36,11 +36,13 @@ pub(crate) fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
 }
 
 /// What is done when process 1 begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Begun {
     Nothing,
     /// What a [`Seed`](crate::seed::Seed) does.
     Namespaces,
+    /// And so many of the first steps, but for its procfs.
+    Ground(Building, usize),
     /// And all mounts but its procfs, in a copy of a [`Mould`](crate::mould::Mould).
     Mounts,
 }
@@ -81,9 +83,11 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         }
         return builder::prepare(builder, &spec.steps).map(|()| None);
     }
-    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner);
+    let ground = if let Begun::Ground(building, _) = &begun { Some(building) } else { None };
+    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner, ground);
     let mut mounts = None;
-    if begun == Begun::Nothing {
+    let sown = !matches!(begun, Begun::Nothing);
+    if !sown {
         let this = this_process().map_err(at(Stage::IdMaps))?;
         // Without it the box ends a little later.
         mounts = start.order.as_ref().and_then(|_| namespace(&this, c"ns/mnt").ok());
@@ -101,12 +105,16 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
-    let copied = begun == Begun::Mounts;
-    setup::carry_out(&spec.steps, spec.idmaps(), copied, |_, step| match step {
+    let (basis, done) = match begun {
+        Begun::Nothing | Begun::Namespaces => (Basis::Nothing, 0),
+        Begun::Ground(building, steps) => (Basis::Ground(building), steps),
+        Begun::Mounts => (Basis::Copy, spec.steps.len()),
+    };
+    setup::carry_out(&spec.steps, spec.idmaps(), basis, |index, step| match step {
         Step::Names if start.unnamed => wait_for_names(owner).map(|()| false),
         // Of the PID namespace of whoever mounts it, which the seed is not in.
         Step::Proc { .. } => Ok(true),
-        _ => Ok(!copied),
+        _ => Ok(index >= done),
     })?;
     if let Identity::Entered { userns, .. } = &spec.identity {
         sys::set_namespace(userns.as_fd(), LinkNameSpaceType::User).map_err(at(Stage::Become))?;
@@ -115,7 +123,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         if !spec.nesting {
             write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
         }
-        if begun == Begun::Nothing || !matches!(spec.identity, Identity::Mapped(_)) {
+        if !sown || !matches!(spec.identity, Identity::Mapped(_)) {
             sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
         }
     }
@@ -143,7 +151,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
+pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd, ground: Option<&Building>) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
     let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
@@ -152,7 +160,12 @@ pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd)
     };
     let (userns, callers, owners) = (number(userns), number(callers), number(owners));
     let becomes = number(spec.becomes.as_ref());
-    sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), stdin, stdout, stderr, userns, callers, owners, becomes]);
+    let [root, writable, fixed] = ground.map_or([-1; 3], Building::descriptors);
+    let owner = owner.as_raw_fd();
+    let ids = [userns, callers, owners];
+    sys::close_all_but(&[
+        0, 1, 2, owner, stdin, stdout, stderr, ids[0], ids[1], ids[2], becomes, root, writable, fixed,
+    ]);
 }
 
 /// An error when the owner is gone, which nobody will read.

@@ -22,9 +22,11 @@ use std::os::fd::BorrowedFd;
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::format_size;
+use ringfence_policy::look::Lookup;
 use ringfence_policy::plan::{self, Mount, Plan, PlanError};
 use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
+use ringfence_policy::tree::Tree;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -224,7 +226,7 @@ pub fn run(
     choice: EngineChoice,
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<CodeResult, CodeError> {
-    prepare(code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
+    prepare(code, policy, facts, choice, None)?.run(facts, cancel).map(|ran| ran.result)
 }
 
 /// Code with the plan of its box: nothing has started.
@@ -250,18 +252,20 @@ pub struct Ran {
     pub captures: [Capture; 2],
 }
 
-/// Checks everything that can be checked before a box is there.
+/// Checks everything that can be checked before a box is there; `guess`: what was begun for it, as [`engines::guess`] does.
 pub fn prepare<'a>(
     code: &'a Code,
     policy: &Policy,
     facts: &Facts,
     choice: EngineChoice,
+    guess: Option<Seed>,
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
-    let seed = engines::begin(choice, policy, facts);
+    let lookup = Tree::lookup(policy, facts);
+    let seed = engines::begin(guess, choice, &lookup, policy, facts);
     let request = request::encode(code, None, code.installed.is_some())?;
     let policy = with_packages(with_environment(policy), code)?;
-    let plan = plan_for(code, &policy, facts)?;
+    let plan = plan_for(&lookup, code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
     Ok(Prepared { code, policy, request, seed, plan, engine, report })
 }
@@ -298,7 +302,7 @@ fn with_packages(mut policy: Policy, code: &Code) -> Result<Policy, CodeError> {
 }
 
 /// The plan for the first interpreter that is there.
-fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeError> {
+fn plan_for(lookup: &Lookup, code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeError> {
     let least = code.language.least;
     if let Some(limit) = policy.limits.memory.filter(|limit| *limit < least) {
         return Err(CodeError::TooLittleMemory { language: code.language.name, least, limit });
@@ -307,7 +311,7 @@ fn plan_for(code: &Code, policy: &Policy, facts: &Facts) -> Result<Plan, CodeErr
     for interpreter in code.language.interpreters {
         let command = code.language.command(interpreter, code, &policy.limits, grouped);
         let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();
-        match plan::plan(policy, facts, &command) {
+        match plan::plan_with(lookup, policy, facts, &command) {
             Err(PlanError::ProgramNotFound(_)) => {}
             plan => {
                 let plan = plan?;

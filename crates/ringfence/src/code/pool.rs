@@ -19,6 +19,7 @@ use ringfence_policy::limits::format_size;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
+use ringfence_policy::tree::Tree;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
@@ -114,7 +115,7 @@ impl Pool {
         code.packages = warm.packages;
         let request = request::warm(&warm);
         let policy = with_environment(policy);
-        let plan = plan_for(&code, &policy, facts)?;
+        let plan = plan_for(&Tree::lookup(&policy, facts), &code, &policy, facts)?;
         let (engine, report) = engines::select(choice, &plan, facts)?;
         let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm as usize };
         let forks = policy.warm_fork && engine == Engine::Native && warm.language.wire == Wire::Marshal;
@@ -141,7 +142,7 @@ impl Pool {
         let Shared { warm, policy, facts, .. } = &*self.shared;
         let fits = code.language == warm.language && code.packages == warm.packages && code.requirements.is_none();
         if self.workers.is_empty() || !fits {
-            return super::prepare(code, policy, facts, self.choice)?.run(facts, cancel);
+            return super::prepare(code, policy, facts, self.choice, None)?.run(facts, cancel);
         }
         code.check()?;
         has_room(code, &self.shared.plan)?;

@@ -341,7 +341,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), Engine
 /// Whom process 1 becomes when root starts it, so that the command is nobody on the host.
 fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
     let ids = HostIds::for_this_process();
-    let idmaps = ids.idmaps(plan, facts)?;
+    let idmaps = ids.idmaps(plan, facts, None)?;
     Ok(FromRoot { idmaps, uid: ids.host(plan.uid), gid: ids.host(plan.gid) })
 }
 

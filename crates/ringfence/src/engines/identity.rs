@@ -1,5 +1,6 @@
 //! Whom a box runs as on the host. Root's box is nobody there: it has a range of ids of its own.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use ringfence_linux::setup::{Idmaps, Ids};
@@ -58,16 +59,24 @@ impl HostIds {
         ranges.into_iter().filter(|range| range.count > 0).collect()
     }
 
-    /// The mappings that the mounts of a plan take.
-    pub fn idmaps(self, plan: &Plan, facts: &Facts) -> Result<Idmaps, EngineError> {
-        let make = |uids: Vec<_>, gids: Vec<_>| userns::create(&uids, &gids).map_err(EngineError::UserNamespace);
-        let callers = make(self.mount_ranges(facts.uid, plan.uid), self.mount_ranges(facts.gid, plan.gid))?;
+    /// The mapping of the caller's files to these ids inside.
+    pub fn callers(self, (uid, gid): (u32, u32), facts: &Facts) -> Result<OwnedFd, EngineError> {
+        make(self.mount_ranges(facts.uid, uid), self.mount_ranges(facts.gid, gid))
+    }
+
+    /// The mappings that the mounts of a plan take; `callers` where there is that one already.
+    pub fn idmaps(self, plan: &Plan, facts: &Facts, callers: Option<OwnedFd>) -> Result<Idmaps, EngineError> {
+        let callers = callers.map_or_else(|| self.callers((plan.uid, plan.gid), facts), Ok)?;
         let owners = plan
             .owner
             .as_ref()
             .map(|owner| make(self.owners_ranges(owner.uid, plan.uid), self.owners_ranges(owner.gid, plan.gid)));
         Ok(Idmaps { callers, owners: owners.transpose()? })
     }
+}
+
+fn make(uids: Vec<userns::Range>, gids: Vec<userns::Range>) -> Result<OwnedFd, EngineError> {
+    userns::create(&uids, &gids).map_err(EngineError::UserNamespace)
 }
 
 /// Whose files of this tree are the box user's.
@@ -80,7 +89,11 @@ pub fn ids(plan: &Plan, source: &Path) -> Ids {
 
 /// Whether root's rights make the box: mounts with ids mapped, then ids of its own.
 pub fn by_root(facts: &Facts) -> bool {
-    facts.uid == 0 && has_roots_rights()
+    is_root(facts.uid)
+}
+
+pub fn is_root(uid: u32) -> bool {
+    uid == 0 && has_roots_rights()
 }
 
 /// Whether this process can give a box ids of its own.

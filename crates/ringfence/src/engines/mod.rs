@@ -24,9 +24,10 @@ use ringfence_linux::sys::PointerList;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
+use ringfence_policy::look::Lookup;
 use ringfence_policy::plan::{Mount, Plan};
-use ringfence_policy::policy::{Network, Policy};
-use ringfence_policy::profiles::EngineChoice;
+use ringfence_policy::policy::{Network, Policy, User};
+use ringfence_policy::profiles::{self, EngineChoice};
 use rustix::io::Errno;
 
 use crate::keeper::KeeperError;
@@ -216,26 +217,61 @@ pub fn describe(engine: Engine, plan: &Plan, facts: &Facts) -> Result<String, En
     }
 }
 
-/// Begins with what every box of this policy needs, while its plan is still to be made.
-pub fn begin(choice: EngineChoice, policy: &Policy, facts: &Facts) -> Option<Seed> {
+/// Begins with what a box will need if its policy says what this profile does and this flag, while the policy is still to be
+/// worked out. Where it says something else, a little work was for nothing.
+pub fn guess(profile: &str, network: Option<bool>) -> Option<Seed> {
+    let profile = profiles::builtin(profile)?;
+    let network = match network {
+        None => profile.network,
+        Some(true) => Network::Open,
+        Some(false) => Network::None,
+    };
+    let caller = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let ids = match profile.user {
+        User::Caller => caller,
+        User::Ids { uid, gid } => (uid, gid),
+    };
+    if !limits::needs_group(&profile.limits) {
+        return None;
+    }
+    Home::find();
+    native::sow(network, ids, caller)
+}
+
+/// Begins with what every box of this policy needs, while its plan is still to be made, with the same lookup.
+pub fn begin(
+    guess: Option<Seed>,
+    choice: EngineChoice,
+    lookup: &Lookup,
+    policy: &Policy,
+    facts: &Facts,
+) -> Option<Seed> {
     match choice {
-        EngineChoice::Auto | EngineChoice::Native => sow(&policy.limits, policy.network, policy.ids(facts), facts),
+        EngineChoice::Auto | EngineChoice::Native => {
+            // Whoever guessed has looked.
+            if guess.is_none() {
+                find_home(&policy.limits);
+            }
+            native::begin(guess, lookup, policy, facts)
+        }
         _ => None,
     }
 }
 
-fn sow(limits: &Limits, network: Network, ids: (u32, u32), facts: &Facts) -> Option<Seed> {
-    // First: with a process beside it, this one is not alone in its control group, nor would that one follow into another.
+/// Before a seed: with a process beside it, this one is not alone in its control group, nor would that one follow into another.
+fn find_home(limits: &Limits) {
     if limits::needs_group(limits) {
         Home::find();
     }
-    native::seed(network, ids, facts)
 }
 
 /// Starts a box.
 pub fn start(engine: Engine, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    let native = engine == Engine::Native;
-    let seed = if native { sow(&plan.limits, plan.network, (plan.uid, plan.gid), facts) } else { None };
+    let sow = || {
+        find_home(&plan.limits);
+        native::sow(plan.network, (plan.uid, plan.gid), (facts.uid, facts.gid))
+    };
+    let seed = if engine == Engine::Native { sow() } else { None };
     start_from(seed, engine, plan, facts, stdio)
 }
 

@@ -12,13 +12,14 @@ use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::seccomp::{self, SockFilter};
 use ringfence_linux::seed::{Maps, Seed, Soil};
-use ringfence_linux::setup::{Ids, Room, StandIn, Step, Tmpfs};
+use ringfence_linux::setup::{Ground, Idmaps, Ids, Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::userns;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{Mount, Plan};
-use ringfence_policy::policy::Network;
+use ringfence_policy::look::Lookup;
+use ringfence_policy::plan::{self, Mount, Plan};
+use ringfence_policy::policy::{Network, Policy};
 use ringfence_policy::rules::Kind;
 
 use super::identity::{self, HostIds, by_root};
@@ -33,11 +34,36 @@ pub(super) fn stacks(facts: &Facts) -> bool {
 
 /// Compiles the mounts of a plan. Pure.
 pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> {
-    let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
-    let mut steps = Steps { steps: Vec::with_capacity(plan.mounts.len() + 24), owner, writable: None, fixed: false };
     // The root itself waits for nothing: then the names are made before.
     let named = first_named(plan).filter(|first| *first > 0);
-    for (index, mount) in plan.mounts.iter().enumerate() {
+    let owner = ids.map(|ids| (ids.host(plan.uid), ids.host(plan.gid)));
+    let ids = |source: &Path| if ids.is_some() { identity::ids(plan, source) } else { Ids::AsTheyAre };
+    compile_mounts(&plan.mounts, named, owner, ids)
+}
+
+/// The steps that a box of this policy begins with, before its plan is made.
+fn ground(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Ground, EngineError> {
+    let ids @ (uid, gid) = policy.ids(facts);
+    let host = by_root(facts).then(HostIds::for_this_process);
+    let whose = if host.is_some() { Ids::Callers } else { Ids::AsTheyAre };
+    let mounts = plan::ground(lookup, policy, facts);
+    let mut steps = compile_mounts(&mounts, None, host.map(|host| (host.host(uid), host.host(gid))), |_| whose)?;
+    // What comes next is not known yet, and is sealed in.
+    let sealed = mounts.iter().rev().take_while(|mount| matches!(mount, Mount::Seal { .. })).count();
+    steps.truncate(steps.len() - sealed);
+    let binds = steps.iter().any(|step| matches!(step, Step::Bind { .. }));
+    let callers = host.filter(|_| binds).map(|host| host.callers(ids, facts)).transpose()?;
+    Ok(Ground { steps, idmaps: callers.map(|callers| Idmaps { callers, owners: None }) })
+}
+
+fn compile_mounts(
+    mounts: &[Mount],
+    named: Option<usize>,
+    owner: Option<(u32, u32)>,
+    ids: impl Fn(&Path) -> Ids,
+) -> Result<Vec<Step>, EngineError> {
+    let mut steps = Steps { steps: Vec::with_capacity(mounts.len() + 24), owner, writable: None, fixed: false };
+    for (index, mount) in mounts.iter().enumerate() {
         if named == Some(index) {
             steps.push(Step::Names);
         }
@@ -50,9 +76,9 @@ pub(super) fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, En
                 source: c_path(source)?,
                 target: inside(target)?,
                 writable: *writable,
-                ids: if ids.is_some() { identity::ids(plan, source) } else { Ids::AsTheyAre },
+                ids: ids(source),
             }),
-            Mount::Tmpfs { target, mode, .. } if is_sealed(plan, target) => steps.fixed(target, *mode)?,
+            Mount::Tmpfs { target, mode, .. } if is_sealed(mounts, target) => steps.fixed(target, *mode)?,
             Mount::Tmpfs { target, mode, size, inodes } => steps.private(target, *mode, *size, *inodes)?,
             Mount::Proc { target } => steps.push(Step::Proc { target: inside(target)? }),
             Mount::Dev { target, shm_size, shm_inodes } => steps.devices(target, *shm_size, *shm_inodes)?,
@@ -105,8 +131,8 @@ fn first_named(plan: &Plan) -> Option<usize> {
     })
 }
 
-fn is_sealed(plan: &Plan, path: &Path) -> bool {
-    plan.mounts.iter().any(|m| matches!(m, Mount::Seal { target } if target == path))
+fn is_sealed(mounts: &[Mount], path: &Path) -> bool {
+    mounts.iter().any(|m| matches!(m, Mount::Seal { target } if target == path))
 }
 
 /// Steps in the making.
@@ -188,8 +214,8 @@ fn inside(target: &Path) -> Result<CString, EngineError> {
     c_path(target.strip_prefix("/").unwrap_or(target))
 }
 
-/// Everything that process 1 needs.
-pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<Spec, EngineError> {
+/// Everything that process 1 needs, which may grow from this seed.
+pub(super) fn spec(plan: &Plan, facts: &Facts, seed: Option<&Seed>) -> Result<Spec, EngineError> {
     if stacks(facts) && !plan.guest {
         return stacked::spec(plan);
     }
@@ -198,11 +224,12 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<Spec, EngineError> {
         Some(ids) => {
             let prepare = |uids: &[_], gids: &[_]| userns::create(uids, gids).map_err(EngineError::UserNamespace);
             let userns = prepare(&[ids.range()], &[ids.range()])?;
-            let idmaps = ids.idmaps(plan, facts)?;
+            let callers = seed.and_then(Seed::idmaps).and_then(|idmaps| idmaps.callers.try_clone().ok());
+            let idmaps = ids.idmaps(plan, facts, callers)?;
             (namespaces(plan.network), Identity::Entered { userns, idmaps, uid: plan.uid, gid: plan.gid })
         }
         None => {
-            let maps = maps((plan.uid, plan.gid), facts);
+            let maps = maps((plan.uid, plan.gid), (facts.uid, facts.gid));
             (namespaces(plan.network) | libc::CLONE_NEWUSER as u64, Identity::Mapped(maps))
         }
     };
@@ -214,24 +241,32 @@ fn namespaces(network: Network) -> u64 {
     (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | own_network) as u64
 }
 
-/// The one user and group of an ordinary user's box.
-fn maps((uid, gid): (u32, u32), facts: &Facts) -> Maps {
+/// The one user and group of an ordinary user's box, and who that is outside.
+fn maps((uid, gid): (u32, u32), caller: (u32, u32)) -> Maps {
     let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1")).unwrap_or_default();
-    Maps { uids: map(uid, facts.uid), gids: map(gid, facts.gid) }
+    Maps { uids: map(uid, caller.0), gids: map(gid, caller.1) }
 }
 
 /// What the namespaces of a box are made of; `None` where it has none of its own.
-pub(super) fn soil(network: Network, ids: (u32, u32), facts: &Facts) -> Option<Soil> {
-    match (stacked::inside(), by_root(facts)) {
+pub(super) fn soil(network: Network, ids: (u32, u32), caller: (u32, u32)) -> Option<Soil> {
+    match (stacked::inside(), identity::is_root(caller.0)) {
         (true, _) => None,
         (_, true) => Some(Soil { namespaces: namespaces(network), maps: None }),
-        _ => Some(Soil { namespaces: namespaces(network) | libc::CLONE_NEWUSER as u64, maps: Some(maps(ids, facts)) }),
+        _ => Some(Soil { namespaces: namespaces(network) | libc::CLONE_NEWUSER as u64, maps: Some(maps(ids, caller)) }),
     }
 }
 
 /// Namespaces to be made beside this process. `None` where they are made in another way, or cannot be made.
-pub(super) fn seed(network: Network, ids: (u32, u32), facts: &Facts) -> Option<Seed> {
-    Seed::sow(soil(network, ids, facts)?).ok()
+pub(super) fn sow(network: Network, ids: (u32, u32), caller: (u32, u32)) -> Option<Seed> {
+    Seed::sow(soil(network, ids, caller)?).ok()
+}
+
+/// What every box of this policy begins with, in these namespaces or, where they are not the right ones, in others.
+pub(super) fn begin(guess: Option<Seed>, lookup: &Lookup, policy: &Policy, facts: &Facts) -> Option<Seed> {
+    let soil = soil(policy.network, policy.ids(facts), (facts.uid, facts.gid))?;
+    let seed = guess.filter(|guess| guess.is_in(&soil)).or_else(|| Seed::sow(soil).ok())?;
+    seed.prepare(ground(lookup, policy, facts).unwrap_or_default());
+    Some(seed)
 }
 
 /// What does not depend on how the box is made.
@@ -290,7 +325,7 @@ fn writable_places(plan: &Plan) -> Result<Vec<Writable>, EngineError> {
     for mount in &plan.mounts {
         match mount {
             Mount::Bind { target, writable: true, kind, .. } => places.push((target, *kind == Kind::Dir)),
-            Mount::Tmpfs { target, .. } if !is_sealed(plan, target) => places.push((target, true)),
+            Mount::Tmpfs { target, .. } if !is_sealed(&plan.mounts, target) => places.push((target, true)),
             _ => {}
         }
     }
@@ -488,7 +523,36 @@ impl AppArmor {
 
 #[cfg(test)]
 mod tests {
+    use ringfence_policy::tree::Tree;
+    use ringfence_policy::{Inputs, Layer, resolve};
+
     use super::*;
+
+    /// How many steps of a plan are known before it is made, and whether they are its first ones.
+    fn known(profile: &str, flags: impl FnOnce(&mut Layer)) -> (usize, bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let facts = crate::facts::gather().unwrap();
+        let mut layer = Layer::flags();
+        layer.profile(profile);
+        flags(&mut layer);
+        let inputs = Inputs::new(dir.path().canonicalize().unwrap(), facts.home.clone(), layer);
+        let policy = resolve(inputs).unwrap().policy;
+        let lookup = Tree::lookup(&policy, &facts);
+        let ground = ground(&lookup, &policy, &facts).unwrap();
+        let plan = plan::plan_with(&lookup, &policy, &facts, &["true".into()]).unwrap();
+        let steps = compile(&plan, by_root(&facts).then(HostIds::for_this_process)).unwrap();
+        (ground.steps.len(), steps.starts_with(&ground.steps))
+    }
+
+    #[test]
+    fn what_a_plan_begins_with_is_known_before_it_is_made() {
+        for profile in ["agent", "shell", "skill"] {
+            let (steps, first) = known(profile, |_| {});
+            assert!(first && steps > 20, "{profile}: {steps}");
+        }
+        // A rule above private places comes before them.
+        assert!(!known("agent", |layer| layer.rw("/var")).1);
+    }
 
     #[test]
     fn what_apparmor_restricts() {

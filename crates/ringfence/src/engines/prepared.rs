@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringfence_linux::launch::{self, Event, Processors, Spec, Start};
+use ringfence_linux::launch::{self, Event, Launching, Processors, Spec, Start};
 use ringfence_linux::limits::{Group, Series};
 use ringfence_linux::mould::Mould;
 use ringfence_linux::order::{Letter, Order};
@@ -88,6 +88,15 @@ enum How {
     Bubblewrap(Box<(Plan, Facts)>),
 }
 
+/// A box that is being started.
+struct Starting {
+    launching: Launching,
+    spec: Arc<Spec>,
+    messages: Option<OwnedFd>,
+    group: Option<Group>,
+    held: Option<u64>,
+}
+
 /// What runs in a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
@@ -108,13 +117,13 @@ impl fmt::Debug for Prepared {
 impl Prepared {
     /// Compiles a plan, and makes the names on the host that it needs.
     pub fn new(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
-        let mut prepared = Self::compile(engine, plan, facts)?;
+        let mut prepared = Self::compile(engine, plan, facts, None)?;
         prepared.keep(plan, facts)?.map_or(Ok(()), Names::make)?;
         Ok(prepared)
     }
 
     /// Compiles a plan. Nothing on the host is kept for it yet.
-    fn compile(engine: Engine, plan: &Plan, facts: &Facts) -> Result<Prepared, EngineError> {
+    fn compile(engine: Engine, plan: &Plan, facts: &Facts, seed: Option<&Seed>) -> Result<Prepared, EngineError> {
         let limits = match plan.guest {
             // The guest's own processes do not count against the caller; process 1 is allowed for already.
             true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
@@ -123,12 +132,12 @@ impl Prepared {
         let groups = series(&plan.limits);
         let how = match engine {
             Engine::Native => {
-                let mut spec = native::spec(plan, facts)?;
+                let mut spec = native::spec(plan, facts, seed)?;
                 let held = limit(&mut spec, plan, &limits, groups.is_some());
                 How::Native {
                     spec: Arc::new(spec),
                     held,
-                    soil: native::soil(plan.network, (plan.uid, plan.gid), facts),
+                    soil: native::soil(plan.network, (plan.uid, plan.gid), (facts.uid, facts.gid)),
                 }
             }
             Engine::Bubblewrap => How::Bubblewrap(Box::new((plan.clone(), facts.clone()))),
@@ -165,7 +174,7 @@ impl Prepared {
         facts: &Facts,
         stdio: StdioSpec,
     ) -> Result<Running, EngineError> {
-        let mut prepared = Self::compile(engine, plan, facts)?;
+        let mut prepared = Self::compile(engine, plan, facts, seed.as_ref())?;
         let waits = matches!(&prepared.how, How::Native { spec, .. } if spec.steps.contains(&Step::Names));
         let registry = &facts.registry;
         // A control group must be kept before process 1 is in it; with neighbours there may be names that no plan has; and the
@@ -173,20 +182,21 @@ impl Prepared {
         let hidden = |mount: &Mount| mounts_on(mount).is_some_and(|at| at.starts_with(registry));
         let alone = !registry.exists() && !plan.mounts.iter().any(hidden);
         let first = waits && alone && prepared.groups.is_none();
-        let mut running = match seed.take_if(|_| first) {
+        let mut begun = match seed.take_if(|_| first) {
             None => None,
-            seed => Some(prepared.launch(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),
+            seed => Some(prepared.begin(seed, stdio.try_clone().map_err(EngineError::Stdio)?, None, true)?),
         };
         let mut names = prepared.keep(plan, facts)?;
         // Those that are not in the plan were a neighbour's: a step before may need one.
         if let Some(names) = names.take_if(|names| !waits || !names.are_planned()) {
-            drop(running.take());
+            drop(begun.take());
             names.make()?;
         }
-        let mut running = running.map_or_else(|| prepared.launch(seed, stdio, None, names.is_some()), Ok)?;
-        running.keeper = prepared.keeper.clone();
-        if let Some(names) = names {
-            names.make()?;
+        let begun = begun.map_or_else(|| prepared.begin(seed, stdio, None, names.is_some()), Ok)?;
+        let unnamed = names.is_some();
+        names.map_or(Ok(()), Names::make)?;
+        let mut running = prepared.finish(begun)?;
+        if unnamed {
             running.launched.named();
         }
         Ok(running)
@@ -240,6 +250,17 @@ impl Prepared {
         order: Option<Letter>,
         unnamed: bool,
     ) -> Result<Running, EngineError> {
+        self.finish(self.begin(seed, stdio, order, unnamed)?)
+    }
+
+    /// Begins to start a box; process 1 need not be there yet.
+    fn begin(
+        &self,
+        seed: Option<Seed>,
+        stdio: StdioSpec,
+        order: Option<Letter>,
+        unnamed: bool,
+    ) -> Result<Starting, EngineError> {
         let group = self.group()?;
         let (spec, held, messages) = match &self.how {
             How::Native { spec, held, .. } => (spec.clone(), *held, None),
@@ -253,8 +274,15 @@ impl Prepared {
         let (terminal, stdio) = stdio_parts(stdio);
         let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let born_in = group.as_ref().and_then(Group::cradle);
-        let mut start = Start { groups, born_in, terminal, stdio, order, unnamed };
-        let launched = launch::launch(&spec, &mut start, seed).map_err(EngineError::Fork)?;
+        let start = Start { groups, born_in, terminal, stdio, order, unnamed };
+        let launching = launch::launch(spec.clone(), start, seed).map_err(EngineError::Fork)?;
+        Ok(Starting { launching, spec, messages, group, held })
+    }
+
+    /// Waits until process 1 is there.
+    fn finish(&self, begun: Starting) -> Result<Running, EngineError> {
+        let Starting { launching, spec, messages, group, held } = begun;
+        let launched = launching.finish().map_err(EngineError::Fork)?;
         let (program, pids, keeper) = (self.command.program.clone(), self.pids, self.keeper.clone());
         Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keeper })
     }

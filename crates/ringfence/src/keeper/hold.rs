@@ -35,16 +35,21 @@ pub(super) fn is_needed(path: &Path) -> bool {
         Ok(file) => file,
         Err(error) => return error == Errno::NOENT,
     };
+    let held = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
     // Boxes share; a lock for one alone is a stranger's, on something of the user's.
-    let shares = (0..REMOVING).any(|_| {
-        let shared = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
-        if shared == Err(Errno::WOULDBLOCK) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        shared != Err(Errno::WOULDBLOCK)
-    });
-    let alone = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK);
-    !is_at(path, &file) || shares && !alone()
+    let shares = || {
+        (0..REMOVING).any(|_| {
+            let shared = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+            if shared == Err(Errno::WOULDBLOCK) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            shared != Err(Errno::WOULDBLOCK)
+        })
+    };
+    let needed = held() && shares() && held() || !is_at(path, &file);
+    // Said, and not left to the end of the descriptor: process 1 may just have been forked with a copy of it.
+    let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+    needed
 }
 
 /// The same of a directory above a stand-in: one that has anything else in it is the user's, whoever has locked it.

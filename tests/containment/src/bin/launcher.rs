@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use containment::sandbox::{Nobody, Refusal};
-use ringfence::policy::plan::plan;
+use ringfence::policy::plan::plan_with;
+use ringfence::policy::tree::Tree;
 use ringfence::policy::{Inputs, Layer, resolve};
 use ringfence::{Ended, Engine, StdioSpec, engines, select, supervise};
 
@@ -60,12 +61,14 @@ fn run() -> Result<u8, Refusal> {
     let inputs = Inputs::new(PathBuf::from(project), facts.home.clone(), flags);
     let policy = resolve(inputs).map_err(|e| Refusal::Policy(e.to_string()))?.policy;
     let command: Vec<_> = command.iter().map(Into::into).collect();
-    let plan = plan(&policy, &facts, &command).map_err(Refusal::Plan)?;
+    let lookup = Tree::lookup(&policy, &facts);
+    let seed = engines::begin(None, engine.into(), &lookup, &policy, &facts);
+    let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
     let (engine, _) = select(engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
     let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
     let stdio =
         [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];
-    let running = engines::start(engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
+    let running = engines::start_from(seed, engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
     let outcome = supervise(running, &policy, &facts, &mut Nobody).map_err(Refusal::Engine)?;
     Ok(match outcome.ended {
         Ended::Exited(code) => code as u8,
