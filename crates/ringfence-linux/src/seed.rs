@@ -118,6 +118,7 @@ impl Husk {
     fn wait(&mut self) {
         if let Some(process) = self.process.take() {
             let _ = process.join();
+            drop(self.shared.building().take());
         }
     }
 }
@@ -131,11 +132,12 @@ impl Drop for Husk {
 
 /// A seed that was told what to grow.
 pub(crate) struct Growing {
+    /// First: as long as it is there, it uses the seedling.
+    husk: Husk,
     /// What it grows. Behind a pointer: it is used where it is.
     seedling: Box<Seedling>,
     mould: Option<Arc<Mould>>,
     looks: usize,
-    husk: Husk,
 }
 
 impl std::fmt::Debug for Growing {
@@ -266,6 +268,7 @@ impl Drop for Seed {
             self.shared.tell(END);
             let _ = process.join();
             drop(self.shared.mounts());
+            drop(self.shared.building().take());
         }
     }
 }

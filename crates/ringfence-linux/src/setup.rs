@@ -17,6 +17,8 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
+use rustix::thread::{Timespec, nanosleep};
+
 use crate::launch::{Failure, Stage, at};
 use crate::sys::{self, MountAttr};
 
@@ -345,6 +347,9 @@ const CALM: u64 = sys::ATTR_NOSUID | sys::ATTR_NODEV;
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 const MOVE: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
+/// So often a place is tried to be made read-only, a millisecond apart.
+const SEALING: usize = 2000;
+
 /// Whose files of a bound tree are the box user's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
@@ -543,7 +548,14 @@ impl Building {
             Step::Seal { target } => {
                 let at = self.open(target)?;
                 let attr = MountAttr { set: sys::ATTR_RDONLY, ..MountAttr::default() };
-                sys::mount_setattr(at.as_fd(), &attr, false)
+                // A process that the owner made while a file in there was open for writing has a copy of that, for a moment.
+                for _ in 0..SEALING {
+                    match sys::mount_setattr(at.as_fd(), &attr, false) {
+                        Err(Errno::BUSY) => drop(nanosleep(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })),
+                        result => return result,
+                    }
+                }
+                Err(Errno::BUSY)
             }
         }
     }

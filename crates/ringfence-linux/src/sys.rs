@@ -215,22 +215,49 @@ pub const ATTR_NODEV: u64 = 0x4;
 pub const ATTR_NOEXEC: u64 = 0x8;
 pub const ATTR_IDMAP: u64 = 0x10_0000;
 
-/// `mount_setattr(2)` on the mount that `fd` refers to, with all that is mounted below when `recursive`.
+/// `mount_setattr(2)` on the mount that `fd` refers to, with all that is mounted below when `recursive`. Past the C library: a
+/// seed calls it, whose `errno` is its owner's too.
 pub fn mount_setattr(fd: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> Result<(), Errno> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    let (fd, path) = (fd.as_raw_fd() as usize, c"".as_ptr().addr());
+    let attr = std::ptr::from_ref(attr).expose_provenance();
     // SAFETY: `attr` is a live, initialised `struct mount_attr` and its true size is given; the path is a NUL-terminated
     // literal.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            fd.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            std::ptr::from_ref(attr),
-            size_of::<MountAttr>(),
-        )
-    })?;
-    Ok(())
+    let result =
+        unsafe { bare_call(libc::SYS_mount_setattr, [fd, path, flags as usize, attr, size_of::<MountAttr>()]) };
+    match result {
+        0.. => Ok(()),
+        error => Err(Errno::from_raw_os_error(-error as i32)),
+    }
+}
+
+/// A system call; a negative result is an error.
+///
+/// # Safety
+/// As the call says about its arguments.
+unsafe fn bare_call(number: libc::c_long, args: [usize; 5]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e] = args;
+    // SAFETY: the kernel changes no register but these, and no memory but what the caller vouches for.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") a as isize => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            options(nostack),
+        );
+    }
+    result
 }
 
 /// `execve(2)`; returns only on failure.

@@ -172,6 +172,8 @@ impl Lookup {
         let mut rest: Vec<OsString> = names(path);
         while let Some(name) = rest.pop() {
             if name == ".." {
+                // Behind a file there is nothing.
+                walk.end = if walk.end == End::Dir { End::Dir } else { End::Missing };
                 walk.real.pop();
                 continue;
             }
@@ -197,6 +199,10 @@ impl Lookup {
                     rest.extend(names(&to));
                 }
             }
+        }
+        let directory = [b"/".as_slice(), b"/."].iter().any(|end| path.as_os_str().as_bytes().ends_with(end));
+        if directory && walk.end == End::File {
+            walk.end = End::Missing;
         }
         Ok(walk)
     }
@@ -393,6 +399,11 @@ mod tests {
             ("d", Some(("d", End::Dir, 0))),
             ("d/f", Some(("d/f", End::File, 0))),
             ("d/f/x", Some(("d/f/x", End::Missing, 0))),
+            // Behind a file there is nothing, as realpath has it.
+            ("d/f/", Some(("d/f", End::Missing, 0))),
+            ("d/f/.", Some(("d/f", End::Missing, 0))),
+            ("d/f/..", Some(("d", End::Missing, 0))),
+            ("d/f/../e", Some(("d/e", End::Missing, 0))),
             ("d/g/h", Some(("d/g/h", End::Missing, 0))),
             ("d/../d/./f", Some(("d/f", End::File, 0))),
             ("l/f", Some(("d/f", End::File, 1))),

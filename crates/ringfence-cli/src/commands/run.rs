@@ -115,7 +115,7 @@ fn planned(
     let plan = plan::plan_with(&situation.lookup, policy, facts, command)
         .map_err(|error| situation.explain_plan_error(error))?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
-    Ok((plan, engine, report, seed))
+    Ok((plan, engine, report, seed.filter(|_| engine == Engine::Native)))
 }
 
 /// The command, or the user's shell.

@@ -90,7 +90,7 @@ pub static LANGUAGES: [Language; 4] = [
     },
 ];
 
-const PYTHON: &str = include_str!("runners/python.py");
+pub(super) const PYTHON: &str = include_str!("runners/python.py");
 /// Goes with each request.
 pub(super) const PYTHON_MORE: &str = include_str!("runners/python_more.py");
 /// Makes an interpreter stay: goes with the first request.

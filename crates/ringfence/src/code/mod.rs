@@ -15,6 +15,7 @@ mod pool;
 mod request;
 pub mod requirements;
 mod result;
+mod runner;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -33,10 +34,12 @@ use serde::{Deserialize, Serialize};
 use self::channel::Channel;
 pub use self::context::{Context, ContextError, Contexts};
 pub use self::frames::{Decoder, Received};
+use self::language::Wire;
 pub use self::language::{LANGUAGES, Language};
 pub use self::pool::{Pool, Warm};
 use self::requirements::{Installed, Requirements};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
+use self::runner::{Place, Runner};
 use crate::capture::Capture;
 use crate::engines::{self, Engine, EngineError, Seed, StdioSpec};
 use crate::report::Report;
@@ -241,6 +244,8 @@ pub struct Prepared<'a> {
     pub plan: Plan,
     pub engine: Engine,
     pub report: Report,
+    /// Where a runner can be kept for later ones.
+    unkept: Option<Place>,
 }
 
 /// Code that has run: its result, and what a record is made of.
@@ -263,22 +268,49 @@ pub fn prepare<'a>(
     code.check()?;
     let lookup = Tree::lookup(policy, facts);
     let seed = engines::begin(guess, choice, &lookup, policy, facts);
-    let request = request::encode(code, None, code.installed.is_some())?;
+    let mut request = request::encode(code, None, code.installed.is_some())?;
     let policy = with_packages(with_environment(policy), code)?;
-    let plan = plan_for(&lookup, code, &policy, facts)?;
+    let mut plan = plan_for(&lookup, code, &policy, facts)?;
     let (engine, report) = engines::select(choice, &plan, facts)?;
-    Ok(Prepared { code, policy, request, seed, plan, engine, report })
+    let mut unkept = kept_runner(code.language, &plan, engine, facts);
+    if let Some(runner) = unkept.as_ref().and_then(Place::read) {
+        request = runner.start(&mut plan, request);
+        unkept = None;
+    }
+    Ok(Prepared { code, policy, request, seed, plan, engine, report, unkept })
+}
+
+/// Where a runner is kept that its interpreter need not compile.
+fn kept_runner(language: &Language, plan: &Plan, engine: Engine, facts: &Facts) -> Option<Place> {
+    let own = language.wire == Wire::Marshal && engine != Engine::Docker;
+    if own { Place::of(&plan.command.program, facts) } else { None }
+}
+
+/// Has the runner compiled, for later ones. When that cannot be, each compiles its own.
+fn keep_runner(language: &'static Language, policy: &Policy, facts: &Facts, engine: Engine, place: &Place) {
+    let mut code = Code::new(language, runner::COMPILE);
+    code.inputs = language::PYTHON.into();
+    let none = Facts { spare: None, ..facts.clone() };
+    let compiled = run(&code, policy, &none, engine.into(), None).ok().and_then(|result| result.value);
+    if let Some(runner) = compiled.as_ref().and_then(Runner::from_value) {
+        // What cannot be kept is compiled.
+        let _ = place.write(&runner);
+    }
 }
 
 impl Prepared<'_> {
     pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, request, seed, plan, engine, .. } = self;
+        let Prepared { code, policy, request, seed, plan, engine, unkept, .. } = self;
         let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
         let running = engines::start_from(seed, engine, &plan, facts, StdioSpec::Files(stdio))?;
         let outcome = supervise(running, &policy, facts, &mut channel)?;
         let parts = channel.into_parts();
         let captures = [parts.stdout.clone(), parts.stderr.clone()];
-        Ok(Ran { result: result::result(code, engine, &outcome, parts)?, outcome, captures })
+        let result = result::result(code, engine, &outcome, parts)?;
+        if let (Some(place), Status::Ok) = (unkept, result.status) {
+            keep_runner(code.language, &policy, facts, engine, &place);
+        }
+        Ok(Ran { result, outcome, captures })
     }
 }
 

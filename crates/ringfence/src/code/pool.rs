@@ -334,8 +334,16 @@ impl Shared {
         let Shared { policy, facts, plan, engine, .. } = self;
         let report = engines::select((*engine).into(), plan, facts)?.1;
         let (policy, request) = (policy.clone(), request::encode(&job.code, None, job.code.installed.is_some())?);
-        let prepared =
-            Prepared { code: &job.code, policy, request, seed: None, plan: plan.clone(), engine: *engine, report };
+        let prepared = Prepared {
+            code: &job.code,
+            policy,
+            request,
+            seed: None,
+            plan: plan.clone(),
+            engine: *engine,
+            report,
+            unkept: None,
+        };
         prepared.run(facts, job.cancel.as_ref().map(AsFd::as_fd))
     }
 

@@ -1,5 +1,5 @@
 # In the box: runs code that came over descriptor 0, a socket, and sends back what came of it. Started by `python3 -I -c`.
-# It is compiled at every start, so it is short: what few runs need is in python_more.py, and what makes an interpreter stay in
+# It is compiled in many boxes, so it is short: what few runs need is in python_more.py, and what makes an interpreter stay in
 # python_stay.py, which come with the request. Nothing is imported but what the interpreter has in it already.
 import marshal, posix, sys
 
