@@ -20,14 +20,14 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use hold::{Held, hold, is_needed, is_needed_above};
+use hold::{Held, Holds, hold, is_needed, is_needed_above};
 use removal::{Patience, remove};
 use ringfence_linux::beside::{Beside, Elsewhere};
 use ringfence_linux::limits::Series;
@@ -37,8 +37,8 @@ use ringfence_policy::plan::Stub;
 use ringfence_policy::rules::Kind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recvmsg, send, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
 };
 use rustix::thread::CpuSet;
 use spare::Spare;
@@ -98,11 +98,14 @@ impl Names<'_> {
         let _locked = self.list.lock()?;
         let mut spare = self.list.spare.as_deref().and_then(Spare::make);
         let make = |stub: Cow<'_, Stub>| {
-            hold(&stub, &mut spare).map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
+            hold(&stub, &self.list.registry_path, &mut spare)
+                .map_err(|source| KeeperError::Make { path: stub.path.clone(), source })
         };
         let made: Result<Vec<_>, _> = self.stubs.into_iter().map(make).collect();
+        let held: Vec<Held> = made?.into_iter().flatten().collect();
+        self.keeper.give(&held);
         // There is but one of these for a keeper.
-        let _ = self.keeper.held.set(made?.into_iter().flatten().collect());
+        let _ = self.keeper.held.set(held);
         Ok(())
     }
 }
@@ -165,10 +168,11 @@ impl Keeper {
             let _ = rustix::process::setsid();
             let own = list.as_ref().map_or(-1, |list| list.file.as_raw_fd());
             sys::close_all_but(&[theirs.as_raw_fd(), own]);
-            let killed = !is_released(&theirs);
+            let mut holds = Holds::new();
+            let killed = !is_released(&theirs, &mut holds);
             // Without memory, the next start clears up.
             if let (Some(list), Ok(mut memory)) = (&list, Memory::new()) {
-                list.leave(&mut memory, if killed { LAST_TRIES } else { 1 });
+                list.leave(&mut memory, &holds, if killed { LAST_TRIES } else { 1 });
             }
             groups.iter().for_each(|groups| groups.for_each(remove_group));
             0
@@ -179,14 +183,26 @@ impl Keeper {
 
     /// Closes a descriptor for its owner: of the last one of a mount namespace, that takes as long as a small program.
     pub fn take_down(&self, mounts: OwnedFd) {
-        let fds = [mounts.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut given = SendAncillaryBuffer::new(&mut space);
-        given.push(SendAncillaryMessage::ScmRights(&fds));
+        // Where that cannot be, it is closed here.
+        self.send(TAKE_DOWN, &[mounts.as_fd()], &mut [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    }
+
+    /// Lets it hold what its owner holds. What it does not get is free for a moment before it is removed.
+    fn give(&self, held: &[Held]) {
+        for held in held.chunks(Holds::AT_ONCE) {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Holds::AT_ONCE))];
+            let fds: Vec<BorrowedFd<'_>> = held.iter().map(|held| held.as_fd()).collect();
+            self.send(HOLD, &fds, &mut space);
+        }
+    }
+
+    /// What it is not told, it is not asked for either.
+    fn send(&self, word: u8, fds: &[BorrowedFd<'_>], space: &mut [MaybeUninit<u8>]) {
+        let mut given = SendAncillaryBuffer::new(space);
+        given.push(SendAncillaryMessage::ScmRights(fds));
         if let Some(lifeline) = &self.lifeline {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            // Where that cannot be, it is closed here.
-            let _ = sendmsg(lifeline, &[io::IoSlice::new(&[TAKE_DOWN])], &mut given, flags);
+            let _ = sendmsg(lifeline, &[io::IoSlice::new(&[word])], &mut given, flags);
         }
     }
 
@@ -224,25 +240,32 @@ impl Drop for Keeper {
     }
 }
 
-/// What an owner says to its keeper: close this, and go on; clear up, and end.
+/// What an owner says to its keeper: close this, and go on; clear up, and end; hold these.
 const TAKE_DOWN: u8 = 0;
 const RELEASED: u8 = 1;
+const HOLD: u8 = 2;
 
 /// Waits for the owner's last word. False when it is gone without.
-fn is_released(owner: &OwnedFd) -> bool {
+fn is_released(owner: &OwnedFd, holds: &mut Holds) -> bool {
     loop {
         let mut word = [TAKE_DOWN];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Holds::AT_ONCE))];
         let mut given = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [io::IoSliceMut::new(&mut word)];
         match recvmsg(owner, &mut parts, &mut given, RecvFlags::CMSG_CLOEXEC) {
-            // What came with it is closed here.
-            Ok(received) if received.bytes == 1 => drop(given),
-            Err(rustix::io::Errno::INTR) => {}
+            Ok(received) if received.bytes == 1 => {}
+            Err(rustix::io::Errno::INTR) => continue,
             _ => return false,
         }
-        if word == [RELEASED] {
-            return true;
+        match word {
+            [RELEASED] => return true,
+            [HOLD] => given.drain().for_each(|message| {
+                if let RecvAncillaryMessage::ScmRights(held) = message {
+                    held.for_each(|held| holds.add(held));
+                }
+            }),
+            // What came with it is closed here.
+            _ => drop(given),
         }
     }
 }
@@ -402,6 +425,8 @@ struct Registry<'a> {
     memory: &'a mut Memory,
     /// Where what is removed may be kept.
     spare: Option<Spare>,
+    /// Of a keeper: what it holds.
+    holds: Option<&'a Holds>,
     /// Something stays because somebody holds it.
     busy: bool,
 }
@@ -418,7 +443,9 @@ impl<'a> Registry<'a> {
             match Self::lock(path) {
                 // The last box of before took it away in this moment.
                 Ok(None) | Err(rustix::io::Errno::NOENT) => {}
-                Ok(Some((dir, lock))) => return Ok(Registry { path, dir, lock, memory, spare: None, busy: false }),
+                Ok(Some((dir, lock))) => {
+                    return Ok(Registry { path, dir, lock, memory, spare: None, holds: None, busy: false });
+                }
                 Err(e) => return Err(KeeperError::List { path: name.to_path_buf(), source: e.into() }),
             }
         }
@@ -504,7 +531,7 @@ impl<'a> Registry<'a> {
             let living = if *kind == GROUP { boxes.bytes() } else { names.bytes() };
             if !lists(living, name) {
                 in_use |= lists_below(living, name);
-                let held = remove(*kind, path, patience, &mut self.spare);
+                let held = remove(*kind, path, self.holds, patience, &mut self.spare);
                 (in_use, self.busy) = (in_use | held, self.busy | held);
             }
         }
@@ -583,14 +610,21 @@ impl List {
     }
 
     /// The box has ended. Allocates nothing; there is nobody to report a failure to, and the next start tries again.
-    fn leave(&self, memory: &mut Memory, tries: u32) {
+    fn leave(&self, memory: &mut Memory, holds: &Holds, tries: u32) {
         let mut busy = true;
         for n in 1..=tries {
             let last = n == tries || n > SETTLING && !busy;
             let Ok(Some((dir, lock))) = Registry::lock(&self.registry_path) else { return };
             let spare = self.spare.as_deref().and_then(Spare::open);
-            let mut registry =
-                Registry { path: &self.registry_path, dir, lock, memory: &mut *memory, spare, busy: false };
+            let mut registry = Registry {
+                path: &self.registry_path,
+                dir,
+                lock,
+                memory: &mut *memory,
+                spare,
+                holds: Some(holds),
+                busy: false,
+            };
             registry.sweep(Some(&self.name), last);
             busy = registry.busy;
             if last {

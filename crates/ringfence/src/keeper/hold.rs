@@ -4,7 +4,7 @@
 //! of the project's owner do not take stand-ins from each other. A file system without such locks is as if nobody held any.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -64,20 +64,54 @@ pub(super) fn is_needed_above(dir: &Path, stubs: &[Stub]) -> bool {
 /// A name that this process holds; given up with the last box that needs it.
 pub(super) type Held = Arc<OwnedFd>;
 
-/// What this process holds: a thousand boxes in one project do with one descriptor for each name.
-static HELD: Mutex<BTreeMap<PathBuf, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+/// What this process holds, by the registry where it is listed: a thousand boxes in one project do with one descriptor for each
+/// name.
+static HELD: Mutex<BTreeMap<(CString, PathBuf), Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+
+/// What a keeper has been given to hold, beside its owner: a name that is about to be removed is nobody's for no moment. Whoever
+/// looks finds it held, then locked, then gone.
+pub(super) struct Holds {
+    held: [Option<OwnedFd>; Holds::MOST],
+    count: usize,
+}
+
+impl Holds {
+    /// What is more is held by the owner alone.
+    const MOST: usize = 512;
+    /// So many in one message.
+    pub const AT_ONCE: usize = 64;
+
+    pub fn new() -> Holds {
+        Holds { held: [const { None }; Holds::MOST], count: 0 }
+    }
+
+    pub fn add(&mut self, held: OwnedFd) {
+        if let Some(place) = self.held.get_mut(self.count) {
+            *place = Some(held);
+            self.count += 1;
+        }
+    }
+
+    /// The lock that is held on what this is.
+    pub fn on(&self, opened: &OwnedFd) -> Option<&OwnedFd> {
+        let file = |data: Stat| (data.st_dev, data.st_ino);
+        let wanted = rustix::fs::fstat(opened).map(file).ok()?;
+        self.held[..self.count].iter().flatten().find(|held| rustix::fs::fstat(held).map(file) == Ok(wanted))
+    }
+}
 
 /// Makes a name where it is not there, and holds it. `None` where something stands that is no stand-in: it is mounted over all
 /// the same.
-pub(super) fn hold(stub: &Stub, spare: &mut Option<Spare>) -> io::Result<Option<Held>> {
+pub(super) fn hold(stub: &Stub, registry: &CStr, spare: &mut Option<Spare>) -> io::Result<Option<Held>> {
     let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(held) = all.get(&stub.path).and_then(Weak::upgrade).filter(|held| is_at(&stub.path, held)) {
+    let key = (registry.to_owned(), stub.path.clone());
+    if let Some(held) = all.get(&key).and_then(Weak::upgrade).filter(|held| is_at(&stub.path, held)) {
         return Ok(Some(held));
     }
     let held = hold_anew(stub, spare)?.map(Arc::new);
     all.retain(|_, held| held.strong_count() > 0);
     if let Some(held) = &held {
-        all.insert(stub.path.clone(), Arc::downgrade(held));
+        all.insert(key, Arc::downgrade(held));
     }
     Ok(held)
 }

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
+use super::hold::Holds;
 use super::spare::Spare;
 use super::{GROUP, hold};
 
@@ -41,7 +42,13 @@ impl Patience {
 }
 
 /// Removes a name that is still exactly what we made. The path ends with a NUL. Whether it stays because some box holds it.
-pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience, spare: &mut Option<Spare>) -> bool {
+pub(super) fn remove(
+    kind: u8,
+    path: &mut [u8],
+    holds: Option<&Holds>,
+    patience: &mut Patience,
+    spare: &mut Option<Spare>,
+) -> bool {
     let mut opened = Opened::default();
     let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return false };
     path[slash] = 0;
@@ -49,7 +56,7 @@ pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience, spare: 
     let Ok(name) = CStr::from_bytes_with_nul(name) else { return false };
     let mut done = Ok(());
     if let Some(parent) = open(parent, &mut opened) {
-        done = unlink(kind, &parent, name, patience, spare);
+        done = unlink(kind, &parent, name, holds, patience, spare);
         // A control group is nobody's to change.
         if done == Err(Errno::ACCESS)
             && kind != GROUP
@@ -57,7 +64,7 @@ pub(super) fn remove(kind: u8, path: &mut [u8], patience: &mut Patience, spare: 
             && let Some((parent, _)) = opened.last()
         {
             // There is nobody to tell: the next start tries again.
-            done = unlink(kind, parent, name, patience, spare);
+            done = unlink(kind, parent, name, holds, patience, spare);
         }
     }
     opened.put_back();
@@ -69,10 +76,11 @@ fn unlink(
     kind: u8,
     parent: &OwnedFd,
     name: &CStr,
+    holds: Option<&Holds>,
     patience: &mut Patience,
     spare: &mut Option<Spare>,
 ) -> Result<(), Errno> {
-    let locked = if kind == GROUP { None } else { lock(parent, name, patience)? };
+    let locked = if kind == GROUP { None } else { lock(parent, name, holds, patience)? };
     if let (b'd', Some(spare), Some(opened)) = (kind, spare, &locked)
         && spare.put(parent, name, opened).is_ok()
     {
@@ -93,14 +101,21 @@ fn unlink(
 }
 
 /// Keeps other boxes from relying on a name while it is removed; `None` where it cannot be locked.
-fn lock(parent: &OwnedFd, name: &CStr, patience: &mut Patience) -> Result<Option<OwnedFd>, Errno> {
+fn lock(
+    parent: &OwnedFd,
+    name: &CStr,
+    holds: Option<&Holds>,
+    patience: &mut Patience,
+) -> Result<Option<OwnedFd>, Errno> {
     let file = match rustix::fs::openat(parent, name, hold::OPEN, Mode::empty()) {
         // Its permissions were changed outside, or the directory's: then removing it tells.
         Err(Errno::ACCESS) => return Ok(None),
         file => file?,
     };
+    // The one that is held already becomes exclusive: in between it is nobody's else.
+    let held = holds.and_then(|holds| holds.on(&file)).unwrap_or(&file);
     loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(held, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
             Err(Errno::WOULDBLOCK) if patience.wait() => {}
             Err(Errno::WOULDBLOCK) => return Err(Errno::WOULDBLOCK),
@@ -190,7 +205,7 @@ mod tests {
     fn remove_at(kind: u8, path: &Path) {
         let mut bytes = path.as_os_str().as_bytes().to_vec();
         bytes.push(0);
-        remove(kind, &mut bytes, &mut Patience::default(), &mut None);
+        remove(kind, &mut bytes, None, &mut Patience::default(), &mut None);
     }
 
     #[test]

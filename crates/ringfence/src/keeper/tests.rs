@@ -56,6 +56,26 @@ fn a_name_stays_while_a_box_of_another_user_needs_it() {
     }
 }
 
+/// Whoever plans a box while another user's ends must not take a stand-in for the user's own: it would go under that box.
+#[test]
+fn a_name_is_held_until_it_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let registry = base.join("registry");
+    let names = [base.join("directory"), base.join("file")];
+    let stubs = [stub(&names[0], Kind::Dir, ""), stub(&names[1], Kind::File, "")];
+    let mut keeper = Arc::into_inner(Keeper::start(&stubs, None, &registry, None).unwrap().unwrap()).unwrap();
+    assert!(names.iter().all(|name| is_needed(name)));
+    // Its keeper cannot begin to clear up.
+    let lock = fs::File::options().read(true).write(true).open(registry.join("lock")).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    keeper.tell();
+    assert!(names.iter().all(|name| name.exists() && is_needed(name)));
+    drop(lock);
+    drop(keeper);
+    assert!(names.iter().all(|name| !name.exists()));
+}
+
 /// Anybody may lock anything: it is no stand-in for that, and nobody waits for it.
 #[test]
 fn locks_of_strangers_change_nothing() {
