@@ -1,4 +1,4 @@
-//! The runner of Python as the interpreter compiles it, kept from one execution to the next: compiling it takes an eighth of
+//! The runner of Python as the interpreter compiles it, kept from one execution to the next: compiling it takes a seventh of
 //! the time in which an interpreter starts.
 //!
 //! It is compiled in a box like any other, which gets nothing but the runner. What is kept lies in Ringfence's own state, which

@@ -68,8 +68,8 @@ pub(super) type Held = Arc<OwnedFd>;
 /// name.
 static HELD: Mutex<BTreeMap<(CString, PathBuf), Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
 
-/// What a keeper has been given to hold, beside its owner: a name that is about to be removed is nobody's for no moment. Whoever
-/// looks finds it held, then locked, then gone.
+/// What a keeper has been given to hold, beside its owner, until it removes it: whoever looks finds a name held, then locked,
+/// then gone, and at no time free.
 pub(super) struct Holds {
     held: [Option<OwnedFd>; Holds::MOST],
     count: usize,

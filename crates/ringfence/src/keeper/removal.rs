@@ -112,7 +112,7 @@ fn lock(
         Err(Errno::ACCESS) => return Ok(None),
         file => file?,
     };
-    // The one that is held already becomes exclusive: in between it is nobody's else.
+    // The lock that is held already becomes exclusive, so that nobody gets in between.
     let held = holds.and_then(|holds| holds.on(&file)).unwrap_or(&file);
     loop {
         match rustix::fs::flock(held, FlockOperation::NonBlockingLockExclusive) {
@@ -217,6 +217,8 @@ mod tests {
             fs::set_permissions(base.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
         file("made", ".\n", 0o444);
+        file("unwritten", "", 0o444);
+        file("empty", "", 0o644);
         file("longer", "..\n", 0o444);
         file("writable", ".\n", 0o644);
         fs::create_dir_all(base.join("full/x")).unwrap();
@@ -224,6 +226,8 @@ mod tests {
         symlink("real", base.join("link")).unwrap();
         for (kind, name, stays) in [
             (b'2', "made", false),
+            (b'2', "unwritten", false),
+            (b'2', "empty", true),
             (b'2', "longer", true),
             (b'2', "writable", true),
             (b'd', "full", true),
