@@ -47,11 +47,8 @@ pub enum Arg {
     Number(i64),
     /// The address of these bytes.
     Bytes(Vec<u8>),
-    /// The address of `head`, the address of `to`, and a null after it.
-    Pointer {
-        head: Vec<u8>,
-        to: Vec<u8>,
-    },
+    /// The address of these words.
+    Words(Vec<Arg>),
 }
 
 /// What the walls are made from.
@@ -63,6 +60,8 @@ pub struct Walls<'a> {
     pub gid: u32,
     /// An own network namespace with loopback only.
     pub own_network: bool,
+    /// Whether the filter tells of sockets: then a listener goes to the owner, with the network namespace.
+    pub tells_sockets: bool,
     /// How many hierarchies of control groups it joins.
     pub doors: usize,
     /// `RLIMIT_*` and value.
@@ -73,10 +72,15 @@ pub struct Walls<'a> {
     pub workdir: &'a CString,
 }
 
-/// The calls: of process 1, until it forks; then of process 1, until it executes its program; and of the one that it forked,
-/// which gets the code.
+/// The calls: of the nursery, first of all and before each fork; of process 1, until it forks; then of process 1, until it
+/// executes its program; and of the one that it forked, which gets the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calls {
+    pub nursery: Vec<Call>,
+    /// Makes the network of the next fork.
+    pub new_network: Vec<Call>,
+    /// Takes the one that came with the request, behind all other descriptors.
+    pub same_network: Vec<Call>,
     pub process_one: Vec<Call>,
     pub becomes: Vec<Call>,
     pub command: Vec<Call>,
@@ -89,7 +93,7 @@ pub const CLONE: i64 =
 
 /// The calls for these walls; `None` when a box like this cannot be made from a copy of another one's mounts.
 pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
-    let mut list = List::default();
+    let mut list = List::new(FIRST_FREE);
     // First of all: whatever follows is spent within the limits.
     let first = EVENTS + 4;
     for door in first..first + walls.doors as i64 {
@@ -104,14 +108,8 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     let child = Arg::Number(libc::SIGCHLD.into());
     list.call(libc::SYS_rt_sigaction, [child, Arg::Bytes(vec![0; 32]), NOTHING, Arg::Number(8)]);
     list.identity(walls.uid, walls.gid);
-    let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
-    if walls.own_network {
-        namespaces |= libc::CLONE_NEWNET;
-    }
+    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
     list.at(Stage::Fork).call(libc::SYS_unshare, [Arg::Number(namespaces.into())]);
-    if walls.own_network {
-        list.loopback();
-    }
     list.at(Stage::Hostname).call(libc::SYS_sethostname, [bytes(b"ringfence"), Arg::Number(9)]);
     list.mounts(walls.steps)?;
     list.at(Stage::UserNamespaces).write(c"/proc/sys/user/max_user_namespaces", b"0");
@@ -128,17 +126,29 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
         list.landlock(rules);
     }
     list.at(Stage::Session).call_for(libc::SYS_setsid, [], 1);
-    list.at(Stage::Filter).filter(walls.filter);
+    list.at(Stage::Filter).filter(walls.filter, walls.tells_sockets);
+
+    // A network belongs to a user namespace of the nursery's own, in which it may make some and go from one to the other.
+    // Its forks are in others, and may do nothing with theirs but use it.
+    let network = first + walls.doors as i64;
+    let (mut nursery, mut new_network, mut same_network) = (List::new(EVENTS), List::new(network), List::new(network));
+    if walls.own_network {
+        nursery.at(Stage::Fork).call(libc::SYS_unshare, [Arg::Number(libc::CLONE_NEWUSER.into())]);
+        nursery.identity(walls.uid, walls.gid);
+        new_network.at(Stage::Fork).call(libc::SYS_unshare, [Arg::Number(libc::CLONE_NEWNET.into())]);
+        new_network.loopback();
+        same_network.at(Stage::Fork).call(libc::SYS_setns, [network, libc::CLONE_NEWNET.into()].map(Arg::Number));
+    }
 
     // Events go on at descriptor 0; the others close when it executes.
-    let mut becomes = List::default();
+    let mut becomes = List::new(FIRST_FREE);
     becomes.at(Stage::Fork).call(libc::SYS_dup3, [EVENTS, 0, 0].map(Arg::Number));
     becomes.call(libc::SYS_close_range, [1, CHANNEL, 0].map(Arg::Number));
-    let name = Arg::Pointer { head: Vec::new(), to: b"ringfence\0".to_vec() };
+    let name = Arg::Words(vec![text(c"ringfence"), NOTHING]);
     let (nameless, empty) = (Arg::Number(libc::AT_EMPTY_PATH.into()), Arg::Bytes(vec![0; 8]));
     becomes.call(libc::SYS_execveat, [Arg::Number(PROGRAM), text(c""), name, empty, nameless]);
 
-    let mut command = List::default();
+    let mut command = List::new(FIRST_FREE);
     command.at(Stage::Session).call_for(libc::SYS_setsid, [], 2);
     command.at(Stage::WorkingDirectory).call(libc::SYS_chdir, [text(walls.workdir)]);
     command.at(Stage::Limits);
@@ -147,7 +157,14 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
     let (set, size) = (Arg::Number(libc::SIG_SETMASK.into()), Arg::Number(8));
     command.call(libc::SYS_rt_sigprocmask, [set, Arg::Bytes(vec![0; 8]), NOTHING, size]);
     command.call(libc::SYS_close_range, [PROGRAM, EVENTS, 0].map(Arg::Number));
-    Some(Calls { process_one: list.calls, becomes: becomes.calls, command: command.calls })
+    Some(Calls {
+        nursery: nursery.calls,
+        new_network: new_network.calls,
+        same_network: same_network.calls,
+        process_one: list.calls,
+        becomes: becomes.calls,
+        command: command.calls,
+    })
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the number is signed on musl")]
@@ -172,13 +189,19 @@ fn text(text: &std::ffi::CStr) -> Arg {
 }
 
 /// Calls in the making.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct List {
     stage: i32,
+    /// The lowest descriptor that is not open.
+    free: i64,
     calls: Vec<Call>,
 }
 
 impl List {
+    fn new(free: i64) -> List {
+        List { stage: 0, free, calls: Vec::new() }
+    }
+
     fn at(&mut self, stage: Stage) -> &mut Self {
         self.stage = stage.number();
         self
@@ -207,10 +230,10 @@ impl List {
 
     fn write(&mut self, path: &std::ffi::CStr, data: &[u8]) {
         let flags = i64::from(libc::O_WRONLY) | CLOEXEC;
-        self.call_for(libc::SYS_openat, [HERE, text(path), Arg::Number(flags), NOTHING], FIRST_FREE);
+        self.call_for(libc::SYS_openat, [HERE, text(path), Arg::Number(flags), NOTHING], self.free);
         let length = data.len() as i64;
-        self.call_for(libc::SYS_write, [Arg::Number(FIRST_FREE), bytes(data), Arg::Number(length)], length);
-        self.close(FIRST_FREE);
+        self.call_for(libc::SYS_write, [Arg::Number(self.free), bytes(data), Arg::Number(length)], length);
+        self.close(self.free);
     }
 
     /// One user of the box around it, and no other.
@@ -221,16 +244,17 @@ impl List {
     }
 
     fn loopback(&mut self) {
+        let socket = self.free;
         let kind = i64::from(libc::SOCK_DGRAM | libc::SOCK_CLOEXEC);
         let family = Arg::Number(libc::AF_INET.into());
-        self.at(Stage::Loopback).call_for(libc::SYS_socket, [family, Arg::Number(kind), NOTHING], FIRST_FREE);
+        self.at(Stage::Loopback).call_for(libc::SYS_socket, [family, Arg::Number(kind), NOTHING], socket);
         let mut request = vec![0; size_of::<libc::ifreq>()];
         request[..2].copy_from_slice(b"lo");
         let flags = (libc::IFF_UP | libc::IFF_RUNNING) as u16;
         request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
         let set = Arg::Number(libc::SIOCSIFFLAGS as i64);
-        self.call(libc::SYS_ioctl, [Arg::Number(FIRST_FREE), set, Arg::Bytes(request)]);
-        self.close(FIRST_FREE);
+        self.call(libc::SYS_ioctl, [Arg::Number(socket), set, Arg::Bytes(request)]);
+        self.close(socket);
     }
 
     fn capabilities(&mut self) {
@@ -364,13 +388,36 @@ impl List {
         self.close(ruleset);
     }
 
-    fn filter(&mut self, program: &[SockFilter]) {
-        // `struct sock_fprog`: the number of instructions, room up to the pointer, the pointer.
-        let mut head = (program.len() as u16).to_ne_bytes().to_vec();
-        head.resize(std::mem::offset_of!(libc::sock_fprog, filter), 0);
-        let program = Arg::Pointer { head, to: seccomp::to_bytes(program) };
+    fn filter(&mut self, program: &[SockFilter], tells_sockets: bool) {
+        // `struct sock_fprog`: the number of instructions in the lower bytes, the pointer.
+        let program = Arg::Words(vec![Arg::Number(program.len() as i64), Arg::Bytes(seccomp::to_bytes(program))]);
         let mode = Arg::Number(libc::SECCOMP_SET_MODE_FILTER.into());
-        self.call(libc::SYS_seccomp, [mode, NOTHING, program]);
+        if !tells_sockets {
+            return self.call(libc::SYS_seccomp, [mode, NOTHING, program]);
+        }
+        let (listener, network) = (FIRST_FREE, FIRST_FREE + 1);
+        let flags = Arg::Number(seccomp::listener_flags() as i64);
+        self.call_for(libc::SYS_seccomp, [mode, flags, program], listener);
+        let path = text(c"/proc/self/ns/net");
+        self.call_for(libc::SYS_openat, [HERE, path, Arg::Number(CLOEXEC), NOTHING], network);
+        self.send(&launch::message(launch::NETWORK, 0, 0), [listener, network]);
+        self.close(network);
+        self.close(listener);
+    }
+
+    /// Sends a message to the owner, with these descriptors.
+    fn send(&mut self, message: &[u8], descriptors: [i64; 2]) {
+        let length = message.len() as i64;
+        // `struct cmsghdr`: its length, level and type, then the descriptors.
+        let (level, kind) = (libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes());
+        let [one, other] = descriptors.map(|descriptor| (descriptor as i32).to_ne_bytes());
+        let rights = [24_u64.to_ne_bytes().as_slice(), &level, &kind, &one, &other].concat();
+        let part = Arg::Words(vec![bytes(message), Arg::Number(length)]);
+        // `struct msghdr`: no name; one part; the descriptors; no flags.
+        let (count, room) = (Arg::Number(1), Arg::Number(rights.len() as i64));
+        let header = Arg::Words(vec![NOTHING, NOTHING, part, count, Arg::Bytes(rights), room, NOTHING]);
+        let flags = Arg::Number(libc::MSG_NOSIGNAL.into());
+        self.call_for(libc::SYS_sendmsg, [Arg::Number(EVENTS), header, flags], length);
     }
 }
 
@@ -394,6 +441,7 @@ mod tests {
             uid: 1000,
             gid: 1000,
             own_network: true,
+            tells_sockets: true,
             doors: 3,
             rlimits: &[(OPEN_FILES, 64)],
             processors: None,
@@ -432,7 +480,7 @@ mod tests {
             if call.number == libc::SYS_close {
                 let Arg::Number(closed) = call.args[0] else { panic!("{call:?}") };
                 assert!(open.remove(&closed), "{call:?}");
-            } else if call.wants >= FIRST_FREE && call.number != libc::SYS_write {
+            } else if call.wants >= FIRST_FREE && ![libc::SYS_write, libc::SYS_sendmsg].contains(&call.number) {
                 let lowest = (FIRST_FREE..).find(|fd| !open.contains(fd)).unwrap();
                 assert!(call.wants == lowest || call.number == libc::SYS_dup3, "{call:?}");
                 assert!(open.insert(call.wants), "{call:?}");

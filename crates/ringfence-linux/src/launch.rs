@@ -252,6 +252,8 @@ pub enum Event {
     Terminal(OwnedFd),
     /// Where the filter reports calls.
     Listener(OwnedFd),
+    /// Where the filter reports sockets, and the network namespace in which they are made.
+    Network { listener: OwnedFd, namespace: OwnedFd },
     /// The box stands and waits for an order; its mount namespace, where the owner does not have it.
     Parked(Option<OwnedFd>),
     /// The command was stopped by this signal.
@@ -269,10 +271,11 @@ const STOPPED: i32 = 4;
 const EXITED: i32 = 5;
 const LISTENER: i32 = 6;
 const PARKED: i32 = 7;
+pub(crate) const NETWORK: i32 = 8;
 
 type Message = [u8; 12];
 
-fn message(kind: i32, a: i32, b: i32) -> Message {
+pub(crate) fn message(kind: i32, a: i32, b: i32) -> Message {
     let mut bytes = [0; 12];
     for (slot, value) in bytes.chunks_exact_mut(4).zip([kind, a, b]) {
         slot.copy_from_slice(&value.to_ne_bytes());
@@ -439,7 +442,7 @@ impl Launched {
     /// The next event; waits for it.
     pub fn next_event(&self) -> Result<Event, Errno> {
         let mut bytes: Message = [0; 12];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
@@ -449,10 +452,12 @@ impl Launched {
                 result => break result?,
             }
         };
-        let fd = ancillary.drain().find_map(|m| match m {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
+        let (mut fd, mut second) = (None, None);
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                (fd, second) = (fds.next(), fds.next());
+            }
+        }
         if received.bytes == 0 {
             return Ok(Event::Closed);
         }
@@ -465,6 +470,7 @@ impl Launched {
             (12, NOT_EXECUTED, _) => Ok(Event::NotExecuted(Errno::from_raw_os_error(word(4).clamp(1, 4095)))),
             (12, TERMINAL, Some(master)) => Ok(Event::Terminal(master)),
             (12, LISTENER, Some(listener)) => Ok(Event::Listener(listener)),
+            (12, NETWORK, Some(listener)) => Ok(Event::Network { listener, namespace: second.ok_or(Errno::PROTO)? }),
             (12, PARKED, mounts) => Ok(Event::Parked(mounts)),
             (12, STOPPED, _) => Ok(Event::Stopped(word(4))),
             (12, EXITED, _) => Ok(Event::Exited { status: word(4) }),

@@ -1,7 +1,8 @@
 //! The listener's side of a filter that reports calls: who called, what, with which path.
 //!
-//! For diagnosis only. Every call goes on as if nobody had listened; a path is read from memory that belongs to the
-//! program, which can change it meanwhile, so that nothing may ever be decided by it.
+//! Every call goes on as if nobody had listened. That there was one is the kernel's word. What it was about is for diagnosis
+//! only: a path is read from memory that belongs to the program, which can change it meanwhile, so that nothing may ever be
+//! decided by it.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};

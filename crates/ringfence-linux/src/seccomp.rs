@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::sys::check;
 
-pub use compile::{Arch, Options, SockFilter, Sockets};
+pub use compile::{Arch, Notify, Options, SockFilter, Sockets};
 pub use list::Answer;
 pub use profile::{Argument, ProfileRule};
 
@@ -38,9 +38,9 @@ pub enum Error {
     UnknownCall { name: String, nearest: &'static str },
 }
 
-/// The program for these options. Allocates only where calls are named or opens reported.
+/// The program for these options. Allocates only where calls are named or reported.
 pub fn program(options: &Options) -> Result<Cow<'static, [SockFilter]>, Error> {
-    if options.allow.is_empty() && !options.notify_opens {
+    if options.allow.is_empty() && options.notify == Notify::Nothing {
         return Ok(Cow::Borrowed(prebuilt(options.nesting, options.sockets)));
     }
     let unknown = |e: compile::UnknownCall| Error::UnknownCall { name: e.name, nearest: e.nearest };
@@ -81,16 +81,21 @@ pub fn install(program: &[SockFilter]) -> Result<(), Errno> {
 ///
 /// One filter of a thread can have a listener: inside another one's, this fails with EBUSY.
 pub fn install_with_listener(program: &[SockFilter]) -> Result<OwnedFd, Errno> {
+    let fd = load(program, listener_flags())?;
+    // SAFETY: with NEW_LISTENER a successful call returns a descriptor that was just made and that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a filter with a listener is installed with on this kernel.
+pub(crate) fn listener_flags() -> libc::c_ulong {
     let new_listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // Since Linux 5.19 a call that the listener has taken up can be left to wait through harmless signals. Without that,
     // a program with a timer (Go's scheduler) starts the same call again and again.
-    let wait_killable = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    let fd = match load(program, new_listener | wait_killable) {
-        Err(Errno::INVAL) => load(program, new_listener)?,
-        other => other?,
-    };
-    // SAFETY: with NEW_LISTENER a successful call returns a descriptor that was just made and that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let both = new_listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let mode = libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER);
+    // SAFETY: the kernel looks at the flags first; without a program it installs none and answers EFAULT.
+    let asked = check(unsafe { libc::syscall(libc::SYS_seccomp, mode, both, std::ptr::null::<libc::sock_fprog>()) });
+    if asked == Err(Errno::INVAL) { new_listener } else { both }
 }
 
 fn load(program: &[SockFilter], flags: libc::c_ulong) -> Result<i32, Errno> {

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use ringfence_linux::seccomp::{self, Options, SockFilter, Sockets};
+use ringfence_linux::seccomp::{self, Notify, Options, SockFilter, Sockets};
 use rustix::thread::set_no_new_privs;
 
 /// Runs `act` in a child, under the filter if there is one. The child's exit code is the error number, 0 for success.
@@ -219,7 +219,7 @@ fn filters_stack_and_only_tighten() {
 
 #[test]
 fn a_listener_hears_of_opens() {
-    let program = seccomp::program(&Options { notify_opens: true, ..Options::default() }).unwrap();
+    let program = seccomp::program(&Options { notify: Notify::Opens, ..Options::default() }).unwrap();
     let listens = || {
         if set_no_new_privs(true).is_err() {
             return 1;

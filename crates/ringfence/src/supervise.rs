@@ -125,6 +125,7 @@ pub fn supervise(
         peak: Census::default(),
         looked: started,
         tracer: None,
+        silent: false,
     };
     let ended = loop {
         if let Some(ended) = wait(&running, &mut watch, companion, (policy, facts))? {
@@ -169,10 +170,11 @@ fn wait(
     let ready: Vec<(usize, PollFlags)> = {
         let wants = companion.wants();
         let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
-        // At place 1 also when nothing is traced, so that the companion's places stay the same.
-        let traced = watch.tracer.as_ref();
-        fds.push(traced.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |t| {
-            PollFd::from_borrowed_fd(t.listener(), PollFlags::IN)
+        // At place 1 also when nothing is told, so that the companion's places stay the same.
+        let listener = watch.tracer.as_ref().map(Tracer::listener).or_else(|| running.listener());
+        let listener = listener.filter(|_| !watch.silent);
+        fds.push(listener.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |listener| {
+            PollFd::from_borrowed_fd(listener, PollFlags::IN)
         }));
         fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
         let timeout = watch
@@ -190,9 +192,10 @@ fn wait(
             continue;
         }
         if index == 1 {
-            // Without IN everybody who could call is gone.
-            if let Some(tracer) = watch.tracer.as_mut().filter(|_| flags.contains(PollFlags::IN)) {
-                tracer.look().map_err(lost)?;
+            // Without IN everybody who could call is gone, and it would be told again and again.
+            watch.silent = !flags.contains(PollFlags::IN);
+            if !watch.silent {
+                watch.tracer.as_mut().map_or_else(|| running.hear(), Tracer::look).map_err(lost)?;
             }
             continue;
         }
@@ -209,7 +212,9 @@ fn wait(
             Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
             // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
             Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
-            Event::Failed { .. } | Event::NotExecuted(_) | Event::Parked(_) => return Err(lost(Errno::PROTO)),
+            Event::Failed { .. } | Event::NotExecuted(_) | Event::Parked(_) | Event::Network { .. } => {
+                return Err(lost(Errno::PROTO));
+            }
         }
     }
     watch.look(running, companion.give_up_at());
@@ -228,6 +233,8 @@ struct Watch<'a> {
     /// When the tree was last counted.
     looked: Instant,
     tracer: Option<Tracer>,
+    /// Nobody is left whose calls could be told.
+    silent: bool,
 }
 
 impl Watch<'_> {

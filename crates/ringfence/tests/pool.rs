@@ -404,6 +404,55 @@ fn groups_are_as_new() {
     assert!(pool.forks());
 }
 
+/// A network goes from one fork to the next as long as nobody makes a socket in it; then it is that fork's alone.
+#[test]
+fn networks_are_as_new() {
+    let mut host = Host::forking();
+    host.policy.warm = 1;
+    let pool = host.pool("python", &[]);
+    let run = |source: &str| run(&pool, "python", source);
+    let network = "import os; os.readlink('/proc/self/ns/net')";
+    let value = |source: &str| {
+        let result = run(source);
+        assert_eq!(result.status, Status::Ok, "{source}: {result:?}");
+        result.value.unwrap()
+    };
+    let mut there = value(network);
+    assert_eq!(value(network), there, "nobody made a socket");
+    for uses in [
+        "import socket; s = socket.socket(socket.AF_UNIX); s.bind('\\0left'); s.listen(); s",
+        "import socket; s = socket.socket(); s.bind(('127.0.0.1', 7777)); s.listen(); c = socket.create_connection(('127.0.0.1', 7777)); c.send(b'x')",
+        "import socket; a, b = socket.socketpair(); a.bind('\\0left'); socket.send_fds(a, [b'x'], [a.fileno(), b.fileno()])",
+        "import socket, os\nif os.fork() == 0:\n    socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n    os._exit(0)\nos.wait()",
+        "import socket, threading\nt = threading.Thread(target=socket.socket)\nt.start()\nt.join()",
+        "import ctypes; ctypes.CDLL(None).socket(1, 1, 0)",
+        "import asyncio; asyncio.run(asyncio.sleep(0))",
+    ] {
+        let used = value(&format!("{uses}\nimport os\nos.readlink('/proc/self/ns/net')"));
+        assert_eq!(used, there, "{uses}");
+        let names = "open('/proc/net/unix').read().count('@left') + open('/proc/net/tcp').read().count(':1E61')";
+        let next = value(&format!("import os; [{names}, os.readlink('/proc/self/ns/net')]"));
+        assert_eq!(next[0], 0, "{uses}");
+        there = next[1].clone();
+        assert_ne!(used, there, "{uses}: its network was handed on");
+    }
+    // As long as the code likes, from many processes at once; and to its end by force.
+    let many = "import os, socket\nfor _ in range(8):\n    if os.fork() == 0:\n        for _ in range(200): socket.socketpair()\n        os._exit(0)\n\
+                [os.wait()[1] for _ in range(8)]";
+    assert_eq!(value(many), json!([0, 0, 0, 0, 0, 0, 0, 0]));
+    for _ in 0..5 {
+        let killed = run("import os, socket\nif os.fork() == 0:\n    while True: socket.socket()\nos._exit(1)");
+        assert_eq!(killed.status, Status::Error);
+    }
+    assert_eq!(value(network), value(network));
+    // A call more might make sockets by another way: nothing is handed on then, and all works.
+    host.policy.allow_syscalls = vec!["vhangup".to_owned()];
+    let pool = host.pool("python", &[]);
+    let networks: Vec<_> = (0..4).map(|_| self::run(&pool, "python", network).value.unwrap()).collect();
+    assert!(networks.windows(2).all(|pair| pair[0] != pair[1]), "{networks:?}");
+    assert!(pool.forks());
+}
+
 /// After so many forks there is another nursery, with a hash seed and a layout of its own.
 #[test]
 fn a_nursery_is_renewed() {

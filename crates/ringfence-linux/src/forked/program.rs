@@ -50,7 +50,9 @@ impl Default for Program {
 //   48 calls of process 1          56 `fork` of the C library      64 calls of process 1 after it; the last one executes
 //   72 calls of the command        80 `msghdr` for answers         88 room for their descriptor
 //   96 where the error number goes 104 offset of rseq's area       112 its size, or 0
-//  120 the stack of the caller
+//  120 the stack of the caller   128 calls of the nursery itself  136 those for a new network
+//  144 those for the network that came with the request
+// A request is one byte: 'f' for a fork as it is, 'n' for one with a new network, 's' for one with the same as another had.
 // A call is nine words: stage, number, six arguments, the only right result. A negative number ends a list.
 
 #[cfg(target_arch = "x86_64")]
@@ -132,6 +134,8 @@ std::arch::global_asm!(
     "push r15",
     "mov rbx, rdi",
     "mov [rbx + 120], rsp",
+    "mov r12, [rbx + 128]",
+    "call 7f",
     // recvmsg(socket, request, MSG_CMSG_CLOEXEC), of one byte
     "2: mov rsi, [rbx + 8]",
     "mov rax, [rbx + 16]",
@@ -142,8 +146,19 @@ std::arch::global_asm!(
     "syscall",
     "cmp rax, 1",
     "jne 9f",
+    "mov rsi, [rbx + 8]",
+    "mov rsi, [rsi + 16]",
+    "mov rsi, [rsi]",
+    "movzx eax, byte ptr [rsi]",
+    "mov r12, [rbx + 136]",
+    "cmp al, 'n'",
+    "je 3f",
+    "mov r12, [rbx + 144]",
+    "cmp al, 's'",
+    "jne 5f",
+    "3: call 7f",
     // clone(flags, stack, &process, NULL, 0): this process waits until the other has executed or ended
-    "mov rdi, [rbx + 24]",
+    "5: mov rdi, [rbx + 24]",
     "mov rsi, [rbx + 32]",
     "mov rdx, [rbx + 40]",
     "xor r10d, r10d",
@@ -331,6 +346,8 @@ std::arch::global_asm!(
     "mov x19, x0",
     "mov x9, sp",
     "str x9, [x19, #120]",
+    "ldr x20, [x19, #128]",
+    "bl 7f",
     "2: ldr x1, [x19, #8]",
     "ldr x9, [x19, #16]",
     "str x9, [x1, #40]",
@@ -340,7 +357,18 @@ std::arch::global_asm!(
     "svc #0",
     "cmp x0, #1",
     "b.ne 9f",
-    "ldr x0, [x19, #24]",
+    "ldr x1, [x19, #8]",
+    "ldr x1, [x1, #16]",
+    "ldr x1, [x1]",
+    "ldrb w9, [x1]",
+    "ldr x20, [x19, #136]",
+    "cmp w9, #110", // 'n'
+    "b.eq 3f",
+    "ldr x20, [x19, #144]",
+    "cmp w9, #115", // 's'
+    "b.ne 5f",
+    "3: bl 7f",
+    "5: ldr x0, [x19, #24]",
     "ldr x1, [x19, #32]",
     "ldr x2, [x19, #40]",
     "mov x3, #0",

@@ -76,9 +76,18 @@ pub struct Options<'a> {
     pub sockets: Sockets,
     /// Calls let through whatever the list says of them, their arguments included.
     pub allow: &'a [&'a str],
-    /// Ask the listener about calls that look a path up or connect. For diagnosis: what the listener reads belongs to
-    /// the program it watches.
-    pub notify_opens: bool,
+    pub notify: Notify,
+}
+
+/// Calls that would be let through and that a listener is asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notify {
+    #[default]
+    Nothing,
+    /// Those that look a path up or connect. For diagnosis: what the listener reads belongs to the program it watches.
+    Opens,
+    /// Those that make a socket: nobody has one that the listener has not heard of.
+    Sockets,
 }
 
 /// `name` is no system call that the list knows.
@@ -154,7 +163,12 @@ pub fn decision(call: &Call, options: &Options) -> Decision {
     if options.allow.contains(&call.name) {
         return Decision::Answer(Answer::Allow);
     }
-    let allow = if options.notify_opens && OPENS.contains(&call.name) { Answer::Notify } else { Answer::Allow };
+    let told = match options.notify {
+        Notify::Nothing => false,
+        Notify::Opens => OPENS.contains(&call.name),
+        Notify::Sockets => matches!(call.rule, Rule::Sockets(_)),
+    };
+    let allow = if told { Answer::Notify } else { Answer::Allow };
     match call.rule {
         Rule::Allow => Decision::Answer(allow),
         Rule::Deny => Decision::Answer(EPERM),

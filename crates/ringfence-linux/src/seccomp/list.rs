@@ -230,7 +230,7 @@ static OPEN: Check =
 static OPENAT: Check =
     Check::Match { word: Word::Low(2), mask: MAKES, cases: &[Case::Is(&[0], &ALLOW)], otherwise: &MODE_3 };
 
-/// Calls that open or change what a path names, for which a listener can be asked (`Options::notify_opens`). Mere look-ups
+/// Calls that open or change what a path names, for which a listener can be asked (`Notify::Opens`). Mere look-ups
 /// are left out: they are many, and what they are refused an open is refused too. All are allowed, most plainly.
 pub const OPENS: &[&str] = &[
     "open",

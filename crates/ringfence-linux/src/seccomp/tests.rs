@@ -7,7 +7,7 @@ use super::compile::{
     Arch, Call, Decision, Options, SockFilter, Sockets, calls, compile, decision, fits, op, return_value,
 };
 use super::list::{Answer, Check, OPENS, Rule, Word};
-use super::{Error, prebuilt, program, to_bytes};
+use super::{Error, Notify, prebuilt, program, to_bytes};
 
 const ALLOW: Answer = Answer::Allow;
 const EPERM: Answer = Answer::Errno(libc::EPERM as u16);
@@ -25,7 +25,12 @@ const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 fn variants() -> impl Iterator<Item = Options<'static>> {
     [false, true].into_iter().flat_map(|nesting| {
         [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly].into_iter().flat_map(move |sockets| {
-            [false, true].map(|notify_opens| Options { nesting, sockets, notify_opens, ..Options::default() })
+            [Notify::Nothing, Notify::Opens, Notify::Sockets].map(|notify| Options {
+                nesting,
+                sockets,
+                notify,
+                ..Options::default()
+            })
         })
     })
 }
@@ -410,7 +415,7 @@ fn set_ids_by_older_calls() {
 
 #[test]
 fn opens_are_reported_where_asked() {
-    let notify = Options { notify_opens: true, ..Options::default() };
+    let notify = Options { notify: Notify::Opens, ..Options::default() };
     for call in calls(Arch::X86_64).filter(|call| OPENS.contains(&call.name)) {
         assert!(matches!(call.rule, Rule::Allow | Rule::When(_)), "{}", call.name);
         assert_eq!(ask(Arch::X86_64, &notify, call.name, &[]), Answer::Notify);
@@ -422,6 +427,31 @@ fn opens_are_reported_where_asked() {
     assert_eq!(ask(Arch::X86_64, &notify, "bpf", &[]), EPERM);
     // Reported is not let through.
     assert_eq!(ask(Arch::X86_64, &notify, "chmod", &[0, 0o4755]), EPERM);
+}
+
+/// On this rests that a network in which nobody was heard of is as new.
+#[test]
+fn no_socket_is_made_unreported_where_asked() {
+    for (arch, nesting) in ARCHES.into_iter().flat_map(|arch| [(arch, false), (arch, true)]) {
+        let notify = Options { nesting, notify: Notify::Sockets, ..Options::default() };
+        let silent = Options { nesting, ..Options::default() };
+        for (family, kind) in (0..64).flat_map(|family| (0..16).map(move |kind| (family, kind))) {
+            for name in ["socket", "socketpair"] {
+                let args = [family, kind];
+                let expected = match ask(arch, &silent, name, &args) {
+                    ALLOW => Answer::Notify,
+                    refused => refused,
+                };
+                assert_eq!(ask(arch, &notify, name, &args), expected, "{name} {args:?}");
+            }
+        }
+        assert_eq!(ask(arch, &notify, "socketpair", &[1, 1]), Answer::Notify);
+        // What else makes one; and the other calls as without.
+        for name in ["io_uring_setup", "io_uring_enter", "io_uring_register"] {
+            assert_ne!(ask(arch, &notify, name, &[]), ALLOW, "{name}");
+        }
+        assert_eq!(ask(arch, &notify, "connect", &[]), ALLOW);
+    }
 }
 
 #[test]
@@ -460,7 +490,7 @@ fn numbers_agree_with_libc() {
 
 #[test]
 fn prebuilt_programs_are_those_of_the_list() {
-    for options in variants().filter(|options| !options.notify_opens) {
+    for options in variants().filter(|options| options.notify == Notify::Nothing) {
         let now = compile(super::ARCH, &options).unwrap();
         assert_eq!(prebuilt(options.nesting, options.sockets), now);
         assert_eq!(&*program(&options).unwrap(), now);

@@ -15,7 +15,7 @@ use rustix::net::SendFlags;
 use super::channel::Channel;
 use super::pool::await_warm;
 use super::{CodeError, Warm, request};
-use crate::engines::forked::{self, Place};
+use crate::engines::forked::{self, Networks, Place};
 use crate::engines::{self, Engine, EngineError, Running, StdioSpec};
 
 /// After so many forks the next nursery is started, with an address layout and a hash seed of its own.
@@ -26,6 +26,7 @@ pub(super) struct Nursery {
     /// `None` only when it goes.
     running: Mutex<Option<Running>>,
     control: Mutex<OwnedFd>,
+    networks: Networks,
     forks: AtomicU64,
 }
 
@@ -51,13 +52,18 @@ impl Nursery {
         }
         // That it has one thread, and all it needs.
         forked::answer(&control)?;
-        Ok(Nursery { running: Mutex::new(Some(running)), control: Mutex::new(control), forks: AtomicU64::new(0) })
+        Ok(Nursery {
+            running: Mutex::new(Some(running)),
+            control: Mutex::new(control),
+            networks: Networks::default(),
+            forks: AtomicU64::new(0),
+        })
     }
 
     pub fn fork(&self, place: &Place, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        place.fork(&control, plan, stdio).inspect_err(|_| {
+        place.fork(&control, &self.networks, plan, stdio).inspect_err(|_| {
             // An answer that comes late would be taken for that to the next question.
             let _ = rustix::net::shutdown(&*control, rustix::net::Shutdown::Both);
             self.forks.store(MOST_FORKS, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::tree::Tree;
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::channel::{Channel, Hurry};
@@ -367,18 +367,26 @@ pub(super) fn await_warm(channel: &mut Channel, running: &Running) -> Result<boo
             return Ok(false);
         }
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        let ready: Vec<(usize, rustix::event::PollFlags)> = {
+        let (count, ready): (usize, Vec<(usize, PollFlags)>) = {
             let wants = channel.wants();
-            let mut fds: Vec<PollFd<'_>> = wants.iter().map(|(fd, f)| PollFd::from_borrowed_fd(*fd, *f)).collect();
+            let listener = running.listener().map(|fd| (fd, PollFlags::IN));
+            let all = wants.iter().copied().chain(listener);
+            let mut fds: Vec<PollFd<'_>> = all.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
             match poll(&mut fds, Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(CodeError::Channel(errno)),
             }
             let revents = fds.iter().map(PollFd::revents).enumerate();
-            revents.filter(|(_, flags)| !flags.is_empty()).collect()
+            (wants.len(), revents.filter(|(_, flags)| !flags.is_empty()).collect())
         };
         for (index, flags) in ready {
-            channel.ready(index, flags, running).map_err(CodeError::Channel)?;
+            let done = match index < count {
+                true => channel.ready(index, flags, running),
+                // A module that was loaded may make sockets in a fork. Without IN everybody who could is gone.
+                false if flags.contains(PollFlags::IN) => running.hear(),
+                false => Ok(()),
+            };
+            done.map_err(CodeError::Channel)?;
         }
     }
     Ok(true)

@@ -97,7 +97,9 @@ pub(super) fn fork(calls: &Calls) -> Vec<u8> {
         marshal_text(&mut out, name);
         marshal_number(&mut out, &number.into());
     }
-    for (name, calls) in [("first", &calls.process_one), ("becomes", &calls.becomes), ("then", &calls.command)] {
+    let Calls { nursery, new_network, same_network, process_one, becomes, command } = calls;
+    let own = [("nursery", nursery), ("new", new_network), ("same", same_network)];
+    for (name, calls) in own.into_iter().chain([("first", process_one), ("becomes", becomes), ("then", command)]) {
         marshal_text(&mut out, name);
         out.push(b'[');
         length(&mut out, calls.len());
@@ -109,26 +111,24 @@ pub(super) fn fork(calls: &Calls) -> Vec<u8> {
 
 /// Stage, number, arguments, and what it must return.
 fn marshal_call(out: &mut Vec<u8>, call: &Call) {
-    let tuple = |out: &mut Vec<u8>, items: usize| {
-        out.push(b'(');
-        length(out, items);
-    };
-    tuple(out, 4);
+    out.push(b'(');
+    length(out, 4);
     marshal_number(out, &call.stage.into());
     marshal_number(out, &call.number.into());
-    tuple(out, call.args.len());
-    for arg in &call.args {
-        match arg {
+    marshal_arguments(out, &call.args);
+    marshal_number(out, &call.wants.into());
+}
+
+fn marshal_arguments(out: &mut Vec<u8>, arguments: &[Arg]) {
+    out.push(b'(');
+    length(out, arguments.len());
+    for argument in arguments {
+        match argument {
             Arg::Number(number) => marshal_number(out, &(*number).into()),
             Arg::Bytes(data) => marshal_bytes(out, data),
-            Arg::Pointer { head, to } => {
-                tuple(out, 2);
-                marshal_bytes(out, head);
-                marshal_bytes(out, to);
-            }
+            Arg::Words(words) => marshal_arguments(out, words),
         }
     }
-    marshal_number(out, &call.wants.into());
 }
 
 fn marshal_text(out: &mut Vec<u8>, text: &str) {

@@ -4,19 +4,24 @@
 //! the fork makes the walls of a whole box around itself (`ringfence_linux::forked`), and only then gets code. The nursery
 //! may make namespaces and mounts, and no fork may. Control groups, time and the end are enforced from outside, as for every
 //! box, and when the nursery ends, so do its forks: their PID namespaces lie in its own.
+//!
+//! A network namespace in which nobody has made a socket is as new, and goes to the next fork of the same nursery ([`Network`]).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_linux::forked::{self, Calls, Walls};
-use ringfence_linux::launch::{Launched, Processors};
+use ringfence_linux::launch::{Event, Launched, Processors};
 use ringfence_linux::limits::{Group, Home, Series};
+use ringfence_linux::notify;
+use ringfence_linux::seccomp::Notify;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
-use ringfence_policy::policy::Network;
+use ringfence_policy::policy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -30,8 +35,8 @@ use crate::keeper::{self, Keeper};
 
 /// How long a nursery may take to fork.
 const FORKS: Duration = Duration::from_secs(10);
-/// Events, three standard descriptors and a door for each hierarchy of control groups.
-const MOST_DESCRIPTORS: usize = 7;
+/// Events, three standard descriptors, a door for each hierarchy of control groups, and a network.
+const MOST_DESCRIPTORS: usize = 8;
 
 /// The plan of the nursery: what a box of the plan sees, with room to make boxes. What its forks use is not its own.
 pub(crate) fn nursery(plan: &Plan) -> Plan {
@@ -47,7 +52,9 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     // Private places belong to whoever makes them, and that is the box's user here.
     let steps = native::compile(plan, None)?;
     let landlock = native::landlock_rules(plan)?;
-    let filter = native::filter(plan)?;
+    let tells_sockets = tells_sockets(plan);
+    let notify = if tells_sockets { Notify::Sockets } else { Notify::Nothing };
+    let filter = native::filter_that_tells(plan, notify)?;
     let home = if needs_group(&plan.limits) { Home::find() } else { Home::None(String::new()) };
     let (doors, grouped) = (home.count(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
@@ -62,7 +69,8 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
         steps: &steps,
         uid: plan.uid,
         gid: plan.gid,
-        own_network: plan.network == Network::None,
+        own_network: plan.network == policy::Network::None,
+        tells_sockets,
         doors,
         rlimits: &limits,
         processors,
@@ -70,6 +78,51 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
         filter: &filter,
         workdir: &workdir,
     }))
+}
+
+/// Whether the owner hears of each socket that a fork makes. Calls that the policy adds might make one by another way.
+fn tells_sockets(plan: &Plan) -> bool {
+    plan.network == policy::Network::None && plan.allow_syscalls.is_empty()
+}
+
+/// The networks of a nursery in which nobody has made a socket yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Networks(Arc<Mutex<Vec<OwnedFd>>>);
+
+impl Networks {
+    fn take(&self) -> Option<OwnedFd> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+}
+
+/// The network of a fork. The filter lets nobody in there make a socket before its owner has heard of it, and what is left in
+/// a network namespace (ports, addresses, counters, sockets on their way) comes from sockets alone.
+#[derive(Debug)]
+pub(crate) struct Network {
+    listener: OwnedFd,
+    namespace: OwnedFd,
+    used: AtomicBool,
+    back: Networks,
+}
+
+impl Network {
+    /// Readable when somebody is about to make a socket, and waits for [`Network::hear`].
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Lets the socket be made: the network is this box's alone from now on.
+    pub fn hear(&self) -> Result<(), Errno> {
+        self.used.store(true, Ordering::Relaxed);
+        notify::next(self.listener()).map(drop)
+    }
+
+    /// For when every process of the box is gone.
+    pub fn give_back(self) {
+        if !self.used.into_inner() {
+            self.back.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.namespace);
+        }
+    }
 }
 
 /// A place for one fork after the other. What they leave on the host when everything is killed has a keeper.
@@ -120,20 +173,44 @@ impl Place {
         Ok(Some(Group::make_to_last(groups, &plan.limits)?))
     }
 
-    /// Asks for a fork with these standard descriptors. It runs when this returns, and whether its walls stand is told by its
-    /// first event or its first word.
-    pub fn fork(&self, control: &OwnedFd, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
+    /// Asks a nursery for a fork with these standard descriptors. It runs when this returns, and whether its walls stand is
+    /// told by its first event or its first word.
+    pub fn fork(
+        &self,
+        control: &OwnedFd,
+        networks: &Networks,
+        plan: &Plan,
+        stdio: [OwnedFd; 3],
+    ) -> Result<Running, EngineError> {
         let group = self.group(plan)?;
         let doors = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(EngineError::Fork)?;
+        let same = networks.take();
         let descriptors: Vec<BorrowedFd<'_>> =
-            std::iter::once(&theirs).chain(&stdio).chain(&doors).map(AsFd::as_fd).collect();
-        ask(control, &descriptors).map_err(EngineError::Fork)?;
+            std::iter::once(&theirs).chain(&stdio).chain(&doors).chain(&same).map(AsFd::as_fd).collect();
+        let request = match (plan.network, &same) {
+            (policy::Network::None, None) => b"n",
+            (policy::Network::None, Some(_)) => b"s",
+            _ => b"f",
+        };
+        ask(control, request, &descriptors).map_err(EngineError::Fork)?;
         let process = answer(control)?.ok_or(EngineError::Fork(Errno::PROTO))?;
+        drop(theirs);
+        let launched = Launched::adopt(process, ours);
+        // Said before the nursery answered.
+        let network = match tells_sockets(plan).then(|| launched.next_event()).transpose() {
+            Ok(None) => None,
+            Ok(Some(Event::Network { listener, namespace })) => {
+                Some(Network { listener, namespace, used: AtomicBool::new(false), back: networks.clone() })
+            }
+            Ok(Some(Event::Failed { errno, .. })) | Err(errno) => return Err(EngineError::Fork(errno)),
+            Ok(Some(_)) => return Err(EngineError::Fork(Errno::PROTO)),
+        };
         Ok(Running {
-            launched: Launched::adopt(process, ours),
+            launched,
+            network,
             // Whoever hears of a failure starts a box instead, and tells what is wrong with that.
             spec: None,
             program: plan.command.program.clone(),
@@ -147,13 +224,13 @@ impl Place {
     }
 }
 
-fn ask(control: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+fn ask(control: &OwnedFd, request: &[u8; 1], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOBIG);
     }
-    rustix::net::sendmsg(control, &[std::io::IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    rustix::net::sendmsg(control, &[std::io::IoSlice::new(request)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Waits for what the nursery says to a question: a descriptor where one was asked for, or why not.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Spec};
-use ringfence_linux::seccomp::{self, SockFilter};
+use ringfence_linux::seccomp::{self, Notify, SockFilter};
 use ringfence_linux::seed::{Maps, Seed, Soil};
 use ringfence_linux::setup::{Ground, Idmaps, Ids, Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
@@ -304,13 +304,17 @@ fn base_spec(
 }
 
 pub(super) fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
+    filter_that_tells(plan, notify(plan))
+}
+
+/// What the filter of a box reports.
+pub(super) fn notify(plan: &Plan) -> Notify {
+    if plan.trace_denials { Notify::Opens } else { Notify::Nothing }
+}
+
+pub(super) fn filter_that_tells(plan: &Plan, notify: Notify) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options {
-        nesting: plan.nesting,
-        allow: &allow,
-        notify_opens: plan.trace_denials,
-        ..seccomp::Options::default()
-    };
+    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, notify, ..seccomp::Options::default() };
     Ok(seccomp::program(&options)?)
 }
 

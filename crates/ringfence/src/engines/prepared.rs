@@ -284,7 +284,8 @@ impl Prepared {
         let Starting { launching, spec, messages, group, held } = begun;
         let launched = launching.finish().map_err(EngineError::Fork)?;
         let (program, pids, keeper) = (self.command.program.clone(), self.pids, self.keeper.clone());
-        Ok(Running { launched, spec: Some(spec), program, messages, group, spare: None, pids, held, keeper })
+        let (network, spare) = (None, None);
+        Ok(Running { launched, spec: Some(spec), program, messages, group, network, spare, pids, held, keeper })
     }
 
     /// A control group for the next box, where there are any.

@@ -48,6 +48,8 @@ pub struct Running {
     /// What a program that builds the box has to say; not the command's.
     pub(super) messages: Option<OwnedFd>,
     pub(super) group: Option<Group>,
+    /// Where it makes its sockets, and whether it did, where that is told.
+    pub(super) network: Option<forked::Network>,
     /// Where the group goes in the end, for the next box.
     pub(super) spare: Option<forked::Spare>,
     /// How many processes the policy allows.
@@ -96,6 +98,15 @@ impl Running {
         self.launched.signal(signal)
     }
 
+    /// Readable when a socket waits to be made, for [`Running::hear`].
+    pub(crate) fn listener(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.network.as_ref().map(forked::Network::listener)
+    }
+
+    pub(crate) fn hear(&self) -> Result<(), Errno> {
+        self.network.as_ref().map_or(Ok(()), forked::Network::hear)
+    }
+
     /// The id of process 1 as the host sees it.
     pub fn pid(&self) -> i32 {
         self.launched.pid()
@@ -136,6 +147,9 @@ impl Running {
         let _ = self.launched.signal(libc::SIGKILL);
         let (waited, mounts) = self.launched.reap().map_err(EngineError::Wait)?;
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        if let Some(network) = self.network {
+            network.give_back();
+        }
         match (self.group, self.spare) {
             (Some(group), Some(spare)) => spare.put(group),
             // The keeper tries again, and for longer: it is not what the command's outcome hangs on.

@@ -22,8 +22,7 @@ def address(data):
 
 def argument(value):
     if type(value) is tuple:
-        head, pointed = value
-        return address(head + address(pointed).to_bytes(8, sys.byteorder) + bytes(8))
+        return words(*map(argument, value))
     return value if type(value) is int else address(value)
 
 
@@ -88,9 +87,9 @@ def serve():
     answers = words(0, 0, words(number, 4), 1, rights, 24, 0)
     stack = library.mmap(0, STACK, 3, 0x22, -1, 0) + STACK
     fork = ctypes.cast(library.fork, ctypes.c_void_p).value
-    lists = [listed(request[name]) for name in ("first", "becomes", "then")]
+    first, becomes, then, *own = [listed(request[name]) for name in ("first", "becomes", "then", "nursery", "new", "same")]
     order = words(
-        channel, asks, room, request["flags"], stack, rights + 16, lists[0], fork, lists[1], lists[2], answers, 24, number, *rseq(), 0
+        channel, asks, room, request["flags"], stack, rights + 16, first, fork, becomes, then, answers, 24, number, *rseq(), 0, *own
     )
     # Forks have them all blocked until their walls stand. Whoever ends this one does it by force.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
