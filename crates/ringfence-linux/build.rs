@@ -20,10 +20,10 @@ fn main() {
         Ok("aarch64") => Arch::Aarch64,
         other => panic!("the system-call list has numbers for x86_64 and aarch64, not for {other:?}"),
     };
-    let mut source = String::from("/// By nesting, then by sockets.\nstatic PREBUILT: [[&[SockFilter]; 3]; 2] = [\n");
+    let mut source = String::from("/// By nesting, then by sockets.\nstatic PREBUILT: [[&[SockFilter]; 4]; 2] = [\n");
     for nesting in [false, true] {
         source.push_str("    [\n");
-        for sockets in [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly] {
+        for sockets in [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly, Sockets::Handed] {
             let options = Options { nesting, sockets, ..Options::default() };
             source.push_str("        &[\n");
             for i in compile(arch, &options).expect("no extra names, so none unknown") {

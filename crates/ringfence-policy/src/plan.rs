@@ -62,6 +62,8 @@ pub struct Plan {
     /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
     /// the commands which it will be asked for.
     pub guest: bool,
+    /// A socket of the host's is among the descriptors that the command starts with, though it has another network.
+    pub handed_socket: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,
     pub trace_denials: bool,
@@ -411,6 +413,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
         env: environment,
         command,
         guest,
+        handed_socket: false,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
         trace_denials: policy.trace_denials,

@@ -339,6 +339,50 @@ fn cancelled_from_outside() {
     });
 }
 
+/// The channel is a socket of the host's network: it tells nothing of that, and takes no name there.
+#[test]
+fn the_channel_tells_nothing_of_the_host() {
+    // SIOCGIFCONF, SIOCGIFHWADDR, SIOCGIWESSID; then a name.
+    let source = "import array, fcntl, os, socket, stat
+said = []
+for fd in range(3, 10):
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode): continue
+    except OSError:
+        continue
+    room = array.array('B', bytes(4096))
+    for request, argument in (0x8912, (4096).to_bytes(8, 'little') + room.buffer_info()[0].to_bytes(8, 'little')), (0x8927, b'lo' + bytes(62)), (0x8b1b, b'lo' + bytes(62)):
+        try:
+            said.append(fcntl.ioctl(fd, request, argument) and 'told')
+        except OSError as error:
+            said.append(error.errno)
+    fcntl.ioctl(fd, 0x541b, b'four')
+    try:
+        socket.socket(fileno=os.dup(fd)).bind('\\0ringfence-test')
+        said.append('bound')
+    except OSError as error:
+        said.append(error.errno)
+";
+    let outside = std::process::Command::new("/usr/bin/python3")
+        .args(["-c", &format!("import socket\npair = socket.socketpair()\n{source}print(said)")])
+        .output()
+        .unwrap();
+    let outside = String::from_utf8_lossy(&outside.stdout).into_owned();
+    assert!(outside.starts_with("['told', 'told', "), "{outside}");
+    assert!(outside.contains("'bound'"), "{outside}");
+    on_all(|host, engine| {
+        let said = run(host, engine, "python", &format!("{source}said")).value.unwrap();
+        let said = said.as_array().unwrap();
+        assert!(!said.is_empty(), "{engine}");
+        for said in said.chunks(4) {
+            assert_eq!(said, [json!(1), json!(1), json!(1), json!(22)], "{engine}");
+        }
+        // Of its own network it may know all.
+        let own = "import socket; [socket.if_nameindex(), socket.create_server(('127.0.0.1', 0)).getsockname()[0]]";
+        assert_eq!(run(host, engine, "python", own).value, Some(json!([[[1, "lo"]], "127.0.0.1"])), "{engine}");
+    });
+}
+
 /// Whatever the code writes to the channel, it cannot say that the sandbox failed, nor grow our memory.
 #[test]
 fn forged_frames() {

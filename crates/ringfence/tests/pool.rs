@@ -326,7 +326,7 @@ fn forks_are_apart() {
                   spaces = [os.readlink('/proc/self/ns/' + n) for n in ('user', 'mnt', 'pid', 'ipc', 'net', 'uts', 'cgroup')]\n\
                   drawn = [random.random(), random.getrandbits(64), next(tempfile._get_candidate_names())]\n\
                   tries = []\n\
-                  for name, args in ('unshare', (0x10000000,)), ('unshare', (0x20000,)), ('setns', (0, 0)), \
+                  for name, args in ('unshare', (0x10000000,)), ('unshare', (0x20000,)), ('setns', (0, 0)), ('ioctl', (3, 0x8912, 0)), \
                                     ('mount', (b'x', b'/tmp', b'tmpfs', 0, 0)), ('umount2', (b'/tmp', 2)), ('umount2', (b'/proc', 2)):\n    \
                       done = getattr(ctypes.CDLL(None, use_errno=True), name)(*args)\n    tries.append([done, ctypes.get_errno()])\n\
                   was = os.listdir('/tmp')\nopen('/tmp/mine', 'w').close()\ntime.sleep(1)\n\

@@ -8,7 +8,7 @@
 //!
 //! The build script shares this file.
 
-use super::list::{Answer, Case, Check, GROUPS, OPENS, Rule, Word};
+use super::list::{Answer, Case, Check, GROUPS, OPENS, Rule, SOCKETS, Word};
 
 /// One instruction of classic BPF, laid out as the kernel reads it.
 #[repr(C)]
@@ -56,7 +56,7 @@ impl Arch {
     }
 }
 
-/// Which sockets a program may make.
+/// What a program may do with sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sockets {
     /// Unix, TCP, UDP and ping, and the netlink that lists interfaces: for a box with a network of its own, or an open one.
@@ -66,6 +66,8 @@ pub enum Sockets {
     UnixOnly,
     /// Connected Unix pairs, which runtimes talk to their children with, and nothing that can be aimed elsewhere.
     PairsOnly,
+    /// All, for a program that is handed a socket of another network: what any socket tells of its network is refused.
+    Handed,
 }
 
 /// How a program differs from the default one.
@@ -166,7 +168,7 @@ pub fn decision(call: &Call, options: &Options) -> Decision {
     let told = match options.notify {
         Notify::Nothing => false,
         Notify::Opens => OPENS.contains(&call.name),
-        Notify::Sockets => matches!(call.rule, Rule::Sockets(_)),
+        Notify::Sockets => SOCKETS.contains(&call.name),
     };
     let allow = if told { Answer::Notify } else { Answer::Allow };
     match call.rule {

@@ -70,8 +70,8 @@ pub enum Rule {
     When(&'static Check),
     /// Allowed for nested sandboxes, otherwise by its arguments.
     Nesting(&'static Check),
-    /// By the sockets that are open to the sandbox: all, Unix only, pairs only.
-    Sockets([&'static Check; 3]),
+    /// By what the sandbox may do with sockets: all, Unix only, pairs only, all with one that it was handed.
+    Sockets([&'static Check; 4]),
 }
 
 /// Calls with one rule and one reason. Name, number on x86_64, number on aarch64.
@@ -186,6 +186,22 @@ static IOCTL: Check = Check::Match {
     otherwise: &ALLOW,
 };
 
+// Also what any socket tells of the network that it was made in: interfaces, addresses, routes, wireless networks (SIOCGIF…,
+// SIOCETHTOOL, SIOCGIW…). Not what it tells of itself (owner, urgent data, time stamps, SIOCOUTQNSD).
+static IOCTL_HANDED: Check = Check::Match {
+    word: Word::Low(1),
+    mask: ANY,
+    cases: &[
+        Case::Is(&[0x5412, 0x541c, 0x5423], &REFUSED),
+        Case::Is(&[0x894b], &ALLOW),
+        Case::UpTo(0x8907, &ALLOW),
+        Case::UpTo(0x89ff, &REFUSED),
+        Case::UpTo(0x8aff, &ALLOW),
+        Case::UpTo(0x8bff, &REFUSED),
+    ],
+    otherwise: &ALLOW,
+};
+
 // Refused: PR_SET_MM (a false `/proc/self/exe` and command line) and PR_SCHED_CORE (keeps others off a core).
 // The highest option known is 78; three have spelled-out numbers: PR_GET_AUXV, PR_SET_VMA, PR_SET_PTRACER.
 static PRCTL: Check = Check::Match {
@@ -229,6 +245,9 @@ static OPEN: Check =
     Check::Match { word: Word::Low(1), mask: MAKES, cases: &[Case::Is(&[0], &ALLOW)], otherwise: &MODE_2 };
 static OPENAT: Check =
     Check::Match { word: Word::Low(2), mask: MAKES, cases: &[Case::Is(&[0], &ALLOW)], otherwise: &MODE_3 };
+
+/// Calls that make a socket, for which a listener can be asked (`Notify::Sockets`).
+pub const SOCKETS: &[&str] = &["socket", "socketpair"];
 
 /// Calls that open or change what a path names, for which a listener can be asked (`Notify::Opens`). Mere look-ups
 /// are left out: they are many, and what they are refused an open is refused too. All are allowed, most plainly.
@@ -406,11 +425,11 @@ pub static GROUPS: &[Group] = &[
     // unheard of.
     Group { rule: Rule::Nesting(&UNSHARE), calls: &[("unshare", 272, 97)] },
     // Families of sockets.
-    Group { rule: Rule::Sockets([&SOCKET, &SOCKET_UNIX_ONLY, &REFUSED]), calls: &[("socket", 41, 198)] },
-    Group { rule: Rule::Sockets([&PAIR, &PAIR, &PAIR_CONNECTED]), calls: &[("socketpair", 53, 199)] },
+    Group { rule: Rule::Sockets([&SOCKET, &SOCKET_UNIX_ONLY, &REFUSED, &SOCKET]), calls: &[("socket", 41, 198)] },
+    Group { rule: Rule::Sockets([&PAIR, &PAIR, &PAIR_CONNECTED, &PAIR]), calls: &[("socketpair", 53, 199)] },
     // All but pushing keystrokes into the terminal (TIOCSTI), the console's copy of that (TIOCLINUX) and loading a
-    // line discipline (TIOCSETD).
-    Group { rule: Rule::When(&IOCTL), calls: &[("ioctl", 16, 29)] },
+    // line discipline (TIOCSETD); and about networks where a socket of another one is there.
+    Group { rule: Rule::Sockets([&IOCTL, &IOCTL, &IOCTL, &IOCTL_HANDED]), calls: &[("ioctl", 16, 29)] },
     // All options known today but two; an option yet unheard of does not exist.
     Group { rule: Rule::When(&PRCTL), calls: &[("prctl", 157, 167)] },
     // 32-bit machine name, 2.6 version number and no address randomisation (debuggers); not executable-by-default

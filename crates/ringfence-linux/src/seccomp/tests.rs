@@ -24,7 +24,7 @@ const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 
 fn variants() -> impl Iterator<Item = Options<'static>> {
     [false, true].into_iter().flat_map(|nesting| {
-        [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly].into_iter().flat_map(move |sockets| {
+        [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly, Sockets::Handed].into_iter().flat_map(move |sockets| {
             [Notify::Nothing, Notify::Opens, Notify::Sockets].map(|notify| Options {
                 nesting,
                 sockets,
@@ -427,6 +427,27 @@ fn opens_are_reported_where_asked() {
     assert_eq!(ask(Arch::X86_64, &notify, "bpf", &[]), EPERM);
     // Reported is not let through.
     assert_eq!(ask(Arch::X86_64, &notify, "chmod", &[0, 0o4755]), EPERM);
+}
+
+#[test]
+fn a_socket_that_was_handed_over_tells_of_itself_alone() {
+    let handed = Options { sockets: Sockets::Handed, ..Options::default() };
+    let interfaces =
+        [0x890b, 0x8910, 0x8912, 0x8927, 0x8946, 0x894c, 0x8954, 0x8970, 0x89f0, 0x8b01, 0x8b1b, HIGH | 0x8912];
+    for arch in ARCHES {
+        for request in interfaces {
+            assert_eq!(ask(arch, &handed, "ioctl", &[3, request]), EPERM, "{request:#x}");
+            assert_eq!(ask(arch, &Options::default(), "ioctl", &[3, request]), ALLOW, "{request:#x}");
+        }
+        // FIONREAD, FIONBIO, TIOCGWINSZ, owner, urgent data, time stamps of both kinds, SIOCOUTQ and SIOCOUTQNSD, USB.
+        for request in
+            [0x541b, 0x5421, 0x5413, 0x8901, 0x8903, 0x8905, 0x8906, 0x8010_8906, 0x5411, 0x894b, 0x8a00, 0x5500]
+        {
+            assert_eq!(ask(arch, &handed, "ioctl", &[3, request]), ALLOW, "{request:#x}");
+        }
+        assert_eq!(ask(arch, &handed, "ioctl", &[0, 0x5412]), EPERM);
+        assert_eq!(ask(arch, &handed, "socket", &[2, 1]), ALLOW);
+    }
 }
 
 /// On this rests that a network in which nobody was heard of is as new.

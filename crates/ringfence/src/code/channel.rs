@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use super::frames::{Decoder, Received};
@@ -70,6 +70,8 @@ impl Channel {
         let (err, err_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A name of the kernel's choice: code could give it another one, which others of the host's network may need.
+        rustix::net::bind(&theirs, &SocketAddrUnix::new_unnamed())?;
         // Our ends alone: the runner's must block, as every program expects.
         for end in [&out, &err, &ours] {
             rustix::io::ioctl_fionbio(end, true)?;

@@ -25,7 +25,7 @@ use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::format_size;
 use ringfence_policy::look::Lookup;
 use ringfence_policy::plan::{self, Mount, Plan, PlanError};
-use ringfence_policy::policy::Policy;
+use ringfence_policy::policy::{Network, Policy};
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::tree::Tree;
 use rustix::io::Errno;
@@ -346,7 +346,9 @@ fn plan_for(lookup: &Lookup, code: &Code, policy: &Policy, facts: &Facts) -> Res
         match plan::plan_with(lookup, policy, facts, &command) {
             Err(PlanError::ProgramNotFound(_)) => {}
             plan => {
-                let plan = plan?;
+                let mut plan = plan?;
+                // The channel. What it would tell of the host's network is refused.
+                plan.handed_socket = plan.network == Network::None;
                 has_room(code, &plan)?;
                 return Ok(plan);
             }

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
 use super::limits::limit;
-use super::{Engine, EngineError, c_path, c_string, mounts_on, pointers, symlink_in_bind};
+use super::{Engine, EngineError, c_path, c_string, mounts_on, pointers, sockets, symlink_in_bind};
 use crate::report::{Report, answer, enforced, missing, weakened};
 
 /// Where `bwrap` is looked for. Not in `PATH`, which may lead into a place that a box can write.
@@ -212,7 +212,8 @@ fn unmet(guarantee: Guarantee, reason: String, cure: &str) -> EngineError {
 /// The system-call filter, as `bwrap` takes it.
 fn filter(plan: &Plan) -> Result<Option<Vec<u8>>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, ..seccomp::Options::default() };
+    let options =
+        seccomp::Options { nesting: plan.nesting, sockets: sockets(plan), allow: &allow, ..Default::default() };
     Ok(Some(seccomp::to_bytes(&seccomp::program(&options)?)))
 }
 

@@ -41,7 +41,8 @@ const MOST_DESCRIPTORS: usize = 8;
 /// The plan of the nursery: what a box of the plan sees, with room to make boxes. What its forks use is not its own.
 pub(crate) fn nursery(plan: &Plan) -> Plan {
     let limits = Limits { cpus: None, pids: None, files: None, cpu_time: None, timeout: None, ..plan.limits.clone() };
-    Plan { nesting: true, limits, ..plan.clone() }
+    // It makes networks, and never gets anybody's code.
+    Plan { nesting: true, handed_socket: false, limits, ..plan.clone() }
 }
 
 /// The walls of each fork; `None` where a fork could not have those of the plan.

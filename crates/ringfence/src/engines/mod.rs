@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::launch::Stage;
 use ringfence_linux::limits::{Home, LimitError};
+use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::sys::PointerList;
 use ringfence_policy::Guarantee;
 use ringfence_policy::facts::Facts;
@@ -315,6 +316,11 @@ fn nonce() -> u64 {
 
 fn c_string(text: &OsStr) -> Result<CString, EngineError> {
     CString::new(text.as_bytes()).map_err(|_| EngineError::Nul(text.to_owned()))
+}
+
+/// What the filter lets the command do with sockets.
+fn sockets(plan: &Plan) -> Sockets {
+    if plan.handed_socket { Sockets::Handed } else { Sockets::All }
 }
 
 fn c_path(path: &Path) -> Result<CString, EngineError> {

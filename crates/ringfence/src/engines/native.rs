@@ -24,7 +24,7 @@ use ringfence_policy::rules::Kind;
 
 use super::identity::{self, HostIds, by_root};
 use super::limits::{limit, limit_steps};
-use super::{Engine, EngineError, c_path, env_strings, pointers};
+use super::{Engine, EngineError, c_path, env_strings, pointers, sockets};
 use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
 
 /// Whether this is a run inside a box that may not make namespaces.
@@ -314,8 +314,7 @@ pub(super) fn notify(plan: &Plan) -> Notify {
 
 pub(super) fn filter_that_tells(plan: &Plan, notify: Notify) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, notify, ..seccomp::Options::default() };
-    Ok(seccomp::program(&options)?)
+    Ok(seccomp::program(&seccomp::Options { nesting: plan.nesting, sockets: sockets(plan), allow: &allow, notify })?)
 }
 
 /// The second wall: writes only where the plan writes. A nested sandbox needs mounts, which Landlock would refuse.
