@@ -119,11 +119,14 @@ impl Pool {
         let (engine, report) = engines::select(choice, &plan, facts)?;
         let size = if warm.language.wire == Wire::Lines { 0 } else { policy.warm as usize };
         let forks = policy.warm_fork && engine == Engine::Native && warm.language.wire == Wire::Marshal;
-        let calls = if forks { forked::calls(&plan, facts)? } else { None };
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let nurseries = size.div_ceil(WORKERS_OF_A_NURSERY).clamp(1, processors);
-        let forks = || Mutex::new(Forks { calls: calls.clone(), nursery: None, failures: 0 });
-        let forks = std::iter::repeat_with(forks).take(nurseries).collect();
+        let calls = |number| if forks { forked::calls(&plan, facts, number) } else { Ok(None) };
+        let forks = (0..nurseries).map(|number| {
+            let calls = calls(number)?;
+            Ok(Mutex::new(Forks { calls, nursery: None, failures: 0 }))
+        });
+        let forks = forks.collect::<Result<_, EngineError>>()?;
         let (queue, changed) = (Mutex::default(), Condvar::new());
         let shared =
             Arc::new(Shared { warm, policy, facts: facts.clone(), plan, engine, request, forks, queue, changed });

@@ -45,8 +45,8 @@ pub(crate) fn nursery(plan: &Plan) -> Plan {
     Plan { nesting: true, handed_socket: false, limits, ..plan.clone() }
 }
 
-/// The walls of each fork; `None` where a fork could not have those of the plan.
-pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineError> {
+/// The walls of each fork of nursery `number`; `None` where a fork could not have those of the plan.
+pub(crate) fn calls(plan: &Plan, facts: &Facts, number: usize) -> Result<Option<Calls>, EngineError> {
     if plan.nesting || plan.guest || plan.trace_denials || native::stacks(facts) {
         return Ok(None);
     }
@@ -61,8 +61,9 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts) -> Result<Option<Calls>, EngineE
     let (mut limits, mut processors) = (rlimits(plan), None);
     if !grouped {
         limits.extend(group_stand_ins(&plan.limits));
-        let count =
-            |cpus: f64| Processors { count: (cpus.ceil() as usize).max(1), offset: std::process::id() as usize };
+        // Forks of another nursery have other processors.
+        let offset = (std::process::id() as usize).wrapping_add(number);
+        let count = |cpus: f64| Processors { count: (cpus.ceil() as usize).max(1), offset };
         processors = plan.limits.cpus.map(count);
     }
     let workdir = c_path(&plan.workdir)?;
