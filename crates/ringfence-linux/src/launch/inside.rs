@@ -202,8 +202,10 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
 }
 
 /// Keeps some of the processors that this process may use.
-fn keep_processors(processors: Processors) -> Result<(), Errno> {
-    match choose_processors(processors)? {
+fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno> {
+    // Boxes of one `Spec` must not all have the same.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec as usize / 1000;
+    match choose_processors(Processors { count, offset: offset.wrapping_add(now) })? {
         Some(kept) => rustix::thread::sched_setaffinity(None, &kept),
         None => Ok(()),
     }
