@@ -236,7 +236,8 @@ fn found_again_when_everything_was_killed() {
 
 #[test]
 fn a_daemon_restarted_in_the_middle_of_an_exec() {
-    if !support::is_root() {
+    // Its image comes from the daemon that is there.
+    if !support::is_root() || Here::new(None).is_none() {
         return;
     }
     let mut private = Private::start(&[]);
