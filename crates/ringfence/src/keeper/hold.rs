@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_policy::plan::{STUB_FILE_MODE, Stub};
 use ringfence_policy::rules::Kind;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::spare::{Spare, is_empty};
@@ -71,8 +71,15 @@ static HELD: Mutex<BTreeMap<(CString, PathBuf), Weak<OwnedFd>>> = Mutex::new(BTr
 /// What a keeper has been given to hold, beside its owner, until it removes it: whoever looks finds a name held, then locked,
 /// then gone, and at no time free.
 pub(super) struct Holds {
-    held: [Option<OwnedFd>; Holds::MOST],
+    held: [Option<(FileId, OwnedFd)>; Holds::MOST],
     count: usize,
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+fn file_id(file: &OwnedFd) -> Result<FileId, Errno> {
+    rustix::fs::fstat(file).map(|data| (data.st_dev, data.st_ino))
 }
 
 impl Holds {
@@ -86,17 +93,17 @@ impl Holds {
     }
 
     pub fn add(&mut self, held: OwnedFd) {
-        if let Some(place) = self.held.get_mut(self.count) {
-            *place = Some(held);
+        // Looked up now, while nobody waits.
+        if let (Some(place), Ok(id)) = (self.held.get_mut(self.count), file_id(&held)) {
+            *place = Some((id, held));
             self.count += 1;
         }
     }
 
     /// The lock that is held on what this is.
     pub fn on(&self, opened: &OwnedFd) -> Option<&OwnedFd> {
-        let file = |data: Stat| (data.st_dev, data.st_ino);
-        let wanted = rustix::fs::fstat(opened).map(file).ok()?;
-        self.held[..self.count].iter().flatten().find(|held| rustix::fs::fstat(held).map(file) == Ok(wanted))
+        let wanted = file_id(opened).ok()?;
+        self.held[..self.count].iter().flatten().find(|(id, _)| *id == wanted).map(|(_, held)| held)
     }
 }
 
@@ -203,7 +210,6 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Whether a path still names what was opened.
 fn is_at(path: &Path, opened: &OwnedFd) -> bool {
-    let file = |data: Stat| (data.st_dev, data.st_ino);
-    let there = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(file);
-    there.is_ok() && there == rustix::fs::fstat(opened).map(file)
+    let there = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|data| (data.st_dev, data.st_ino));
+    there.is_ok() && there == file_id(opened)
 }
