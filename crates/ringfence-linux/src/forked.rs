@@ -3,7 +3,7 @@
 //! A warm interpreter that is to keep its memory cannot be started by [`launch`](crate::launch): whoever executes it takes
 //! that memory away. So its fork makes the walls around itself, before it is given any code, by this list. Everything is
 //! decided here; the fork ([`Program`]) calls, compares and stops at the first difference. The list mirrors `launch` and
-//! `setup` step by step and makes no call itself.
+//! `setup` step by step and carries nothing out.
 //!
 //! The fork begins in new user and PID namespaces, with a copy of the mounts of the box that it was forked in. What that box
 //! has read-only is taken over, and what it has as its own (procfs, terminals, private space) is made anew. Descriptors 0
@@ -474,14 +474,28 @@ mod tests {
             part("run"),
             Step::Seal { target: named("") },
         ];
-        let calls = calls(&walls(&steps, &named("/tmp"))).unwrap();
+        let workdir = named("/tmp");
+        for doors in [0, 1, 3] {
+            let calls = calls(&Walls { doors, ..walls(&steps, &workdir) }).unwrap();
+            // Events, three standard descriptors, the doors; then the network, where there is one.
+            let network = EVENTS + 4 + doors as i64;
+            closes_what_it_opens(&calls.process_one, FIRST_FREE);
+            closes_what_it_opens(&calls.nursery, EVENTS);
+            closes_what_it_opens(&calls.new_network, network);
+            assert_eq!(calls.same_network.len(), 1);
+            assert_eq!(calls.same_network[0].args[0], Arg::Number(network));
+        }
+    }
+
+    fn closes_what_it_opens(calls: &[Call], free: i64) {
         let mut open = std::collections::BTreeSet::new();
-        for call in &calls.process_one {
+        assert!(calls.iter().any(|call| call.number == libc::SYS_close));
+        for call in calls {
             if call.number == libc::SYS_close {
                 let Arg::Number(closed) = call.args[0] else { panic!("{call:?}") };
                 assert!(open.remove(&closed), "{call:?}");
-            } else if call.wants >= FIRST_FREE && ![libc::SYS_write, libc::SYS_sendmsg].contains(&call.number) {
-                let lowest = (FIRST_FREE..).find(|fd| !open.contains(fd)).unwrap();
+            } else if call.wants >= free && ![libc::SYS_write, libc::SYS_sendmsg].contains(&call.number) {
+                let lowest = (free..).find(|fd| !open.contains(fd)).unwrap();
                 assert!(call.wants == lowest || call.number == libc::SYS_dup3, "{call:?}");
                 assert!(open.insert(call.wants), "{call:?}");
             }

@@ -62,7 +62,8 @@ pub struct Plan {
     /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
     /// the commands which it will be asked for.
     pub guest: bool,
-    /// A socket of the host's is among the descriptors that the command starts with, though it has another network.
+    /// A socket of the host's is among the descriptors that the command starts with, though it has another network: the filter
+    /// lets nobody ask it about that. Not where the host's network is shared (stacked) nor where a guest makes the channel (images).
     pub handed_socket: bool,
     pub limits: Limits,
     pub allow_syscalls: Vec<String>,

@@ -342,14 +342,13 @@ fn cancelled_from_outside() {
 /// The channel is a socket of the host's network: it tells nothing of that, and takes no name there.
 #[test]
 fn the_channel_tells_nothing_of_the_host() {
-    // SIOCGIFCONF, SIOCGIFHWADDR, SIOCGIWESSID; then a name.
+    // SIOCGIFCONF, SIOCGIFHWADDR, SIOCGIWESSID; SO_BINDTOIFINDEX, SO_BINDTODEVICE, SO_NETNS_COOKIE; then a name.
     let source = "import array, fcntl, os, socket, stat
 said = []
-for fd in range(3, 10):
-    try:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode): continue
-    except OSError:
-        continue
+def is_socket(fd):
+    try: return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError: return False
+for fd in [fd for fd in range(3, 10) if is_socket(fd)]:
     room = array.array('B', bytes(4096))
     for request, argument in (0x8912, (4096).to_bytes(8, 'little') + room.buffer_info()[0].to_bytes(8, 'little')), (0x8927, b'lo' + bytes(62)), (0x8b1b, b'lo' + bytes(62)):
         try:
@@ -357,6 +356,12 @@ for fd in range(3, 10):
         except OSError as error:
             said.append(error.errno)
     fcntl.ioctl(fd, 0x541b, b'four')
+    for option in 62, 25, 71:
+        try:
+            end = socket.socket(fileno=os.dup(fd))
+            said.append(end.setsockopt(1, 62, 1) or 'told' if option == 62 else end.getsockopt(1, option, 16) and 'told')
+        except OSError as error:
+            said.append(error.errno)
     try:
         socket.socket(fileno=os.dup(fd)).bind('\\0ringfence-test')
         said.append('bound')
@@ -374,12 +379,14 @@ for fd in range(3, 10):
         let said = run(host, engine, "python", &format!("{source}said")).value.unwrap();
         let said = said.as_array().unwrap();
         assert!(!said.is_empty(), "{engine}");
-        for said in said.chunks(4) {
-            assert_eq!(said, [json!(1), json!(1), json!(1), json!(22)], "{engine}");
+        for said in said.chunks(7) {
+            assert_eq!(json!(said), json!([1, 1, 1, 1, 1, 1, 22]), "{engine}");
         }
-        // Of its own network it may know all.
+        // Of its own network it may know what netlink tells; one interface by its name is asked for by any socket.
         let own = "import socket; [socket.if_nameindex(), socket.create_server(('127.0.0.1', 0)).getsockname()[0]]";
         assert_eq!(run(host, engine, "python", own).value, Some(json!([[[1, "lo"]], "127.0.0.1"])), "{engine}");
+        let one = "import socket\ntry: socket.if_nametoindex('lo')\nexcept OSError: result = 'refused'";
+        assert_eq!(run(host, engine, "python", one).value, Some(json!("refused")), "{engine}");
     });
 }
 

@@ -441,10 +441,31 @@ fn networks_are_as_new() {
                 [os.wait()[1] for _ in range(8)]";
     assert_eq!(value(many), json!([0, 0, 0, 0, 0, 0, 0, 0]));
     for _ in 0..5 {
-        let killed = run("import os, socket\nif os.fork() == 0:\n    while True: socket.socket()\nos._exit(1)");
-        assert_eq!(killed.status, Status::Error);
+        let there = value(network);
+        let made = "import os, socket\nr, w = os.pipe()\nif os.fork() == 0:\n    while True:\n        socket.socket()\n        os.write(w, b'x')\n\
+                    os.read(r, 1)\nos._exit(1)";
+        assert_eq!(run(made).status, Status::Error);
+        assert_ne!(value(network), there);
     }
+    // Signals meanwhile, which Python does not let a call go on after.
+    let timer = "import signal, socket\nsignal.signal(signal.SIGALRM, lambda *_: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\nmade = 0\n\
+                 for _ in range(2000):\n    try:\n        socket.socket().close()\n        made += 1\n    except InterruptedError: pass\nmade > 1000";
+    assert_eq!(value(timer), json!(true));
     assert_eq!(value(network), value(network));
+    // Two workers of one nursery, of which one makes sockets: neither ever has the other's.
+    host.policy.warm = 2;
+    let pool = host.pool("python", &[]);
+    let left = "open('/proc/net/unix').read().count('@left')";
+    std::thread::scope(|scope| {
+        let makes = format!("import socket; n = {left}; s = socket.socket(socket.AF_UNIX); s.bind('\\0left'); n");
+        for source in [makes, left.to_owned()] {
+            let pool = &pool;
+            scope.spawn(move || {
+                (0..50).for_each(|_| assert_eq!(self::run(pool, "python", &source).value, Some(json!(0))))
+            });
+        }
+    });
+    assert!(pool.forks());
     // A call more might make sockets by another way: nothing is handed on then, and all works.
     host.policy.allow_syscalls = vec!["vhangup".to_owned()];
     let pool = host.pool("python", &[]);

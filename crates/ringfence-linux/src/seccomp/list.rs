@@ -116,6 +116,7 @@ const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
+const SOL_SOCKET: u32 = 1;
 const SOCK_STREAM: u32 = 1;
 const SOCK_DGRAM: u32 = 2;
 const SOCK_SEQPACKET: u32 = 5;
@@ -174,9 +175,14 @@ static PAIR_CONNECTED_TYPE: Check = Check::Match {
     otherwise: &REFUSED,
 };
 
-// F_SETLEASE: whoever opens the file outside would wait for the box, 45 s each time.
-static FCNTL: Check =
-    Check::Match { word: Word::Low(1), mask: ANY, cases: &[Case::Is(&[1024], &REFUSED)], otherwise: &ALLOW };
+// F_SETLEASE: whoever opens the file outside would wait for the box, 45 s each time. F_SET_RW_HINT leaves a word on whatever can
+// be opened for reading, namespaces included (whoever is not its owner may do so before Linux 6.9 or so).
+static FCNTL: Check = Check::Match {
+    word: Word::Low(1),
+    mask: ANY,
+    cases: &[Case::Is(&[1024], &REFUSED), Case::Is(&[1036], &NO_SUCH_OPTION)],
+    otherwise: &ALLOW,
+};
 
 // TIOCSTI, TIOCLINUX, TIOCSETD.
 static IOCTL: Check = Check::Match {
@@ -187,13 +193,14 @@ static IOCTL: Check = Check::Match {
 };
 
 // Also what any socket tells of the network that it was made in: interfaces, addresses, routes, wireless networks (SIOCGIF…,
-// SIOCETHTOOL, SIOCGIW…). Not what it tells of itself (owner, urgent data, time stamps, SIOCOUTQNSD).
+// SIOCETHTOOL, SIOCGIW…). Not what it tells of itself (owner, urgent data, time stamps, SIOCOUTQNSD), nor SIOCSIFFLAGS, which takes
+// a capability there and brings up the loopback of a nested sandbox.
 static IOCTL_HANDED: Check = Check::Match {
     word: Word::Low(1),
     mask: ANY,
     cases: &[
         Case::Is(&[0x5412, 0x541c, 0x5423], &REFUSED),
-        Case::Is(&[0x894b], &ALLOW),
+        Case::Is(&[0x8914, 0x894b], &ALLOW),
         Case::UpTo(0x8907, &ALLOW),
         Case::UpTo(0x89ff, &REFUSED),
         Case::UpTo(0x8aff, &ALLOW),
@@ -201,6 +208,16 @@ static IOCTL_HANDED: Check = Check::Match {
     ],
     otherwise: &ALLOW,
 };
+
+// The same by options: SO_BINDTODEVICE and SO_BINDTOIFINDEX tell which interfaces there are, SO_NETNS_COOKIE which network.
+static OPTION_HANDED: Check = Check::Match {
+    word: Word::Low(1),
+    mask: ANY,
+    cases: &[Case::Is(&[SOL_SOCKET], &OPTION_OF_NETWORK)],
+    otherwise: &ALLOW,
+};
+static OPTION_OF_NETWORK: Check =
+    Check::Match { word: Word::Low(2), mask: ANY, cases: &[Case::Is(&[25, 62, 71], &REFUSED)], otherwise: &ALLOW };
 
 // Refused: PR_SET_MM (a false `/proc/self/exe` and command line) and PR_SCHED_CORE (keeps others off a core).
 // The highest option known is 78; three have spelled-out numbers: PR_GET_AUXV, PR_SET_VMA, PR_SET_PTRACER.
@@ -392,7 +409,11 @@ pub static GROUPS: &[Group] = &[
         ("connect", 42, 203), ("accept", 43, 202), ("accept4", 288, 242), ("bind", 49, 200), ("listen", 50, 201),
         ("sendto", 44, 206), ("recvfrom", 45, 207), ("sendmsg", 46, 211), ("recvmsg", 47, 212),
         ("sendmmsg", 307, 269), ("recvmmsg", 299, 243), ("shutdown", 48, 210), ("getsockname", 51, 204),
-        ("getpeername", 52, 205), ("setsockopt", 54, 208), ("getsockopt", 55, 209),
+        ("getpeername", 52, 205),
+    ] },
+    // All, but about networks where a socket of another one is there.
+    Group { rule: Rule::Sockets([&ALLOW, &ALLOW, &ALLOW, &OPTION_HANDED]), calls: &[
+        ("setsockopt", 54, 208), ("getsockopt", 55, 209),
     ] },
     // System V and POSIX message queues, semaphores, shared memory: the IPC namespace is the sandbox's own.
     Group { rule: Rule::Allow, calls: &[

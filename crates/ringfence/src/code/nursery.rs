@@ -63,10 +63,12 @@ impl Nursery {
     pub fn fork(&self, place: &Place, plan: &Plan, stdio: [OwnedFd; 3]) -> Result<Running, EngineError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        place.fork(&control, &self.networks, plan, stdio).inspect_err(|_| {
-            // An answer that comes late would be taken for that to the next question.
-            let _ = rustix::net::shutdown(&*control, rustix::net::Shutdown::Both);
+        place.fork(&control, &self.networks, plan, stdio).inspect_err(|error| {
             self.forks.store(MOST_FORKS, Ordering::Relaxed);
+            // Its forks that run go on. But an answer that comes late would be taken for that to the next question.
+            if matches!(error, EngineError::Lost(_)) {
+                let _ = rustix::net::shutdown(&*control, rustix::net::Shutdown::Both);
+            }
         })
     }
 

@@ -9,7 +9,6 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +32,8 @@ use super::limits::{group_stand_ins, needs_group, rlimits, series};
 use super::{EngineError, Running, c_path, native};
 use crate::keeper::{self, Keeper};
 
+/// So many sockets are let be made until something else is looked at.
+const MOST_HEARD: usize = 64;
 /// How long a nursery may take to fork.
 const FORKS: Duration = Duration::from_secs(10);
 /// Events, three standard descriptors, a door for each hierarchy of control groups, and a network.
@@ -41,8 +42,7 @@ const MOST_DESCRIPTORS: usize = 8;
 /// The plan of the nursery: what a box of the plan sees, with room to make boxes. What its forks use is not its own.
 pub(crate) fn nursery(plan: &Plan) -> Plan {
     let limits = Limits { cpus: None, pids: None, files: None, cpu_time: None, timeout: None, ..plan.limits.clone() };
-    // It makes networks, and never gets anybody's code.
-    Plan { nesting: true, handed_socket: false, limits, ..plan.clone() }
+    Plan { nesting: true, limits, ..plan.clone() }
 }
 
 /// The walls of each fork of nursery `number`; `None` where a fork could not have those of the plan.
@@ -55,7 +55,7 @@ pub(crate) fn calls(plan: &Plan, facts: &Facts, number: usize) -> Result<Option<
     let landlock = native::landlock_rules(plan)?;
     let tells_sockets = tells_sockets(plan);
     let notify = if tells_sockets { Notify::Sockets } else { Notify::Nothing };
-    let filter = native::filter_that_tells(plan, notify)?;
+    let filter = native::filter(plan, notify)?;
     let home = if needs_group(&plan.limits) { Home::find() } else { Home::None(String::new()) };
     let (doors, grouped) = (home.count(), !matches!(home, Home::None(_)));
     let (mut limits, mut processors) = (rlimits(plan), None);
@@ -102,8 +102,8 @@ impl Networks {
 #[derive(Debug)]
 pub(crate) struct Network {
     listener: OwnedFd,
-    namespace: OwnedFd,
-    used: AtomicBool,
+    /// Until somebody makes a socket.
+    unused: Mutex<Option<OwnedFd>>,
     back: Networks,
 }
 
@@ -113,17 +113,24 @@ impl Network {
         self.listener.as_fd()
     }
 
-    /// Lets the socket be made: the network is this box's alone from now on.
+    /// Lets sockets be made by all who wait for it: the network is this box's alone from now on.
     pub fn hear(&self) -> Result<(), Errno> {
-        self.used.store(true, Ordering::Relaxed);
-        notify::next(self.listener()).map(drop)
+        drop(self.unused.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for _ in 0..MOST_HEARD {
+            notify::next(self.listener())?;
+            let mut more = [PollFd::new(&self.listener, PollFlags::IN)];
+            let waits = poll(&mut more, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+            if !waits || !more[0].revents().contains(PollFlags::IN) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// For when every process of the box is gone.
     pub fn give_back(self) {
-        if !self.used.into_inner() {
-            self.back.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.namespace);
-        }
+        let unused = self.unused.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.back.0.lock().unwrap_or_else(PoisonError::into_inner).extend(unused);
     }
 }
 
@@ -201,14 +208,12 @@ impl Place {
         let process = answer(control)?.ok_or(EngineError::Fork(Errno::PROTO))?;
         drop(theirs);
         let launched = Launched::adopt(process, ours);
-        // Said before the nursery answered.
-        let network = match tells_sockets(plan).then(|| launched.next_event()).transpose() {
-            Ok(None) => None,
-            Ok(Some(Event::Network { listener, namespace })) => {
-                Some(Network { listener, namespace, used: AtomicBool::new(false), back: networks.clone() })
+        // Said before the nursery answered. One whose walls failed says that instead, and is gone: it will not get ready.
+        let network = match tells_sockets(plan).then(|| launched.next_event()) {
+            Some(Ok(Event::Network { listener, namespace })) => {
+                Some(Network { listener, unused: Mutex::new(Some(namespace)), back: networks.clone() })
             }
-            Ok(Some(Event::Failed { errno, .. })) | Err(errno) => return Err(EngineError::Fork(errno)),
-            Ok(Some(_)) => return Err(EngineError::Fork(Errno::PROTO)),
+            _ => None,
         };
         Ok(Running {
             launched,
@@ -242,14 +247,14 @@ pub(crate) fn answer(control: &OwnedFd) -> Result<Option<OwnedFd>, EngineError> 
     match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&patience))) {
         Ok(0) => return Err(EngineError::Lost("the nursery does not answer".to_owned())),
         Ok(_) => {}
-        Err(errno) => return Err(EngineError::Fork(errno)),
+        Err(errno) => return Err(EngineError::Lost(errno.to_string())),
     }
     let mut bytes = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
     let received = rustix::net::recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-        .map_err(EngineError::Fork)?;
+        .map_err(|errno| EngineError::Lost(errno.to_string()))?;
     let descriptor = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,

@@ -233,7 +233,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts, seed: Option<&Seed>) -> Result<Sp
             (namespaces(plan.network) | libc::CLONE_NEWUSER as u64, Identity::Mapped(maps))
         }
     };
-    base_spec(plan, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan)?))
+    base_spec(plan, namespaces, identity, compile(plan, ids)?, landlock_rules(plan)?, Some(filter(plan, notify(plan))?))
 }
 
 fn namespaces(network: Network) -> u64 {
@@ -303,16 +303,12 @@ fn base_spec(
     })
 }
 
-pub(super) fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
-    filter_that_tells(plan, notify(plan))
-}
-
 /// What the filter of a box reports.
 pub(super) fn notify(plan: &Plan) -> Notify {
     if plan.trace_denials { Notify::Opens } else { Notify::Nothing }
 }
 
-pub(super) fn filter_that_tells(plan: &Plan, notify: Notify) -> Result<Cow<'static, [SockFilter]>, EngineError> {
+pub(super) fn filter(plan: &Plan, notify: Notify) -> Result<Cow<'static, [SockFilter]>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
     Ok(seccomp::program(&seccomp::Options { nesting: plan.nesting, sockets: sockets(plan), allow: &allow, notify })?)
 }
@@ -358,7 +354,7 @@ pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError
     if landlock_rules(plan)?.is_some() {
         lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
     }
-    lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
+    lines.push(format!("install the system-call filter, {} instructions", filter(plan, notify(plan))?.len()));
     if plan.guest {
         lines.push("become the guest".to_owned());
         return Ok(lines.iter().map(|l| format!("{l}\n")).collect());
