@@ -104,6 +104,10 @@ pub fn calls(walls: &Walls<'_>) -> Option<Calls> {
         list.at(Stage::Stdio).call_for(libc::SYS_dup3, args, place);
     }
     list.call(libc::SYS_close_range, [FIRST_FREE, u32::MAX.into(), 0].map(Arg::Number));
+    // Not the nursery's: flags and locks are of what was opened, and would stay for the next fork.
+    list.call_for(libc::SYS_openat, [HERE, text(c"/dev/null"), Arg::Number(CLOEXEC), NOTHING], FIRST_FREE);
+    list.call(libc::SYS_dup3, [FIRST_FREE, 0, 0].map(Arg::Number));
+    list.close(FIRST_FREE);
     // The nursery lets the kernel reap; process 1 does it itself.
     let child = Arg::Number(libc::SIGCHLD.into());
     list.call(libc::SYS_rt_sigaction, [child, Arg::Bytes(vec![0; 32]), NOTHING, Arg::Number(8)]);

@@ -537,7 +537,7 @@ impl Launched {
             return waited;
         };
         // Readable when it has ended, and it ends after all others of its PID namespace.
-        while let Err(Errno::INTR) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {}
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], None))?;
         Ok(None)
     }
 }

@@ -73,8 +73,11 @@ pub fn next(listener: BorrowedFd<'_>) -> Result<Option<Call>, Errno> {
     // Read before the call goes on: afterwards the program may have reused the memory.
     let seen = describe(&call);
     let response = Response { id: call.id, value: 0, error: 0, flags: CONTINUE };
-    // SAFETY: SEND reads one live `struct seccomp_notif_resp`.
-    match check(unsafe { libc::ioctl(listener.as_raw_fd(), SEND, std::ptr::from_ref(&response)) }.into()) {
+    let send = || {
+        // SAFETY: SEND reads one live `struct seccomp_notif_resp`.
+        check(unsafe { libc::ioctl(listener.as_raw_fd(), SEND, std::ptr::from_ref(&response)) }.into())
+    };
+    match rustix::io::retry_on_intr(send) {
         Ok(_) | Err(Errno::NOENT) => Ok(seen),
         Err(e) => Err(e),
     }

@@ -462,8 +462,9 @@ impl Building {
             Step::Device { source, target } => {
                 let at = self.create(target, 0o444)?;
                 let tree = clone_tree(source)?;
-                let attr = MountAttr { set: sys::ATTR_NOSUID | sys::ATTR_NOEXEC, ..MountAttr::default() };
-                sys::mount_setattr(tree.as_fd(), &attr, false)?;
+                // Read-only is the node, which is the host's: its times would tell other boxes something. What is behind it is not.
+                let set = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NOEXEC;
+                sys::mount_setattr(tree.as_fd(), &MountAttr { set, ..MountAttr::default() }, false)?;
                 move_mount(&tree, c"", at, c"", MOVE)
             }
             Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),

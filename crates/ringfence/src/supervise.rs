@@ -192,9 +192,10 @@ fn wait(
             continue;
         }
         if index == 1 {
-            // Without IN everybody who could call is gone, and it would be told again and again.
-            watch.silent = !flags.contains(PollFlags::IN);
-            if !watch.silent {
+            // With HUP everybody who could call is gone, and it would be told again and again. ERR alone means that a signal
+            // came while it was looked.
+            watch.silent = flags.contains(PollFlags::HUP);
+            if flags.contains(PollFlags::IN) {
                 watch.tracer.as_mut().map_or_else(|| running.hear(), Tracer::look).map_err(lost)?;
             }
             continue;

@@ -209,7 +209,8 @@ static IOCTL_HANDED: Check = Check::Match {
     otherwise: &ALLOW,
 };
 
-// The same by options: SO_BINDTODEVICE and SO_BINDTOIFINDEX tell which interfaces there are, SO_NETNS_COOKIE which network.
+// The same by options: SO_BINDTODEVICE and SO_BINDTOIFINDEX tell which interfaces there are, SO_NETNS_COOKIE which network, and
+// SO_PEERPIDFD is a descriptor of its owner's process.
 static OPTION_HANDED: Check = Check::Match {
     word: Word::Low(1),
     mask: ANY,
@@ -217,7 +218,7 @@ static OPTION_HANDED: Check = Check::Match {
     otherwise: &ALLOW,
 };
 static OPTION_OF_NETWORK: Check =
-    Check::Match { word: Word::Low(2), mask: ANY, cases: &[Case::Is(&[25, 62, 71], &REFUSED)], otherwise: &ALLOW };
+    Check::Match { word: Word::Low(2), mask: ANY, cases: &[Case::Is(&[25, 62, 71, 77], &REFUSED)], otherwise: &ALLOW };
 
 // Refused: PR_SET_MM (a false `/proc/self/exe` and command line) and PR_SCHED_CORE (keeps others off a core).
 // The highest option known is 78; three have spelled-out numbers: PR_GET_AUXV, PR_SET_VMA, PR_SET_PTRACER.

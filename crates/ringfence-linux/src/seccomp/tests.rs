@@ -454,6 +454,7 @@ fn a_socket_that_was_handed_over_tells_of_itself_alone() {
                 (1, 25, EPERM),
                 (1, 62, EPERM),
                 (1, 71, EPERM),
+                (1, 77, EPERM),
                 (1, 2, ALLOW),
                 (1, 17, ALLOW),
                 (6, 18, ALLOW),

@@ -27,6 +27,10 @@ pub const ACTS: &[(&str, Act)] = &[
     }),
     ("chown", |a| std::os::unix::fs::chown(arg(a, 0)?, Some(number(a, 1)? as u32), None).map(done)),
     ("utime", |a| utime(arg(a, 0)?)),
+    ("touch", |a| {
+        let path = sys::c(arg(a, 0)?)?;
+        sys::call(libc::SYS_utimensat, &[libc::AT_FDCWD as u64, sys::at(&path), 0, 0]).map(done)
+    }),
     ("setxattr", |a| setxattr(arg(a, 0)?)),
     ("mknod", |a| mknod(arg(a, 0)?)),
     ("fifo", |a| {
