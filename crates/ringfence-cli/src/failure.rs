@@ -397,9 +397,8 @@ impl From<SkillError> for Failure {
             SkillError::NoVersion { name, .. } | SkillError::Ambiguous { name, .. } => {
                 Failure::new(Kind::Skill, message).hint(format!("`ringfence skill show {name}` lists its versions"))
             }
-            SkillError::Disabled { name, .. } => {
-                Failure::new(Kind::Skill, message).hint(format!("`ringfence skill enable {name}` lets it run again"))
-            }
+            SkillError::Disabled { name, version } => Failure::new(Kind::Skill, message)
+                .hint(format!("`ringfence skill enable {name}@{version}` lets it run again")),
             SkillError::Verdict { name, verdict, .. } => Failure::new(Kind::Skill, message)
                 .hint(format!("`ringfence skill show {name}` says why; --verdict {verdict} runs it all the same")),
             SkillError::VersionTaken { .. } => {

@@ -90,7 +90,11 @@ fn what_would_help() {
     write("config.toml", "[limits]\ntimeout = \"2s\"\ntimeout_ceiling = \"2s\"\n");
     for (args, says, not) in [
         (&["python", "sleep.py", "--timeout", "1s"][..], "its time was up; --timeout allows more", "--json"),
-        (&["python", "sleep.py", "--config", "config.toml"], "its time was up\n", "--timeout"),
+        (
+            &["python", "sleep.py", "--config", "config.toml"],
+            "its time was up; `timeout_ceiling` in `[limits]`",
+            "--timeout",
+        ),
         (&["python", "loop.py", "--cpu-time", "1s"], "CPU time was used up; --cpu-time allows more", "--timeout"),
         (&["python", "eat.py", "--memory", "64m"], "--memory allows more", "--json"),
         (&["python", "many.py", "--out", "*.txt", "--out-dir", "many"], "6 files are left away", "--json"),
@@ -143,7 +147,7 @@ fn files_come_out_where_they_were_asked_for() {
     // One by one they come whole, or not at all.
     write("large.py", "for name, mib in (('a', 20), ('b', 40)): open(name, 'wb').truncate(mib << 20)");
     let done = run(&["python", "large.py", "--tmp-size", "100m", "--out", "?", "--out-dir", "large"]);
-    assert!(done.code == 0 && done.err.contains("1 files are left away"), "{}", done.err);
+    assert!(done.code == 0 && done.err.contains("1 file is left away"), "{}", done.err);
     assert_eq!(std::fs::metadata(place.project.join("large/a")).unwrap().len(), 20 << 20);
     assert_eq!(support::names(&place.project.join("large")), ["a"]);
 }

@@ -83,14 +83,16 @@ impl Tracer {
     }
 
     fn judge(&self, act: Act, path: &Path) -> Option<Denial> {
-        let path = self.outside(&normalise(path));
+        let inside = normalise(path);
+        let path = self.outside(&inside);
         let real = std::fs::canonicalize(&path).or_else(|_| {
             let parent = path.parent().unwrap_or(Path::new("/"));
             std::fs::canonicalize(parent).map(|p| p.join(path.file_name().unwrap_or_default()))
         });
         let real = real.unwrap_or(path);
         let node = self.tree.decide(&real);
-        let private = PRIVATE.iter().any(|p| real.starts_with(p)) && node.is_none();
+        // A box for code works in private space, where the working directory would be if a rule showed it.
+        let private = PRIVATE.iter().any(|p| real.starts_with(p) || inside.starts_with(p)) && node.is_none();
         let (rule, flag) = match (node.map(|(_, n)| (n.access, &n.origin)), act) {
             _ if private => return None,
             (Some((Access::Exclude, origin)), _) => (format!("exclude of {origin}"), "--ro"),

@@ -339,6 +339,17 @@ fn cancelled_from_outside() {
     });
 }
 
+/// What was refused, and by which rule, where that is asked for.
+#[test]
+fn denials_are_named_where_traced() {
+    let mut host = Host::new();
+    host.policy.trace_denials = true;
+    let denied = |source: &str| run(&host, Engine::Native, "python", source).denied;
+    assert_eq!(denied("open('/tmp/x', 'w').write('x')"), []);
+    let refused = denied("open('/usr/x', 'w')");
+    assert!(refused.iter().any(|denial| denial.object == "/usr/x" && denial.act == "write"), "{refused:?}");
+}
+
 /// The channel is a socket of the host's network: it tells nothing of that, and takes no name there.
 #[test]
 fn the_channel_tells_nothing_of_the_host() {

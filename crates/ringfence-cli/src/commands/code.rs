@@ -364,18 +364,25 @@ pub fn show(result: &CodeResult, room: Room) -> Result<(), Failure> {
     }
     if result.files_dropped > 0 {
         let (left, most, bytes) = (result.files_dropped, code::MAX_FILES, format_size(code::MAX_FILE_BYTES as u64));
+        let are = if left == 1 { "file is" } else { "files are" };
         output::say(&format!(
-            "ringfence: {left} files are left away: --out takes {most} back, {bytes} together, and names of at most 255 \
+            "ringfence: {left} {are} left away: --out takes {most} back, {bytes} together, and names of at most 255 \
              bytes that are text without control characters"
         ));
     } else if result.cut {
         output::say("ringfence: part of the result was too large, or not to be understood, and is left away");
+    }
+    for denial in &result.denied {
+        output::say(&super::run::denial(denial));
     }
     if let Some(note) = note(result, room) {
         output::say(&format!("ringfence: {note}"));
     }
     Ok(())
 }
+
+/// What allows more time where a flag cannot.
+pub const CEILING: &str = "`timeout_ceiling` in `[limits]` of a configuration file";
 
 /// What ended it, and the flag that would help.
 fn note(result: &CodeResult, room: Room) -> Option<String> {
@@ -387,7 +394,8 @@ fn note(result: &CodeResult, room: Room) -> Option<String> {
         Status::Timeout if result.limit.as_deref() == Some("cpu_time") => {
             Some(format!("ended: its CPU time was used up{}", more(room.others, "--cpu-time")))
         }
-        Status::Timeout => Some(format!("ended: its time was up{}", more(room.timeout, "--timeout"))),
+        Status::Timeout if room.timeout => Some(format!("ended: its time was up{}", more(true, "--timeout"))),
+        Status::Timeout => Some(format!("ended: its time was up{}", more(true, CEILING))),
         Status::Memory => Some(format!("ended: its memory was used up{}", more(room.others, "--memory"))),
         Status::Denied => Some(match (find(|one| one.host.as_deref()), find(|one| one.errno.as_deref())) {
             (Some(host), _) => format!("the sandbox refused a connection to `{host}`"),

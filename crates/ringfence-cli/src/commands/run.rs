@@ -259,8 +259,13 @@ fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
     if !plan.trace_denials && failed && person {
         return vec!["ringfence: if the sandbox was in the way, `--trace-denials` says where".to_owned()];
     }
-    let line = |d: &Denial| format!("ringfence: denied: {} `{}` ({}); {} allows it", d.act, d.object, d.rule, d.allow);
-    outcome.denied.iter().map(line).collect()
+    outcome.denied.iter().map(denial).collect()
+}
+
+/// One of them, for a person.
+pub fn denial(denial: &Denial) -> String {
+    let Denial { act, object, rule, allow } = denial;
+    format!("ringfence: denied: {act} `{object}` ({rule}); {allow} allows it")
 }
 
 /// Now, by the clock that file systems stamp with: it runs a tick behind, so that what is changed from here on is not older.
@@ -297,7 +302,7 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
             let after = limits.timeout.map_or_else(String::new, |limit| format!(" after {}", time(limit)));
             // Above the ceiling no flag goes.
             let ceiling = limits.timeout_ceiling.is_some() && limits.timeout == limits.timeout_ceiling;
-            let more = if ceiling { "`timeout_ceiling` in `[limits]` of a configuration file" } else { "--timeout" };
+            let more = if ceiling { super::code::CEILING } else { "--timeout" };
             format!("ended{after} (limit.time); {more} allows more")
         }
         Reason::CpuTime => {

@@ -10,6 +10,7 @@ use super::channel::Parts;
 use super::frames::{self, Received, Shown};
 use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
+use crate::denials::Denial;
 use crate::engines::{Engine, EngineError};
 use crate::supervise::{Ended, Outcome, Reason, signal_name};
 
@@ -77,6 +78,9 @@ pub struct CodeResult {
     /// The limit that ended it, as `[limits]` calls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
+    /// What the policy refused, where that was traced.
+    #[serde(default, skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<Denial>,
     /// stdout and stderr as they were written, where that is no text.
     #[serde(skip)]
     pub raw: [Option<Vec<u8>>; 2],
@@ -209,6 +213,7 @@ fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option
         id: crate::records::new_id(),
         error: None,
         limit: None,
+        denied: Vec::new(),
         raw: [raw_stdout, raw_stderr],
     };
     (blank, result, started)
@@ -236,7 +241,7 @@ pub(super) fn result(
         }
         Some(Reason::Processes) | None => None,
     };
-    result.limit = limit_name(outcome.reason);
+    result.denied.clone_from(&outcome.denied);
     if let (Some(reason), false, None) = (unwritten, started, limit) {
         return Err(CodeError::Unwritten(reason));
     }
@@ -259,6 +264,7 @@ pub(super) fn result(
     if let Some(limit) = limit {
         result.status = limit;
     }
+    result.limit = limit_name(outcome.reason, result.status);
     Ok(result)
 }
 
@@ -286,7 +292,6 @@ pub(super) fn in_context(
     (result.stdout_dropped, result.stderr_dropped) = (stdout.0, stderr.0);
     (result.stdout, result.raw[0]) = text(stdout.1);
     (result.stderr, result.raw[1]) = text(stderr.1);
-    result.limit = limit_name(ended.and_then(|outcome| outcome.reason));
     result.usage.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if let Some(outcome) = ended {
         result.usage.measured(outcome);
@@ -331,6 +336,7 @@ pub(super) fn in_context(
         None if interrupted => result.status = Status::Cancelled,
         _ => {}
     }
+    result.limit = limit_name(ended.and_then(|outcome| outcome.reason), result.status);
     result
 }
 
@@ -400,13 +406,13 @@ pub(super) fn ended(end: Ended) -> String {
     }
 }
 
-/// The limit, as `[limits]` calls it.
-fn limit_name(reason: Option<Reason>) -> Option<String> {
-    let name = match reason? {
-        Reason::Time => "timeout",
-        Reason::CpuTime => "cpu_time",
-        Reason::Memory => "memory",
-        Reason::Processes | Reason::Cancelled | Reason::Lost => return None,
+/// The limit that a status is about, as `[limits]` calls it.
+fn limit_name(reason: Option<Reason>, status: Status) -> Option<String> {
+    let name = match (reason, status) {
+        (Some(Reason::CpuTime), _) => "cpu_time",
+        (_, Status::Timeout) => "timeout",
+        (_, Status::Memory) => "memory",
+        _ => return None,
     };
     Some(name.to_owned())
 }
