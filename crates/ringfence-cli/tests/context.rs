@@ -310,6 +310,7 @@ fn memory_that_is_used_up() {
         assert_eq!(call("less").json()["value"], 42);
         let used = call("more");
         assert_eq!((used.code, &used.json()["status"]), (137, &"memory".into()), "{used:?}");
+        assert_eq!(used.json()["limit"], "memory");
         assert_eq!(call("less").json()["value"], 42, "{language}");
     }
     assert_eq!(place.ringfence(&["session", "rm", "work"]).code, 0);
@@ -440,6 +441,14 @@ fn through_the_program() {
     let id = serde_json::from_str::<serde_json::Value>(&once.out).unwrap()["id"].as_str().unwrap().to_owned();
     let record = place.ringfence(&["history", "show", &id, "--json"]);
     assert!(record.out.contains("one.py") && record.out.contains("\"exit_code\":0"), "{}", record.out);
+    // Which limit it was is in the result, and in its record.
+    place.write("project/endless.py", "while True: pass");
+    let endless =
+        ["code", "python", "endless.py", "--session", "work", "--context", "main", "--timeout", "1s", "--json"];
+    let late = place.ringfence(&endless).json();
+    assert_eq!((&late["status"], &late["limit"]), (&"timeout".into(), &"timeout".into()), "{late}");
+    let record = place.ringfence(&["history", "show", late["id"].as_str().unwrap(), "--json"]);
+    assert!(record.out.contains("\"reason\":\"time\""), "{}", record.out);
     let list = place.ringfence(&["context", "list", "work"]).out;
     assert!(!list.contains("once") && list.starts_with("NAME"), "{list}");
     // A file that goes in replaces nothing of the project's.

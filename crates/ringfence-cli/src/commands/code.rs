@@ -150,10 +150,11 @@ pub fn recorded<C: AsFd>(
     });
     match ran {
         Ok(Ran { mut result, mut outcome, captures }) => {
-            // An interpreter exits with 0 also when its code has failed: a record says how the code ended.
+            // An interpreter exits with 0 also when its code has failed: a record says how the code ended, and why.
             if outcome.ended == Ended::Exited(0) {
                 outcome.ended = Ended::Exited(i32::from(exit_code(result.status)));
             }
+            outcome.reason = outcome.reason.or(reason(result.status));
             // The result has the id of its record.
             if let Some(id) = entry.end(&outcome, seen(&captures, policy.records.output), &mut report) {
                 result.id = id;
@@ -164,17 +165,21 @@ pub fn recorded<C: AsFd>(
     }
 }
 
-/// What a record is made of, from the result of code in a container.
-fn seen_from_outside(result: CodeResult) -> Ran {
-    let reason = match result.status {
+/// What ended code of this status, for a record.
+pub fn reason(status: Status) -> Option<Reason> {
+    match status {
         Status::Timeout => Some(Reason::Time),
         Status::Memory => Some(Reason::Memory),
         Status::Cancelled => Some(Reason::Cancelled),
         _ => None,
-    };
+    }
+}
+
+/// What a record is made of, from the result of code in a container.
+fn seen_from_outside(result: CodeResult) -> Ran {
     let outcome = Outcome {
         ended: Ended::Exited(0),
-        reason,
+        reason: None,
         duration: Duration::from_millis(result.usage.duration_ms),
         cpu: Duration::from_millis(result.usage.cpu_ms),
         peak_memory: result.usage.peak_memory,

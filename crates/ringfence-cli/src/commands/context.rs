@@ -14,7 +14,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
-use crate::commands::code::{Room, captured, exit_code, seen};
+use crate::commands::code::{Room, captured, exit_code, reason, seen};
 use crate::commands::session::{fetch_image, open, within};
 use crate::failure::{Failure, Kind};
 use crate::situation::Situation;
@@ -131,7 +131,8 @@ impl Note {
         let seen = seen(&captures, self.keeps);
         let duration = Some(Duration::from_millis(result.usage.duration_ms));
         let (status, exit_code) = (Status::Exited, Some(i32::from(exit_code(result.status))));
-        write(self.ticket, &End { status, exit_code, error: None, duration, seen, ..End::failed("") });
+        let reason = reason(result.status);
+        write(self.ticket, &End { status, exit_code, reason, error: None, duration, seen, ..End::failed("") });
     }
 
     pub fn failed(self, why: &str) {
