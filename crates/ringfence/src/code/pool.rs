@@ -2,7 +2,8 @@
 //!
 //! A worker makes a box with an interpreter that waits for one piece of code: a fork of the pool's nursery, or where the
 //! policy or the plan does not let it be one, an interpreter that is started. The result goes back as soon as it is there;
-//! then the box ends, and the worker makes the next. No interpreter, no box and no descriptor ever serves two executions, and no network in which one made a socket.
+//! then the box ends, and the worker makes the next. No interpreter, no box and no descriptor ever serves two executions, and
+//! no network in which one made a socket.
 //! What forks share is in `docs/design/warm-interpreters.md`.
 
 use std::collections::VecDeque;

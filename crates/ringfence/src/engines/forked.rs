@@ -5,7 +5,8 @@
 //! may make namespaces and mounts, and no fork may. Control groups, time and the end are enforced from outside, as for every
 //! box, and when the nursery ends, so do its forks: their PID namespaces lie in its own.
 //!
-//! A network namespace in which nobody has made a socket is as new, and goes to the next fork of the same nursery ([`Network`]).
+//! A network namespace in which nobody has made a socket is as new, and goes to the next fork of the same nursery
+//! ([`Network`]).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
