@@ -399,8 +399,10 @@ fn note(result: &CodeResult, room: Room) -> Option<String> {
         Status::Timeout if result.limit.as_deref() == Some("cpu_time") => {
             Some(format!("ended: its CPU time was used up{}", more(room.others, "--cpu-time")))
         }
-        Status::Timeout if room.timeout => Some(format!("ended: its time was up{}", more(true, "--timeout"))),
-        Status::Timeout => Some(format!("ended: its time was up{}", more(true, CEILING))),
+        Status::Timeout => {
+            let by = if room.timeout { "--timeout" } else { CEILING };
+            Some(format!("ended: its time was up{}", more(true, by)))
+        }
         Status::Memory => Some(format!("ended: its memory was used up{}", more(room.others, "--memory"))),
         Status::Denied => Some(match (find(|one| one.host.as_deref()), find(|one| one.errno.as_deref())) {
             (Some(host), _) => format!("the sandbox refused a connection to `{host}`"),

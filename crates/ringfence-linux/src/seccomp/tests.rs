@@ -429,6 +429,18 @@ fn opens_are_reported_where_asked() {
     assert_eq!(ask(Arch::X86_64, &notify, "chmod", &[0, 0o4755]), EPERM);
 }
 
+/// A mark that whoever opens the same file later could read, a namespace's included.
+#[test]
+fn no_hint_is_left_on_a_file() {
+    const EINVAL: Answer = Answer::Errno(libc::EINVAL as u16);
+    for arch in ARCHES {
+        let ask = |request| ask(arch, &Options::default(), "fcntl", &[3, request]);
+        // F_SET_RW_HINT; F_GET_RW_HINT, F_SETFL, F_OFD_SETLK.
+        assert_eq!((ask(1036), ask(HIGH | 1036)), (EINVAL, EINVAL));
+        assert_eq!((ask(1035), ask(4), ask(37)), (ALLOW, ALLOW, ALLOW));
+    }
+}
+
 #[test]
 fn a_socket_that_was_handed_over_tells_of_itself_alone() {
     let handed = Options { sockets: Sockets::Handed, ..Options::default() };
@@ -449,7 +461,7 @@ fn a_socket_that_was_handed_over_tells_of_itself_alone() {
         // SIOCSIFFLAGS, for a loopback of one's own.
         assert_eq!(ask(arch, &handed, "ioctl", &[0, 0x8914]), ALLOW);
         for name in ["getsockopt", "setsockopt"] {
-            // SO_BINDTODEVICE, SO_BINDTOIFINDEX, SO_NETNS_COOKIE; SO_REUSEADDR, SO_PEERCRED, TCP_USER_TIMEOUT, IP_UNICAST_IF.
+            // SO_BINDTODEVICE, SO_BINDTOIFINDEX, SO_NETNS_COOKIE, SO_PEERPIDFD; SO_REUSEADDR, SO_PEERCRED, TCP_USER_TIMEOUT, IP_UNICAST_IF.
             for (level, option, answer) in [
                 (1, 25, EPERM),
                 (1, 62, EPERM),
