@@ -3,18 +3,18 @@
 use std::{env, fmt::Write, fs, path::Path};
 
 #[allow(dead_code)]
-#[path = "src/seccomp/compile.rs"]
+#[path = "src/walls/seccomp/compile.rs"]
 mod compile;
 #[allow(dead_code)]
-#[path = "src/seccomp/list.rs"]
+#[path = "src/walls/seccomp/list.rs"]
 mod list;
 
 use compile::{Arch, Options, Sockets, compile};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=src/seccomp/compile.rs");
-    println!("cargo::rerun-if-changed=src/seccomp/list.rs");
+    println!("cargo::rerun-if-changed=src/walls/seccomp/compile.rs");
+    println!("cargo::rerun-if-changed=src/walls/seccomp/list.rs");
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => Arch::X86_64,
         Ok("aarch64") => Arch::Aarch64,

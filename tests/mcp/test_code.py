@@ -9,6 +9,13 @@ import unittest
 import mcp.types as types
 from support import REVISIONS, Place, processes, said
 
+# How long ago the interpreter was started, in seconds.
+AGE = """
+import os
+started = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+float(open("/proc/uptime").read().split()[0]) - started
+"""
+
 
 class Code(Place):
     async def run_code(self, client, source, language="python", **arguments):
@@ -34,6 +41,51 @@ class Code(Place):
                 self.assertIn("ask them", data["note"])
                 data = await self.run_code(client, "print('before', flush=True)\nwhile True: pass", timeout_seconds=2)
                 self.assertEqual((data["status"], data["stdout"]), ("timeout", "before\n"))
+
+    async def is_warm(self, client):
+        """An interpreter waits for code, and has done so for a while."""
+        for _ in range(30):
+            await asyncio.sleep(1)
+            if (await self.run_code(client, AGE))["value"] > 0.5:
+                return
+        self.fail("no interpreter waits")
+
+    async def test_interpreters_wait_for_code(self):
+        async with self.client() as client:
+            await client.list_tools()
+            await self.is_warm(client)
+            left = "import os; was = os.path.exists('/tmp/x'); open('/tmp/x', 'w').close(); was or 'x' in globals()"
+            for _ in range(4):
+                self.assertEqual((await self.run_code(client, left))["value"], False)
+            data = await self.run_code(client, "while True: pass", timeout_seconds=1)
+            self.assertEqual(data["status"], "timeout")
+        self.wait_for(lambda: not processes(str(self.project)), what="interpreters that waited are gone")
+        (self.project / ".ringfence.toml").write_text("warm = 0\n")
+        async with self.client() as client:
+            for _ in range(3):
+                self.assertLess((await self.run_code(client, AGE))["value"], 0.5)
+                await asyncio.sleep(1)
+
+    async def test_a_waiting_interpreter_reads_no_file_that_came_later(self):
+        secret, below = self.project / ".env", self.project / "below"
+        secret.write_text("one")
+        below.mkdir()
+        async with self.client("--preset", "@env-files") as client:
+            await client.list_tools()
+            await self.is_warm(client)
+            for name in [".env", "plain"]:
+                (below / name).write_text("later")
+            self.assertEqual((await self.run_code(client, "open('below/plain').read()"))["value"], "later")
+            data = await self.run_code(client, "open('below/.env').read()")
+            self.assertEqual(data["status"], "denied")
+            await self.is_warm(client)
+            # The kernel drops the mount on a file that is replaced.
+            for name in [".env", "plain"]:
+                (self.project / "new").write_text("two")
+                (self.project / "new").rename(self.project / name)
+            self.assertEqual((await self.run_code(client, "open('plain').read()"))["value"], "two")
+            data = await self.run_code(client, "open('.env').read()")
+            self.assertEqual(data["status"], "denied")
 
     async def test_contexts_keep_variables(self):
         for mode in REVISIONS:

@@ -254,6 +254,36 @@ asyncio.run(main())
             for name in [".git/hooks/post-checkout", ".vscode/tasks.json", ".ringfence.toml"]:
                 self.assertFalse((root / name).exists(), root / name)
 
+    async def test_the_order_of_roots_loosens_nothing(self):
+        other = self.home / "other"
+        other.mkdir()
+        (other / ".ringfence.toml").write_text(
+            "network = \"none\"\n[limits]\nmemory = \"100m\"\n[commands]\nseq = false\n"
+        )
+
+        def answer(*roots):
+            async def callback(_):
+                return types.ListRootsResult(roots=[types.Root(uri=root.as_uri()) for root in roots])
+            return callback
+
+        flags = ["--profile", "agent"]
+        orders = [[other, self.project], [self.project, other]]
+        for owners in orders:
+            for clients in orders:
+                roots = [word for root in owners for word in ["--root", str(root)]]
+                async with self.client(*roots, *flags, list_roots_callback=answer(*clients)) as client:
+                    result = await client.call_tool("run_command", {"command": "grep -c : /proc/net/dev; seq 3"})
+                    self.assertEqual(result.structured_content["stdout"], "1\n", (owners, clients))
+        # The other half: without that file, the network is open and the command runs.
+        (other / ".ringfence.toml").unlink()
+        roots = [word for root in orders[0] for word in ["--root", str(root)]]
+        async with self.client(*roots, *flags, list_roots_callback=answer(*orders[1])) as client:
+            result = await client.call_tool("run_command", {"command": "grep -c : /proc/net/dev; seq 3"})
+            interfaces, *numbers = result.structured_content["stdout"].split()
+            self.assertEqual(numbers, ["1", "2", "3"])
+            with open("/proc/net/dev") as devices:
+                self.assertEqual(int(interfaces), devices.read().count(":"), "the host's network")
+
     async def test_kept_sessions(self):
         async with self.client("--keep", "desk") as client:
             await client.call_tool("run_command", {"command": "echo kept > /tmp/x"})
@@ -270,15 +300,181 @@ asyncio.run(main())
         # Under other flags it is not what the owner asks for now: nothing runs in it, and nothing untrue is said of it.
         other = self.home / "other"
         other.mkdir()
-        for flags in [["--network"], ["--timeout", "7s"], ["--root", str(other)]]:
+        for flags in [["--network"], ["--timeout", "7s"], ["--memory", "64m"], ["--root", str(other)]]:
             async with self.client("--keep", "desk", *flags) as client:
                 for call in [("session_info", {}), ("run_command", {"command": "echo ran > /workspace/ran"})]:
                     result = await client.call_tool(*call)
                     self.assertTrue(result.is_error, flags)
-                    self.assertIn("kept from before", said(result))
+                    self.assertIn("The sandbox desk was made with another policy", said(result))
+                    self.assertIn("ringfence session stop desk", said(result))
         self.assertFalse((self.project / "ran").exists())
         self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
         self.assertEqual((self.live(), processes("31234")), ([], []))
+
+    async def test_a_kept_session_of_another_policy_is_not_used(self):
+        (self.project / "secret").write_text("do-not-tell")
+        config = self.home / ".config/ringfence/config.toml"
+        config.parent.mkdir(parents=True)
+        project = self.project / ".ringfence.toml"
+        # There from the beginning: while a session lives, a placeholder has the name.
+        project.write_text("")
+        read = {"command": "cat secret"}
+        async with self.client("--keep", "desk") as client:
+            result = await client.call_tool("run_command", read)
+            self.assertEqual(result.structured_content["stdout"], "do-not-tell")
+        [session] = self.live()
+        # Another comment, and what a preset finds by now, are no other policy.
+        config.write_text("# nothing\n")
+        subprocess.run(["git", "init", "-q", str(self.project)], check=True)
+        async with self.client("--keep", "desk") as client:
+            result = await client.call_tool("run_command", read)
+            self.assertEqual(result.structured_content["stdout"], "do-not-tell")
+        self.assertEqual([other["id"] for other in self.live()], [session["id"]])
+        for file, text in [
+            (config, "[files]\nexclude = [\"secret\"]\n"),
+            (config, "[env]\nset = { MODE = \"strict\" }\n"),
+            (project, "[files]\nexclude = [\"secret\"]\n"),
+        ]:
+            file.write_text(text)
+            async with self.client("--keep", "desk") as client:
+                calls = [("run_command", read), ("read_file", {"path": "secret"}), ("session_info", {})]
+                for call in calls:
+                    result = await client.call_tool(*call)
+                    self.assertTrue(result.is_error, text)
+                    self.assertIn("The sandbox desk was made with another policy", said(result))
+                    self.assertNotIn("do-not-tell", said(result))
+                # The cure.
+                if file == project:
+                    self.assertEqual(self.ringfence("session", "stop", "desk").returncode, 0)
+                    result = await client.call_tool("run_command", read)
+                    self.assertNotEqual(result.structured_content["exit_code"], 0)
+                    self.assertNotIn("do-not-tell", said(result))
+            config.write_text("")
+        self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
+
+    def rooted(self, *dirs):
+        async def roots(_):
+            return types.ListRootsResult(roots=[types.Root(uri=path.as_uri()) for path in dirs])
+
+        return roots
+
+    async def test_a_client_root_keeps_the_rules_of_the_owners(self):
+        conf = self.project / "conf"
+        for name in [".vscode", "hooks", "real"]:
+            (conf / name).mkdir(parents=True)
+        for name in ["secret", "a.pem", "file"]:
+            (conf / name).write_text(f"this is {name}\n")
+        (self.project / "other").write_text("outside\n")
+        (self.project / ".husky").symlink_to("conf/real")
+        subprocess.run(["git", "init", "-q", str(self.project)], check=True)
+        subprocess.run(["git", "-C", str(self.project), "config", "core.hooksPath", "conf/hooks"], check=True)
+        (self.project / ".ringfence.toml").write_text(
+            "[files]\nexclude = [\"conf/secret\", \"**/*.pem\"]\nro = [\"conf/.vscode\"]\n"
+        )
+        for profile in ["shell", "agent"]:
+            for mode in REVISIONS:
+                flags = ["--root", str(self.project), "--profile", profile]
+                async with self.client(*flags, mode=mode, list_roots_callback=self.rooted(conf)) as client:
+                    async def shell(line):
+                        result = await client.call_tool("run_command", {"command": line})
+                        return result.structured_content
+
+                    info = (await client.call_tool("session_info", {})).structured_content
+                    self.assertEqual(info["working_directory_outside"], str(conf))
+                    # What is ordinary is used as ever.
+                    done = await shell("cat file && echo new > made && echo more >> file && mkdir sub")
+                    self.assertEqual((done["exit_code"], done["stdout"]), (0, "this is file\n"), done)
+                    self.assertEqual((conf / "file").read_text(), "this is file\nmore\n")
+                    for name in ["secret", "a.pem"]:
+                        done = await shell(f"cat {name} {conf}/{name}")
+                        self.assertTrue(done["exit_code"] != 0 and "this is" not in done["stdout"], done)
+                        result = await client.call_tool("read_file", {"path": name})
+                        self.assertTrue(result.is_error and "this is" not in said(result), said(result))
+                    for name in [".vscode/tasks.json", "hooks/pre-commit", "real/pre-commit"]:
+                        done = await shell(f"echo x > {name}")
+                        self.assertNotEqual(done["exit_code"], 0, name)
+                        result = await client.call_tool("write_file", {"path": name, "content": "x"})
+                        self.assertTrue(result.is_error, name)
+                    done = await shell(f"mv hooks h; mv real r; echo x > {self.project}/other; echo x > ../new; cat {self.project}/other")
+                    self.assertEqual("outside" in done["stdout"], profile == "agent", "the machine is seen by `agent`")
+                    # A box of its own has no more.
+                    arguments = {"language": "bash", "code": "cat file; cat secret a.pem; echo x > hooks/pre-commit; echo x > code"}
+                    await client.call_tool("run_code", arguments)
+                    self.assertEqual((conf / "code").read_text(), "x\n")
+                self.assertEqual((self.project / "other").read_text(), "outside\n")
+                self.assertFalse((self.project / "new").exists())
+                for name in [".vscode", "hooks", "real"]:
+                    self.assertEqual(list((conf / name).iterdir()), [], name)
+                for name in ["made", "code"]:
+                    (conf / name).unlink()
+                (conf / "sub").rmdir()
+                (conf / "file").write_text("this is file\n")
+
+    async def test_a_client_root_is_no_way_around_a_protection(self):
+        (self.project / ".vscode").mkdir()
+        (self.project / "hidden").mkdir()
+        (self.project / "hidden/secret").write_text("do-not-tell")
+        (self.home / ".local/bin").mkdir(parents=True)
+        (self.home / ".local/share").mkdir()
+        inside = self.rooted(self.project / ".vscode")
+        async with self.client("--root", str(self.project), list_roots_callback=inside) as client:
+            result = await client.call_tool("run_command", {"command": "echo x > tasks.json"})
+            self.assertNotEqual(result.structured_content["exit_code"], 0, "it is read-only, and all that is given")
+        flags = ["--root", str(self.project), "--exclude", str(self.project / "hidden")]
+        async with self.client(*flags, list_roots_callback=self.rooted(self.project / "hidden")) as client:
+            result = await client.call_tool("run_command", {"command": "cat secret"})
+            self.assertTrue(result.is_error and "do-not-tell" not in said(result), said(result))
+        # Of a home, what its owner's shells and agents run.
+        async with self.client("--root", str(self.home), list_roots_callback=self.rooted(self.home / ".local")) as client:
+            result = await client.call_tool("run_command", {"command": "echo x > share/made && echo x > bin/ls"})
+            self.assertNotEqual(result.structured_content["exit_code"], 0)
+        self.assertTrue((self.home / ".local/share/made").exists())
+        for name in [self.project / ".vscode", self.home / ".local/bin"]:
+            self.assertEqual(list(name.iterdir()), [])
+
+    async def test_a_client_root_has_the_protections_of_a_project(self):
+        app, lib = self.project / "app", self.project / "lib"
+        for root in [app, lib]:
+            root.mkdir()
+            subprocess.run(["git", "init", "-q", str(root)], check=True)
+            (root / "secret").write_text("do-not-tell")
+            (root / ".ringfence.toml").write_text("[files]\nexclude = [\"secret\"]\n")
+        async with self.client("--root", str(self.project), list_roots_callback=self.rooted(app, lib)) as client:
+            line = f"for d in . {lib}; do echo x > $d/made; cat $d/secret; done"
+            result = await client.call_tool("run_command", {"command": line})
+            self.assertNotIn("do-not-tell", said(result))
+            for name in [".git/hooks/post-checkout", ".vscode/tasks.json", ".ringfence.toml"]:
+                line = f"for d in . {lib}; do mkdir -p $d/{os.path.dirname(name) or '.'}; echo x > $d/{name}; done"
+                await client.call_tool("run_command", {"command": line})
+        for root in [app, lib]:
+            self.assertTrue((root / "made").exists())
+            self.assertFalse((root / ".git/hooks/post-checkout").exists() or (root / ".vscode").exists())
+            self.assertIn("secret", (root / ".ringfence.toml").read_text())
+
+    async def test_a_root_that_was_swapped_for_a_link(self):
+        other, outside = self.home / "other", self.home / "outside"
+        outside.mkdir()
+        (outside / "secret").write_text("do-not-tell")
+        for swapped in [self.project, other]:
+            other.mkdir(exist_ok=True)
+            flags = ["--root", str(self.project), "--root", str(other)]
+            async with self.client(*flags, cwd=self.home) as client:
+                kept = swapped.with_name("kept")
+                swapped.rename(kept)
+                swapped.symlink_to(outside)
+                for call in [("run_command", {"command": f"cat secret {other}/secret; echo x > {other}/made; echo x > made"}),
+                             ("read_file", {"path": f"{other}/secret"})]:
+                    result = await client.call_tool(*call)
+                    self.assertTrue(result.is_error, swapped)
+                    self.assertIn("is a link by now", said(result))
+                    self.assertNotIn("do-not-tell", said(result))
+                # As it was: it is used.
+                swapped.unlink()
+                kept.rename(swapped)
+                result = await client.call_tool("run_command", {"command": f"echo x > {other}/fine && echo x > fine"})
+                self.assertEqual(result.structured_content["exit_code"], 0, said(result))
+            self.assertTrue((other / "fine").exists() and (self.project / "fine").exists())
+        self.assertEqual([path.name for path in outside.iterdir()], ["secret"])
 
     async def test_a_session_that_died_is_made_anew(self):
         async with self.client() as client:

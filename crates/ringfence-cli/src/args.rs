@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 
 pub use history::{History, HistoryCommand, HistoryList, HistoryPrune};
-pub use policy::{BadFlag, PolicyFlags};
+pub use policy::{BadFlag, PolicyFlags, switches};
 pub use session::{Session, SessionCreate, SessionExec, SessionLogs, SessionShell, Span};
 
 pub use skill::{Skill, SkillAdd, SkillChange, SkillRun, SkillScan};
@@ -32,24 +32,12 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line.
     pub fn read() -> Result<Cli, clap::Error> {
-        let mut args = std::env::args_os().skip(1);
-        if args.next().is_some_and(|name| name == "run")
-            && let Some(run) = Run::read_plain(args)
-            && separated(std::env::args_os().skip(1)).is_none()
-        {
-            return Ok(Cli { command: Command::Run(run) });
-        }
-        if let Some(exec) = SessionExec::read_plain(std::env::args_os().skip(1)) {
-            return Ok(Cli { command: Command::Session(Session::Exec(exec)) });
-        }
-        if let Some(code) = Code::read_plain(std::env::args_os().skip(1)) {
-            return Ok(Cli { command: Command::Code(Box::new(code)) });
-        }
-        let cli = match Code::read_alone(std::env::args_os()) {
-            Some(code) => Cli { command: Command::Code(Box::new(code)) },
-            None => Cli::try_parse()?,
+        let args: Vec<OsString> = std::env::args_os().collect();
+        let cli = match Command::read_alone(&args) {
+            Some(command) => Cli { command },
+            None => Cli::try_parse_from(&args)?,
         };
-        if let Some((flag, value)) = separated(std::env::args_os().skip(1)) {
+        if let Some((flag, value)) = separated(&args) {
             let message = format!(
                 "`{flag} {value}` would switch it on and run `{value}`: write `{flag}={value}`, or `--` before the command"
             );
@@ -59,14 +47,13 @@ impl Cli {
     }
 }
 
-/// A switch that takes its value by `=` alone, followed by what looks like one: the box would start the other way round.
-fn separated(args: impl Iterator<Item = OsString>) -> Option<(String, String)> {
-    const SWITCHES: [&str; 5] = ["--network", "--docker", "--nesting", "--strict", "--trace-denials"];
+/// A switch that takes its value by `=` alone, followed by what looks like one: the sandbox would start the other way round.
+fn separated(args: &[OsString]) -> Option<(&str, &str)> {
     const VALUES: [&str; 6] = ["true", "false", "yes", "no", "on", "off"];
-    let args: Vec<String> = args.map_while(|arg| arg.into_string().ok()).take_while(|arg| arg != "--").collect();
-    let pair =
-        args.windows(2).find(|pair| SWITCHES.contains(&pair[0].as_str()) && VALUES.contains(&pair[1].as_str()))?;
-    Some((pair[0].clone(), pair[1].clone()))
+    let args: Vec<&str> = args.iter().map_while(|arg| arg.to_str()).take_while(|arg| *arg != "--").collect();
+    let mut pairs = args.windows(2).filter(|pair| pair[0].starts_with("--") && VALUES.contains(&pair[1]));
+    let pair = pairs.find(|pair| switches().iter().any(|switch| pair[0][2..] == *switch))?;
+    Some((pair[0], pair[1]))
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,6 +83,7 @@ pub enum Command {
         json: bool,
     },
     /// Build the image of sandboxes that name none
+    #[cfg(feature = "docker")]
     #[command(subcommand)]
     Image(Image),
     /// Say whether this is inside a sandbox: exit code 0 inside, 1 outside
@@ -126,6 +114,22 @@ Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence coul
 --json tells all of them apart.";
 
 impl Command {
+    /// Reads a command that runs something with the definition of that command alone. The definitions of all commands take
+    /// a good part of the time in which a sandbox starts. `None` when it cannot be read: then clap reads it with all
+    /// definitions, and says what is wrong.
+    fn read_alone(args: &[OsString]) -> Option<Command> {
+        let (name, rest) = args.get(1..)?.split_first()?;
+        match name.to_str()? {
+            "run" => alone(rest).map(Command::Run),
+            "code" => alone(rest).map(Box::new).map(Command::Code),
+            "session" => match rest.split_first()? {
+                (name, rest) if name == "exec" => alone(rest).map(Session::Exec).map(Command::Session),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether its JSON object tells of a failure as well: it has more to say than others.
     pub fn says_its_failure(&self) -> bool {
         matches!(
@@ -133,6 +137,11 @@ impl Command {
             Command::Run(_) | Command::Code(_) | Command::Skill(Skill::Run(_)) | Command::Session(Session::Exec(_))
         )
     }
+}
+
+fn alone<A: Args>(args: &[OsString]) -> Option<A> {
+    let definition = A::augment_args(clap::Command::new("ringfence").no_binary_name(true));
+    A::from_arg_matches(&definition.try_get_matches_from(args).ok()?).ok()
 }
 
 const RUN_HELP: &str = "\
@@ -211,56 +220,6 @@ pub struct Code {
     pub source: PathBuf,
 }
 
-impl Code {
-    /// Reads what most command lines are without clap, which takes longer to get ready than to read. `None` for every doubt.
-    fn read_plain(args: impl Iterator<Item = OsString>) -> Option<Code> {
-        let mut args = args.peekable();
-        args.next_if(|name| name == "code")?;
-        let (mut code, mut places) = (Code::default(), Vec::new());
-        while let Some(arg) = args.next() {
-            let arg = arg.into_string().ok()?;
-            let (name, value) = match arg.split_once('=') {
-                Some((name, value)) if arg.starts_with('-') => (name, Some(value.to_owned())),
-                _ => (arg.as_str(), None),
-            };
-            let text = match name {
-                "--json" if value.is_none() && !code.json => {
-                    code.json = true;
-                    continue;
-                }
-                "--input" => &mut code.given.input,
-                "--timeout" => &mut code.policy.timeout,
-                "--memory" => &mut code.policy.memory,
-                "--cpus" => &mut code.policy.cpus,
-                place if !place.is_empty() && (place == "-" || !place.starts_with('-')) => {
-                    places.push(arg);
-                    continue;
-                }
-                _ => return None,
-            };
-            let given = value.map_or_else(|| args.next()?.into_string().ok(), Some)?;
-            // Said twice, or a flag in the place of a value.
-            if text.is_some() || given.is_empty() || given.starts_with('-') {
-                return None;
-            }
-            *text = Some(given);
-        }
-        let [language, source] = <[String; 2]>::try_from(places).ok()?;
-        Some(Code { language, source: source.into(), ..code })
-    }
-
-    /// Reads `ringfence code …` with the definitions of that command alone: all of them together take a good part of the time
-    /// in which an interpreter starts. `None` for every doubt: then clap reads with all, and says what is wrong.
-    fn read_alone(args: impl Iterator<Item = OsString>) -> Option<Code> {
-        let mut args = args.peekable();
-        let program = args.next()?;
-        args.next_if(|name| name == "code")?;
-        let definitions = Code::augment_args(clap::Command::new("code"));
-        let matches = definitions.try_get_matches_from(std::iter::once(program).chain(args)).ok()?;
-        <Code as clap::FromArgMatches>::from_arg_matches(&matches).ok()
-    }
-}
-
 /// For `--help`: what the names mean that `--preset` takes.
 fn run_help() -> String {
     let presets = ringfence::policy::presets::names().map(|(name, help)| format!("  {name:<13} {help}\n"));
@@ -291,59 +250,6 @@ pub struct Run {
     /// The command and its arguments; flags of Ringfence end here
     #[arg(value_name = "COMMAND", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
-}
-
-impl Run {
-    /// Reads the plainest command lines without clap, whose definitions take a good part of the time in which a sandbox
-    /// starts. `None` for everything else and for every doubt: then clap reads, and says what is wrong.
-    fn read_plain(args: impl Iterator<Item = OsString>) -> Option<Run> {
-        let mut run = Run::default();
-        let mut args = args.peekable();
-        while let Some(flag) = args.next_if(|arg| arg.as_encoded_bytes().starts_with(b"-")) {
-            let (name, value) = match flag.to_str()?.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (flag.to_str()?, None),
-            };
-            let switch = match value {
-                None | Some("true") => Some(true),
-                Some("false") => Some(false),
-                Some(_) => None,
-            };
-            let policy = &mut run.policy;
-            let text = match name {
-                "--" if value.is_none() => break,
-                "--network" if policy.network.is_none() => {
-                    policy.network = Some(switch?);
-                    continue;
-                }
-                "--docker" if policy.docker.is_none() => {
-                    policy.docker = Some(switch?);
-                    continue;
-                }
-                "--profile" => &mut policy.profile,
-                "--timeout" => &mut policy.timeout,
-                "--memory" => &mut policy.memory,
-                "--cpus" => &mut policy.cpus,
-                "--pids" => &mut policy.pids,
-                "--json" if value.is_none() && !run.json => {
-                    run.json = true;
-                    continue;
-                }
-                _ => return None,
-            };
-            let given = match value {
-                Some(value) => value.to_owned(),
-                None => args.next()?.into_string().ok()?,
-            };
-            // Said twice, or a flag in the place of a value.
-            if text.is_some() || given.is_empty() || given.starts_with('-') {
-                return None;
-            }
-            *text = Some(given);
-        }
-        run.command = args.collect();
-        Some(run)
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -395,6 +301,7 @@ pub enum Context {
     },
 }
 
+#[cfg(feature = "docker")]
 #[derive(Debug, Subcommand)]
 pub enum Image {
     /// Build the standard image from Debian packages (Python, Node, git, common tools), and give it to Docker

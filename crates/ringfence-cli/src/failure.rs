@@ -3,10 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use ringfence::EngineError;
 use ringfence::code::requirements::RequirementsError;
 use ringfence::code::{CodeError, ContextError};
 use ringfence::facts::FactsError;
+use ringfence::host::FileError;
+use ringfence::policy::Cure;
 use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::limits::format_size;
@@ -15,12 +16,12 @@ use ringfence::policy::tree::{PRIVATE, TreeError};
 use ringfence::records::StoreError;
 use ringfence::session::SessionError;
 use ringfence::skills::SkillError;
+use ringfence::{EngineError, HostError, SandboxError, StandardStream};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::BadFlag;
 use crate::client_file::ClientFileError;
-use crate::files::FileError;
 
 /// Why Ringfence did not do what it was asked to.
 #[derive(Debug)]
@@ -81,12 +82,17 @@ pub struct Described {
 
 impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Failure {
-        Failure { kind, message: without_numbers(&message.into()), hints: Vec::new(), record: None }
+        Failure { kind, message: ringfence::sandbox::plain(&message.into()), hints: Vec::new(), record: None }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hints.push(hint.into());
         self
+    }
+
+    /// With what helps; `otherwise` where nobody knows.
+    fn cured(self, helps: &[Cure], otherwise: &str) -> Failure {
+        if helps.is_empty() { self.hint(otherwise) } else { self.hint(cures(helps)) }
     }
 
     pub fn recorded(self, record: Option<String>) -> Failure {
@@ -124,16 +130,6 @@ impl Failure {
     }
 }
 
-/// The message without the numbers that system errors carry (`(os error 13)`): the words say it.
-fn without_numbers(message: &str) -> String {
-    let mut parts = message.split(" (os error ");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-').trim_start_matches(')'));
-    }
-    out
-}
-
 impl From<BadFlag> for Failure {
     fn from(error: BadFlag) -> Failure {
         Failure::new(Kind::Usage, error.to_string())
@@ -151,7 +147,7 @@ impl From<FileError> for Failure {
         let failure = Failure::new(Kind::Config, error.to_string());
         match error {
             FileError::Link(_) => failure.hint("put the file itself there, or name the other one with --config FILE"),
-            FileError::TooLarge(_) | FileError::Read { .. } | FileError::NotText(_) | FileError::NotAFile(_) => failure,
+            _ => failure,
         }
     }
 }
@@ -178,6 +174,50 @@ impl From<ClientFileError> for Failure {
     }
 }
 
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Failure {
+        match error {
+            HostError::Facts(error) => error.into(),
+            HostError::File(error) => error.into(),
+            HostError::Config(error) => error.into(),
+            HostError::Layer(error) => error.into(),
+            HostError::Session(error) => error.into(),
+            HostError::Workdir { .. } => {
+                Failure::new(Kind::Policy, error.to_string()).hint("name a directory that exists with -C DIR")
+            }
+            HostError::NotGiven(_) => Failure::new(Kind::Policy, error.to_string()),
+        }
+    }
+}
+
+impl From<SandboxError> for Failure {
+    fn from(error: SandboxError) -> Failure {
+        match error {
+            SandboxError::Host(error) => error.into(),
+            SandboxError::Layer(error) => error.into(),
+            SandboxError::Narrow(_) => Failure::new(Kind::Policy, error.to_string()),
+            SandboxError::Plan(error) => error.into(),
+            SandboxError::Engine(error) => error.into(),
+            SandboxError::Session(error) => error.into(),
+            SandboxError::Code(error) => error.into(),
+            SandboxError::Context(error) => error.into(),
+            SandboxError::Requirements(error) => error.into(),
+            SandboxError::Skill(error) => error.into(),
+            SandboxError::Store(error) => error.into(),
+            SandboxError::Recorded { error, record } => Failure::from(*error).recorded(Some(record)),
+            SandboxError::Wrapper { .. } => {
+                Failure::new(Kind::Config, error.to_string()).hint("name an executable file, or leave the line away")
+            }
+            SandboxError::Pipe(_)
+            | SandboxError::Thread(_)
+            | SandboxError::Wait(_)
+            | SandboxError::Read(_)
+            | SandboxError::NoSignal(_)
+            | SandboxError::Unwatched => Failure::new(Kind::Engine, error.to_string()),
+        }
+    }
+}
+
 impl From<FactsError> for Failure {
     fn from(error: FactsError) -> Failure {
         let failure = Failure::new(Kind::Policy, error.to_string());
@@ -192,17 +232,12 @@ impl From<FactsError> for Failure {
 impl From<LayerError> for Failure {
     fn from(error: LayerError) -> Failure {
         match &error {
-            LayerError::Untrusted { file, loosenings } => {
-                let mut message = format!("`{file}` would loosen the sandbox, and you do not trust it yet");
-                for loosening in loosenings {
-                    message.push_str(&format!("\n  {loosening}"));
-                }
-                Failure::new(Kind::Untrusted, message)
-                    .hint("read the file; `ringfence trust` allows it as it is now, until it is changed")
-            }
-            LayerError::UnknownProfile { .. } | LayerError::ProfileCycle { .. } | LayerError::ProfileTwice { .. } => {
-                Failure::new(Kind::Config, error.to_string())
-            }
+            LayerError::Untrusted { .. } => Failure::new(Kind::Untrusted, error.to_string())
+                .hint("read the file; `ringfence trust` allows it as it is now, until it is changed"),
+            LayerError::UnknownEngine { .. }
+            | LayerError::UnknownProfile { .. }
+            | LayerError::ProfileCycle { .. }
+            | LayerError::ProfileTwice { .. } => Failure::new(Kind::Config, error.to_string()),
             LayerError::Path { .. } => Failure::new(Kind::Config, error.to_string()),
             LayerError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Config, error.to_string()).hint(CEILING),
             LayerError::WorkdirExcluded { .. } => Failure::new(Kind::Policy, error.to_string()).hint(ANOTHER_DIRECTORY),
@@ -223,7 +258,7 @@ impl From<PlanError> for Failure {
             PlanError::ProgramNotFound(_) => Failure::new(Kind::NotFound, message),
             PlanError::ProgramNotExecutable(_) => Failure::new(Kind::NotExecutable, message),
             PlanError::NoCommand => Failure::new(Kind::Usage, message),
-            PlanError::Wrapper { .. } => Failure::new(Kind::Policy, message),
+            PlanError::Wrapper { .. } | PlanError::NoGuard(_) => Failure::new(Kind::Policy, message),
             PlanError::DockerSocketMissing(_) | PlanError::DockerSocketWrong(_) => Failure::new(Kind::Policy, message)
                 .hint("start Docker, set DOCKER_HOST=unix://PATH to where its socket is, or leave --docker away"),
             PlanError::Tree(error) => error.into(),
@@ -250,6 +285,8 @@ impl From<SessionError> for Failure {
                 .hint(REUSE),
             SessionError::NameTaken(_) => Failure::new(Kind::Session, message)
                 .hint("use it, take it with --reuse, or end it with `ringfence session stop`"),
+            SessionError::OtherPolicy(name) => Failure::new(Kind::Session, message)
+                .hint(format!("end it with `ringfence session stop {name}`, or take another name")),
             SessionError::NoSet(_) => Failure::new(Kind::Session, message).hint(
                 "make it anew, its home stays: ringfence session create NAME --profile home --requirements FILE, \
                  with the flags that it had",
@@ -267,10 +304,7 @@ impl From<SessionError> for Failure {
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
             }
-            SessionError::Docker { cure: Some(cure), .. } => Failure::new(Kind::Engine, message).hint(cure),
-            SessionError::Start(_) | SessionError::Docker { cure: None, .. } => {
-                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
-            }
+            SessionError::Start(failure) => Failure::new(Kind::Engine, message).cured(&failure.cures, DOCTOR),
             _ => Failure::new(Kind::Session, message),
         }
     }
@@ -293,7 +327,7 @@ impl From<TreeError> for Failure {
             TreeError::LinkInWritable { .. } => {
                 failure.hint("a sandbox could have planted it: name what it leads to, or replace the link")
             }
-            TreeError::Lookup { .. } => failure,
+            TreeError::Lookup { .. } | TreeError::Moved { .. } => failure,
         }
     }
 }
@@ -305,6 +339,9 @@ impl From<CodeError> for Failure {
             CodeError::Engine(error) => error.into(),
             CodeError::NoInterpreter { .. } => Failure::new(Kind::NotFound, error.to_string())
                 .hint("install it where the sandbox can see it: in /usr or /opt, not in a home directory"),
+            CodeError::InputName { .. } => {
+                Failure::new(Kind::Usage, error.to_string()).hint("give the input another name")
+            }
             CodeError::NoRoom { .. } => Failure::new(Kind::Usage, error.to_string()).hint("--tmp-size allows more"),
             CodeError::TooLittleMemory { least, .. } => Failure::new(Kind::Policy, error.to_string())
                 .hint(format!("--memory {} allows it", format_size(2 * least))),
@@ -464,22 +501,58 @@ fn no_engine(refusals: &[EngineError]) -> Failure {
         told = refusals.iter().collect();
     }
     let mut message = "no engine can honour this policy".to_owned();
-    let mut cures: Vec<(&str, String)> = Vec::new();
+    let mut hints: Vec<(String, String)> = Vec::new();
     for refusal in told {
         message.push_str(&format!("\n  {refusal}"));
-        match refusal {
-            EngineError::Unmet { cure, engine, .. } => cures.push((engine.name(), cure.clone())),
-            EngineError::Cannot { cure, engine, .. } => cures.push((engine.name(), (*cure).to_owned())),
-            _ => {}
+        let ringfence::policy::Failure { engine: Some(engine), cures: helps, .. } = refusal.failure() else {
+            continue;
+        };
+        if !helps.is_empty() {
+            hints.push((engine, cures(&helps)));
         }
     }
-    let same = cures.iter().all(|(_, cure)| *cure == cures[0].1);
+    let same = hints.iter().all(|(_, cure)| *cure == hints[0].1);
     let hints = match same {
-        true => cures.into_iter().take(1).map(|(_, cure)| cure).collect(),
-        false => cures.into_iter().map(|(engine, cure)| format!("{engine}: {cure}")).collect(),
+        true => hints.into_iter().take(1).map(|(_, cure)| cure).collect(),
+        false => hints.into_iter().map(|(engine, cure)| format!("{engine}: {cure}")).collect(),
     };
     Failure { kind: Kind::Engine, message, hints, record: None }
         .hint("`ringfence doctor` looks at everything they need")
+}
+
+const DOCTOR: &str = "`ringfence doctor` looks at everything the engines need";
+
+/// What helps, as a person writes it on a command line: the one place where a cure becomes a flag.
+pub fn cures(cures: &[Cure]) -> String {
+    cures.iter().map(cure).collect::<Vec<_>>().join(", or ")
+}
+
+fn cure(cure: &Cure) -> String {
+    match cure {
+        Cure::Host(words) => words.to_string(),
+        Cure::BuildImage => "build it: ringfence image build".to_owned(),
+        Cure::PrepareHost => {
+            "as root, once after each start of the machine: ringfence doctor --prepare-network".to_owned()
+        }
+        Cure::SetOutside { key, value } if value == "true" => format!("start the outer sandbox with {}", flag(key)),
+        Cure::SetOutside { key, value } => format!("start the outer sandbox with {} {value}", flag(key)),
+        Cure::Set { key, value } => match (&**key, value.as_deref()) {
+            ("engine", None) => "use another engine (--engine)".to_owned(),
+            ("image", None) => "name an image (--image NAME)".to_owned(),
+            ("optional", Some(id)) => format!("list `{id}` under `optional`"),
+            ("strict", _) => "leave `strict` off to accept this".to_owned(),
+            ("user", Some(user)) => format!("run as {user}: --user {user}"),
+            (key, None) => format!("{} takes another value", flag(key)),
+            (key, Some("false")) => format!("leave {} away", flag(key)),
+            (key, Some("true")) => format!("use {}", flag(key)),
+            (key, Some(value)) => format!("use {} {value}", flag(key)),
+        },
+    }
+}
+
+/// The flag of a setting.
+fn flag(key: &str) -> String {
+    format!("--{}", key.replace('_', "-"))
 }
 
 impl From<EngineError> for Failure {
@@ -502,28 +575,31 @@ impl From<EngineError> for Failure {
                 }
             }
             EngineError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
-            EngineError::NotThere(_) => {
-                Failure::new(Kind::Engine, message).hint("choose --engine native, bubblewrap or docker")
+            EngineError::NotThere(_) | EngineError::Unknown(_) => {
+                let names: Vec<&str> = ringfence::engines::all().into_iter().map(|engine| engine.name()).collect();
+                Failure::new(Kind::Engine, message).hint(format!("choose an engine: --engine {}", names.join(" or ")))
             }
-            EngineError::Unmet { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
-            EngineError::Cannot { cure, .. } => Failure::new(Kind::Engine, message).hint(cure),
-            EngineError::Docker(error) => {
-                let failure = Failure::new(Kind::Engine, message);
-                match error.cure() {
-                    Some(cure) => failure.hint(cure),
-                    None => failure,
-                }
-            }
+            EngineError::Device { .. } => Failure::new(Kind::Engine, message)
+                .hint("remove the device from the policy: no engine supports devices yet"),
             EngineError::NoEngine(refusals) => no_engine(&refusals),
             EngineError::Setup { errno: Errno::NOSPC, .. } => Failure::new(Kind::Engine, message)
                 .hint("the private space is too small for what stands in it: --tmp-inodes and --tmp-size allow more"),
             EngineError::Setup { .. } | EngineError::UserNamespace(_) | EngineError::Fork(_) => {
-                Failure::new(Kind::Engine, message).hint("`ringfence doctor` looks at everything the engines need")
+                Failure::new(Kind::Engine, message).hint(DOCTOR)
             }
+            EngineError::Unfit { stream, .. } => Failure::new(Kind::Usage, message).hint(match stream {
+                StandardStream::Stdin => "redirect a file or a pipe to it, or nothing: < /dev/null",
+                StandardStream::Stdout => "redirect it to a file or a pipe, or to nothing: > /dev/null",
+                StandardStream::Stderr => "redirect it to a file or a pipe, or to nothing: 2> /dev/null",
+            }),
             EngineError::Nul(_) => Failure::new(Kind::Usage, message),
             EngineError::Arguments { source: Errno::TOOBIG, .. } => Failure::new(Kind::NotExecutable, message)
                 .hint("pass fewer or shorter arguments, or a smaller environment"),
-            _ => Failure::new(Kind::Engine, message),
+            error => {
+                let cures = error.failure().cures;
+                let failure = Failure::new(Kind::Engine, message);
+                if cures.is_empty() { failure } else { failure.hint(self::cures(&cures)) }
+            }
         }
     }
 }

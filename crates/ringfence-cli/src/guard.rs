@@ -88,7 +88,7 @@ fn facts(real: &Path) -> impl GitFacts + '_ {
             Command::new(real).arg0("git").args(args).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
         output.status.success().then_some(output.stdout)
     };
-    AskGit { run, env: |name: &str| std::env::var_os(name), temp: ["/tmp", "/var/tmp"].map(PathBuf::from).to_vec() }
+    AskGit { run, temp: ["/tmp", "/var/tmp"].map(PathBuf::from).to_vec() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-mod archive;
 mod args;
 mod client_file;
 mod clients;
@@ -10,13 +9,10 @@ mod commands;
 mod companions;
 mod entry;
 mod failure;
-mod files;
 mod guard;
+mod host;
 mod output;
-mod record;
 mod report;
-mod situation;
-mod trust;
 
 use std::process::ExitCode;
 
@@ -63,6 +59,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Context(context) => commands::context::context(&context),
         Command::Session(session) => commands::session::session(&session),
         Command::Gc { json } => commands::session::gc(json),
+        #[cfg(feature = "docker")]
         Command::Image(command) => commands::image::image(&command),
         Command::Check(check) => commands::check::check(&check),
         Command::Doctor(doctor) => commands::doctor::doctor(&doctor),

@@ -64,6 +64,15 @@ fn results_and_exit_codes() {
     place.write("project/raw.py", "import sys\nsys.stderr.write('a\\x1b[1mb\\u202ec')");
     let done = place.ringfence(&["code", "python", "raw.py"]);
     assert_eq!((done.code, done.err.as_str()), (0, "a\x1b[1mb\u{202e}c\n"));
+    // A variable of bash is no input: its value would be executed. Nothing runs, and the input is named.
+    place.write("project/random.sh", "echo ran; ls made");
+    let with = |input: &str| place.ringfence(&["code", "bash", "random.sh", "--input", input]);
+    let done = with(r#"{"RANDOM":"a[$(touch made)]"}"#);
+    assert_eq!((done.code, done.out.as_str()), (125, ""), "{}", done.err);
+    assert!(done.err.contains("input `RANDOM` cannot be a variable"), "{}", done.err);
+    assert!(done.err.contains("hint: give the input another name"), "{}", done.err);
+    let done = with(r#"{"random":"a[$(touch made)]"}"#);
+    assert_eq!(done.out, "ran\n", "{}", done.err);
     // The sandbox's failures have a code of their own.
     for args in [
         &["code", "pyton", "double.py"][..],

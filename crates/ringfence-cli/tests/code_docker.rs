@@ -1,7 +1,7 @@
 //! `ringfence code --engine docker --image`: one piece of code in a container of its own, on a real daemon.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../ringfence/tests/docker/dockerd.rs"]
+#[path = "../../ringfence-engine/tests/docker/dockerd.rs"]
 mod dockerd;
 #[path = "support/image.rs"]
 mod image;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../ringfence/tests/docker/dockerd.rs"]
+#[path = "../../ringfence-engine/tests/docker/dockerd.rs"]
 mod dockerd;
 #[path = "support/image.rs"]
 mod image;

@@ -2,13 +2,14 @@
 //! next use, one at a time, rebuilt without losing anything, found again after restarts of everything.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../ringfence/tests/docker/dockerd.rs"]
+#[path = "../../ringfence-engine/tests/docker/dockerd.rs"]
 mod dockerd;
 #[path = "support/sessions.rs"]
 mod sessions;
 mod support;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -277,6 +278,114 @@ fn another_environment_is_another_configuration() {
     here.sh("echo $MODE").expect(0, "two\n");
 }
 
+/// An image with labels, and containers of it. They go with the test.
+struct Foreign {
+    tag: String,
+    containers: Vec<String>,
+}
+
+impl Foreign {
+    fn new(tag: &str, labels: &[(String, String)]) -> Foreign {
+        let dir = tempfile::tempdir().unwrap();
+        let line = |(key, value): &(String, String)| format!("LABEL {key}=\"{value}\"\n");
+        let start = r#"ENTRYPOINT ["/dev/ringfence/guest", "/dev/ringfence/channel"]"#;
+        let recipe = format!("FROM {IMAGE}\nVOLUME /data\n{start}\n{}", labels.iter().map(line).collect::<String>());
+        std::fs::write(dir.path().join("Dockerfile"), recipe).unwrap();
+        let tag = format!("ringfence-test/{tag}");
+        let (built, text) = docker(None, &["build", "-q", "--network=none", "-t", &tag, dir.path().to_str().unwrap()]);
+        assert!(built, "{text}");
+        Foreign { tag, containers: Vec::new() }
+    }
+
+    fn container(&mut self, args: &[&str], command: &[&str]) {
+        let (made, id) = docker(None, &[args, &[&self.tag], command].concat());
+        assert!(made, "{id}");
+        self.containers.push(id);
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        for id in &self.containers {
+            docker(None, &["rm", "-f", "-v", id]);
+        }
+        docker(None, &["rmi", "-f", &self.tag]);
+    }
+}
+
+#[test]
+fn gc_removes_what_we_left_and_nothing_that_only_looks_like_it() {
+    let Some(here) = Here::new(None) else { return };
+    here.create(&[]);
+    let left = here.containers();
+    assert_eq!(left.len(), 1);
+    let labels = docker(None, &["inspect", "-f", "{{json .Config.Labels}}", &left[0]]).1;
+    let labels: std::collections::BTreeMap<String, String> = serde_json::from_str(&labels).unwrap();
+    assert!(labels["ringfence.proof"].len() == 43, "{labels:?}");
+    let copied: Vec<_> = labels.clone().into_iter().collect();
+    // As they were before there was a proof: the owner's can be computed by anyone.
+    let computed: Vec<_> = labels.into_iter().filter(|(key, _)| key != "ringfence.proof").collect();
+    let unproven = [Foreign::new(&format!("{}-copied", here.slug), &copied), Foreign::new(&here.slug, &computed)];
+    let foreign = unproven.map(|mut foreign| {
+        foreign.container(&["run", "-d", "--entrypoint", "/bin/sleep"], &["1000"]);
+        // With a name like ours, and the entry point that the image has from us.
+        let id = format!("{:012x}", std::process::id());
+        let name = format!("ringfence-home-{id}{}", if foreign.tag.ends_with("copied") { "a" } else { "b" });
+        foreign.container(&["create", "--name", &name], &[]);
+        foreign
+    });
+    // Labels that were given to the container itself count no more than those of its image.
+    let mut given = Foreign::new(&format!("{}-given", here.slug), &[]);
+    let words: Vec<String> = copied.iter().map(|(key, value)| format!("--label={key}={value}")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    given.container(&[&["run", "-d", "--entrypoint", "/bin/sleep"][..], &words].concat(), &["1000"]);
+
+    // Ours is left over: paused, it does not notice that its supervisor is gone.
+    assert!(docker(None, &["pause", &left[0]]).0);
+    for pid in sessions::supervisors(&here.place.home) {
+        sessions::kill(pid, libc::SIGKILL);
+    }
+    until("the supervisor is gone", || sessions::supervisors(&here.place.home).is_empty());
+    assert_eq!(here.containers(), left);
+    let done = here.ringfence(&["gc"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(here.containers(), [""; 0]);
+    assert!(!docker(None, &["inspect", &left[0]]).0);
+    for foreign in foreign.iter().chain([&given]) {
+        let state =
+            |id: &String| docker(None, &["inspect", "-f", "{{.State.Status}} {{range .Mounts}}{{.Name}}{{end}}", id]);
+        for (id, wanted) in foreign.containers.iter().zip(["running", "created"]) {
+            let (there, text) = state(id);
+            let (status, volume) = text.split_once(' ').unwrap_or_default();
+            assert!(there && status == wanted, "{}: {text}", foreign.tag);
+            assert!(docker(None, &["volume", "inspect", volume]).0, "{}: {text}", foreign.tag);
+        }
+        assert!(docker(None, &["image", "inspect", &foreign.tag]).0);
+    }
+}
+
+#[test]
+fn no_sandbox_sees_the_key() {
+    let Some(here) = Here::new(None) else { return };
+    let state = ".local/state/ringfence";
+    here.place.write("readable", "seen\n");
+    here.create(&[]);
+    here.sh("echo kept >~/notes").expect(0, "");
+    here.ringfence(&["session", "rm", &here.slug]).expect(0, "");
+    let key = here.place.home.join(state).join("homes/KEY");
+    let data = std::fs::metadata(&key).unwrap();
+    assert_eq!((data.permissions().mode() & 0o7777, data.len()), (0o600, 32));
+    let cat = |path: &std::path::Path| here.ringfence(&["run", "--", "cat", path.to_str().unwrap()]);
+    cat(&here.place.home.join("readable")).expect(0, "seen\n");
+    let done = cat(&key);
+    assert!(done.code == 1 && done.out.is_empty(), "{done:?}");
+    // It is neither a home nor in the way of one.
+    assert_eq!(here.volumes().len(), 1);
+    here.ringfence(&["session", "rm", "--home", "--yes", &here.slug]).expect(0, "");
+    assert_eq!(here.volumes(), [""; 0]);
+    assert!(key.exists());
+}
+
 #[test]
 fn names_that_are_none() {
     let Some(here) = Here::new(None) else { return };
@@ -363,4 +472,43 @@ fn a_container_that_is_paused_under_a_command() {
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
+}
+
+#[test]
+fn a_daemon_that_stalls_holds_no_session_up() {
+    static STALLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let stalled = |is| STALLED.store(is, std::sync::atomic::Ordering::SeqCst);
+    let between =
+        Between::start(
+            |_| {
+                if STALLED.load(std::sync::atomic::Ordering::SeqCst) { Meddle::Stall } else { Meddle::PassOn }
+            },
+        );
+    let Some(mut here) = Here::new(Some(between.host())) else { return };
+    here.create(&[]);
+    let container = here.containers()[0].clone();
+    stalled(true);
+    // Time limits hold, and others are answered meanwhile.
+    let begun = Instant::now();
+    let long = ["session", "exec", "--timeout", "2s", &here.slug, "--", "/bin/sh", "-c", "echo begun; sleep 1000"];
+    let exec = here.command(&long).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    here.sh("echo usable").expect(0, "usable\n");
+    assert_eq!(here.ringfence(&["session", "list", "--json"]).json()["sessions"][0]["state"], "live");
+    let done = Done::new(exec.wait_with_output().unwrap());
+    assert!((done.code, &done.out[..]) == (124, "begun\n") && begun.elapsed().as_secs() < 10, "{done:?}");
+    // It ends in bounded time, with everything in it; the container is left to the daemon.
+    let begun = Instant::now();
+    let done = here.ringfence(&["session", "stop", &here.slug]);
+    assert!(done.code == 125 && done.err.contains("did not end in time"), "{done:?}");
+    assert!(begun.elapsed().as_secs() < 40, "{:?}", begun.elapsed());
+    let until = Instant::now() + Duration::from_secs(20);
+    while docker(None, &["inspect", "-f", "{{.State.Running}}", &container]).1.trim() == "true" {
+        assert!(Instant::now() < until, "its guest outlives its supervisor");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    stalled(false);
+    let listed = here.ringfence(&["session", "list", "--json"]).json();
+    here.ringfence(&["session", "rm", listed["sessions"][0]["id"].as_str().unwrap()]).expect(0, "");
+    assert_eq!(here.containers().len(), 0);
+    here.host = None;
 }

@@ -1,7 +1,7 @@
 //! A real rootless daemon, of an ordinary user, and that user's boxes on it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../ringfence/tests/docker/dockerd.rs"]
+#[path = "../../ringfence-engine/tests/docker/dockerd.rs"]
 mod dockerd;
 mod support;
 

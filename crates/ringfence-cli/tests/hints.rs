@@ -96,11 +96,10 @@ fn sessions_by_name() {
     place.ringfence(&["session", "extend", "one", "--life", "never"]).expect(0, "");
     assert_eq!(expires(), None);
 
-    let again = place.ringfence(&["session", "create", "one", "--reuse", "--memory", "64m"]);
-    says(&again, 0, &["change nothing"]);
-    assert_eq!(again.out.trim(), id);
-    let plain = place.ringfence(&["session", "create", "one", "--reuse"]);
-    assert_eq!((plain.code, plain.err.as_str()), (0, ""));
+    let other = place.ringfence(&["session", "create", "one", "--reuse", "--memory", "64m"]);
+    says(&other, 125, &["`one` was made with another policy", "ringfence session stop one", "another name"]);
+    let again = place.ringfence(&["session", "create", "one", "--reuse", "--life", "2h"]);
+    assert_eq!((again.code, again.out.trim(), again.err.as_str()), (0, id.as_str(), ""));
 
     place.ringfence(&["session", "stop", "one"]).expect(0, "");
     says(&place.ringfence(&["session", "logs", "one"]), 125, &["has ended", &format!("history --session {id}")]);

@@ -313,7 +313,7 @@ fn a_session_has_packages_from_its_beginning() {
         // One that is there is taken as it is, and nothing is installed for it: nobody would answer.
         place.write("project/others.txt", "greeting==2.0");
         let taken = create("with", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
-        assert!(taken.code == 0 && taken.err.contains("change nothing"), "{engine}: {taken:?}");
+        assert!(taken.code == 0 && taken.err.contains("changes nothing"), "{engine}: {taken:?}");
         let missing = create("new", &["--reuse", "--requirements", "others.txt", "--index", &index.python()]);
         assert!(missing.code == 125 && missing.err.contains("pip could not install"), "{engine}: {missing:?}");
         // Not removed while it lives.
@@ -340,7 +340,7 @@ async fn a_session_with_another_set_refuses() {
     let install = |text: &str| {
         let wanted = Requirements::new(python, text.to_owned(), Some(index.python())).unwrap();
         let policy = home.policy(|_| {});
-        match store.find(python, &wanted, &policy, &facts, ringfence::Engine::Native.into(), None).unwrap() {
+        match store.find(python, &wanted, &policy, &facts, ringfence::engines::native::ENGINE.into(), None).unwrap() {
             Found::Installed(installed) => installed,
             Found::Missing(build) => build.run(&facts, None).unwrap().installed.unwrap(),
         }
@@ -391,7 +391,7 @@ fn too_much_is_not_kept() {
     let install = |package: &str, bounds: Bounds| {
         let wanted = Requirements::new(python, package.to_owned(), Some(index.python())).unwrap();
         let store = Store::new(place.clone()).bounded(bounds);
-        match store.find(python, &wanted, &policy, &facts, ringfence::Engine::Native.into(), None).unwrap() {
+        match store.find(python, &wanted, &policy, &facts, ringfence::engines::native::ENGINE.into(), None).unwrap() {
             Found::Installed(_) => panic!("it was there"),
             Found::Missing(build) => build.run(&facts, None).unwrap().installed,
         }

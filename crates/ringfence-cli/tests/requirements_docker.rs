@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../ringfence/tests/docker/dockerd.rs"]
+#[path = "../../ringfence-engine/tests/docker/dockerd.rs"]
 mod dockerd;
 #[path = "support/image.rs"]
 mod image;
@@ -379,13 +379,15 @@ fn too_much_is_not_kept() {
     let policy = layers::resolve(Inputs::new(top.clone(), facts.home.clone(), flags)).unwrap().policy;
     let python = Language::named("python").unwrap();
     let sessions = ringfence::session::Sessions::new(top.join("sessions"), support::program());
+    let sessions = sessions.on(ringfence::Host::here().unwrap());
     sessions.prepare().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let small = Bounds { bytes: 8 << 20, files: 200 };
     for (package, fits) in [("large", false), ("many", false), ("greeting", true)] {
         let wanted = Requirements::new(python, package.to_owned(), Some(index.python())).unwrap();
         let store = Store::new(top.join("store")).bounded(small);
-        let found = store.find(python, &wanted, &policy, &facts, ringfence::Engine::Docker.into(), None).unwrap();
+        let found =
+            store.find(python, &wanted, &policy, &facts, ringfence::engines::docker::ENGINE.into(), None).unwrap();
         let Found::Missing(build) = found else { panic!("it was there") };
         let built = runtime.block_on(build.run_in(&sessions, &facts, std::future::pending())).unwrap();
         match fits {

@@ -561,3 +561,147 @@ async fn one_that_does_not_answer_is_listed_and_ended_with_its_box() {
     }
     assert_eq!(sh(&healthy, "true").await.exit_code(), Some(0));
 }
+
+#[tokio::test]
+async fn what_it_uses_can_be_asked_for() {
+    let home = Home::new();
+    let session = home.session().await;
+    let idle = session.usage().await.unwrap();
+    let hog = Exec::new(["python3", "-c", "x = bytearray(80 << 20); print(1, flush=True); input()"]).stdin(true);
+    let mut hog = session.exec(hog).await.unwrap();
+    assert!(matches!(hog.next().await, Some(Event::Stdout(_))));
+    let busy = session.usage().await.unwrap();
+    assert!(busy.memory.unwrap() > idle.memory.unwrap() + (70 << 20), "{idle:?} {busy:?}");
+    assert!(busy.processes > idle.processes && busy.cpu >= idle.cpu, "{idle:?} {busy:?}");
+    session.stop().await.unwrap();
+}
+
+/// A session that can be frozen, on any engine whose trees have cgroups here.
+async fn frozen(home: &Home) -> Option<ringfence::session::Session> {
+    let session = home.session().await;
+    match session.freeze().await {
+        Ok(()) => Some(session),
+        Err(SessionError::Unsupported { .. }) => {
+            assert!(!(support::is_root() && support::everything_required()));
+            eprintln!("SKIP frozen sessions: no cgroup here");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn while_it_is_frozen_nothing_runs_and_no_time_passes_for_commands() {
+    let home = Home::new();
+    let Some(session) = frozen(&home).await else { return };
+    assert!(session.info().await.unwrap().frozen);
+    assert!(matches!(session.exec(Exec::new(["true"])).await, Err(SessionError::Frozen { .. })));
+    assert!(matches!(session.files().stat("x").await, Err(SessionError::Frozen { .. })));
+    session.thaw().await.unwrap();
+    // Counts up ten times a second, and starts others on the way.
+    let script = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done";
+    let exec = Exec::new(["sh", "-c", script]).timeout(Duration::from_secs(3)).background(true);
+    let started = std::time::Instant::now();
+    let execution = session.exec(exec).await.unwrap();
+    let id = execution.id().to_owned();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.freeze().await.unwrap();
+    let written = async || {
+        let all = session.executions().await.unwrap();
+        all.iter().find(|one| one.id == id).unwrap().stdout
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = written().await;
+    assert!(before > 0);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(written().await, before, "nothing runs");
+    // It is there all the same.
+    assert_eq!(session.info().await.unwrap().running, 1);
+    session.thaw().await.unwrap();
+    let outcome = execution.output().await.outcome;
+    assert_eq!(outcome.reason, Some(Reason::Time));
+    assert!(written().await > before, "it went on");
+    let took = started.elapsed();
+    assert!(took > Duration::from_secs(6) && took < Duration::from_secs(12), "{took:?}");
+    session.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_frozen_session_can_be_stopped_and_ends_with_its_supervisor() {
+    for killed in [false, true] {
+        let home = Home::new();
+        let Some(session) = frozen(&home).await else { return };
+        session.thaw().await.unwrap();
+        let nap = seconds(71 + u32::from(killed));
+        let _execution = session.exec(Exec::new(["sleep", &nap]).background(true)).await.unwrap();
+        until("it runs", || sleeping(&nap).len() == 1).await;
+        session.freeze().await.unwrap();
+        if killed {
+            kill(session.info().await.unwrap().pid as i32, libc::SIGKILL);
+        } else {
+            session.stop().await.unwrap();
+        }
+        until("it is gone", || sleeping(&nap).is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn limits_of_a_live_session_are_tightened_and_raised_again() {
+    use ringfence::session::LimitChange;
+    let home = Home::new();
+    let session = home.sessions.create(home.create_with(|layer| layer.memory("256m").unwrap())).await.unwrap();
+    let hog = async || {
+        let hog = Exec::new(["python3", "-c", "x = bytearray(150 << 20); print(len(x))"]);
+        session.exec(hog).await.unwrap().output().await
+    };
+    assert_eq!(hog().await.exit_code(), Some(0));
+    let memory = |n: u64| LimitChange { memory: Some(n << 20), ..LimitChange::default() };
+    match session.change_limits(memory(64)).await {
+        Err(SessionError::Unsupported { .. }) if !support::is_root() => return,
+        changed => changed.unwrap(),
+    }
+    assert_eq!(hog().await.outcome.reason, Some(Reason::Memory));
+    assert_eq!(session.info().await.unwrap().memory, Some(64 << 20));
+    let report = serde_json::to_string(&session.report().await.unwrap()).unwrap();
+    assert!(report.contains("changed to 64"), "{report}");
+    // Up to what it was made with, and no further.
+    let above = session.change_limits(memory(257)).await;
+    assert!(matches!(above, Err(SessionError::AboveLimit { .. })), "{above:?}");
+    session.change_limits(memory(256)).await.unwrap();
+    assert_eq!(hog().await.exit_code(), Some(0));
+    // Processes: the guest's own do not count.
+    let few = LimitChange { processes: Some(4), ..LimitChange::default() };
+    session.change_limits(few).await.unwrap();
+    let many = "for i in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait";
+    assert_ne!(sh(&session, many).await.exit_code(), Some(0));
+    let few = "sleep 0.1 & sleep 0.1 & wait";
+    assert_eq!(sh(&session, few).await.exit_code(), Some(0));
+    let none = LimitChange { cpus: Some(f64::NAN), ..LimitChange::default() };
+    assert!(matches!(session.change_limits(none).await, Err(SessionError::BadRequest)));
+    session.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_whose_disk_stalls_is_stopped_and_removed() {
+    let outer = tempfile::tempdir().unwrap();
+    let Some(disk) = ringfence_testing::Disk::new(outer.path()) else { return };
+    let home = Home::new();
+    let session = home.sessions.create(home.create().name("stalled").records(disk.at.join("records"))).await.unwrap();
+    let pid = session.info().await.unwrap().pid as i32;
+    assert_eq!(sh(&session, "true").await.exit_code(), Some(0));
+    disk.freeze();
+    let started = Instant::now();
+    let exec = Exec::new(["sleep", "1000"]).timeout(Duration::from_millis(500));
+    let outcome = session.exec(exec).await.unwrap().output().await.outcome;
+    assert_eq!(outcome.reason, Some(Reason::Time));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    home.sessions.stop("stalled").await.unwrap();
+    // Its process waits for the disk, and holds nothing that others need.
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    // Why it ended waits for the disk, too.
+    assert!(matches!(home.sessions.list().await.unwrap()[0].state, State::Ended(_)));
+    home.sessions.remove("stalled").await.unwrap();
+    assert!(home.sessions.list().await.unwrap().is_empty());
+    disk.thaw();
+    until("its process is gone", || !processes().contains(&pid)).await;
+}

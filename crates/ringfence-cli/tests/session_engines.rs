@@ -9,16 +9,24 @@ mod support;
 use std::time::Duration;
 
 use ringfence::session::{Create, Event, Exec, Session, SessionError, Size, WriteOptions};
-use ringfence::{Engine, Reason};
+use ringfence::{EngineRef, Reason};
 use sessions::{Home, kill, seconds, sh, sleeping, supervisors, text, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn engines() -> Vec<Engine> {
-    let here = support::engines();
-    [Engine::Native, Engine::Bubblewrap].into_iter().filter(|engine| here.contains(&engine.name())).collect()
+/// Another one for each engine.
+fn number(engine: EngineRef) -> u32 {
+    u32::from(engine.name() == "bubblewrap")
 }
 
-async fn session(home: &Home, engine: Engine, create: Create) -> Session {
+fn engines() -> Vec<EngineRef> {
+    let here = support::engines();
+    [ringfence::engines::native::ENGINE, ringfence::engines::bubblewrap::ENGINE]
+        .into_iter()
+        .filter(|engine| here.contains(&engine.name()))
+        .collect()
+}
+
+async fn session(home: &Home, engine: EngineRef, create: Create) -> Session {
     let session = home.sessions.create(create.choice(engine.into())).await.unwrap();
     assert_eq!(session.info().await.unwrap().engine, engine.name());
     session
@@ -54,7 +62,7 @@ async fn commands() {
         let missing = session.exec(Exec::new(["no-such-program"])).await.unwrap_err();
         assert!(matches!(missing, SessionError::Execute { .. }), "{missing}");
         // What a command leaves in the background does not hold its answer up, and ends with the session.
-        let nap = seconds(40 + engine as u32);
+        let nap = seconds(40 + number(engine));
         assert_eq!(text(&sh(&session, &format!("(setsid sleep {nap} &); echo done")).await.stdout), "done\n");
         until("it runs", || sleeping(&nap).len() == 1).await;
         session.stop().await.unwrap();
@@ -68,7 +76,7 @@ async fn time_and_memory() {
     for engine in engines() {
         let home = Home::new();
         let session = session(&home, engine, home.create_with(|layer| layer.memory("64m").unwrap())).await;
-        let nap = seconds(50 + engine as u32);
+        let nap = seconds(50 + number(engine));
         let script = format!("echo before; (setsid sleep {nap} &) ; trap '' TERM; sleep {nap}; sleep {nap}");
         let exec = Exec::new(["sh", "-c", &script]).timeout(Duration::from_millis(500));
         let output = session.exec(exec).await.unwrap().output().await;
@@ -125,7 +133,7 @@ async fn what_is_killed_ends_the_session_and_is_told() {
         for supervisor in [true, false] {
             let home = Home::new();
             let session = session(&home, engine, home.create()).await;
-            let nap = seconds(60 + 2 * engine as u32 + u32::from(supervisor));
+            let nap = seconds(60 + 2 * number(engine) + u32::from(supervisor));
             let execution = session.exec(Exec::new(["sleep", &nap])).await.unwrap();
             let owner = supervisors(home.dir())[0];
             kill(if supervisor { owner } else { guest_below(owner) }, libc::SIGKILL);

@@ -262,6 +262,69 @@ fn a_locked_database_is_nobodys_trouble() {
     assert!(found.iter().all(|record| record["status"] == "exited"), "{found:?}");
 }
 
+/// Ignores TERM, in a session of its own, and is nobody's child.
+const ORPHAN: &str = "(trap '' TERM HUP; setsid sleep @ >/dev/null 2>&1 &)";
+
+/// Beside another one a command has a reaper: its parent, which finds all that it started.
+#[test]
+fn nothing_outlives_a_time_limit() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let [orphan, neighbour] = [seconds(71), seconds(72)];
+    let beside = format!("{}; exec sleep {neighbour}", ORPHAN.replace('@', &orphan));
+    assert_eq!(here.exec(&[&id, "--background", "--", "sh", "-c", &beside]).code, 0);
+    wait("they run", || !sleeping(&orphan).is_empty() && !sleeping(&neighbour).is_empty());
+    let on_term = |act: &str| {
+        format!("reaper=$PPID; setsid sh -c \"trap '{act}' TERM; while :; do sleep 0.02; done\" >/dev/null 2>&1 &")
+    };
+    let [obeys, takes_long] = ["exit 3", "sleep 0.4; exit 3"].map(|act| format!("trap '{act}' TERM"));
+    let ways = [
+        ("killed before the TERM", "kill -KILL $PPID".to_owned(), &obeys),
+        ("killed at the TERM", on_term("kill -KILL $reaper"), &takes_long),
+        ("killed after the command's end", on_term("sleep 0.3; kill -KILL $reaper"), &obeys),
+        ("stopped", "(trap '' TERM; while kill -STOP $PPID; do :; done) >/dev/null 2>&1 &".to_owned(), &obeys),
+    ];
+    for (number, (way, attack, trap)) in (73..).zip(ways) {
+        let seconds = seconds(number);
+        let orphan = ORPHAN.replace('@', &seconds);
+        let script = format!("{orphan}\n{attack}\n{trap}\necho ready; while :; do sleep 0.02; done");
+        let done = here.exec(&[&id, "--timeout", "1s", "--json", "--", "sh", "-c", &script]);
+        let left = sleeping(&seconds);
+        assert!(left.is_empty(), "its reaper was {way}: told before {left:?} was gone");
+        let json = done.json();
+        assert_eq!((done.code, &json["reason"]), (124, &"time".into()), "{way}: {done:?}");
+        assert_eq!(json["stdout"], "ready\n", "{way}");
+    }
+    // The other half: one that lets its reaper be, and obeys.
+    let script = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let done = here.exec(&[&id, "--timeout", "1s", "--json", "--", "sh", "-c", script]);
+    let json = done.json();
+    assert_eq!((done.code, &json["reason"]), (124, &"time".into()), "{done:?}");
+    assert_eq!(json["stdout"], "ready\nbye\n");
+    assert!(!sleeping(&orphan).is_empty() && !sleeping(&neighbour).is_empty(), "a neighbour and its orphan");
+}
+
+#[test]
+fn who_stops_reapers_changes_no_report() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    here.exec(&[&id, "--background", "--", "sleep", &seconds(81)]);
+    let waits = |state: &str| format!("until grep -q 'State.*{state}' /proc/$PPID/status; do sleep 0.02; done; exit 7");
+    let run = |script: &str| here.exec(&[&id, "--timeout", "10s", "--", "sh", "-c", script]);
+    for _ in 0..2 {
+        run("echo out; exit 7").expect(7, "out\n");
+        run(&waits("sleeping")).expect(7, "");
+    }
+    // Whatever is called as a reaper is stopped, all the time.
+    let stopper = "while :; do for p in /proc/[0-9]*; do
+        read -r name <$p/comm && [ \"$name\" = guest ] && kill -STOP ${p#/proc/}; done; done 2>/dev/null";
+    assert_eq!(here.exec(&[&id, "--background", "--", "sh", "-c", stopper]).code, 0);
+    for _ in 0..3 {
+        run("echo out; exit 7").expect(7, "out\n");
+        run(&waits("stopped")).expect(7, "");
+    }
+}
+
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();

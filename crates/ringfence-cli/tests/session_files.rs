@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use ringfence::session::{Change, EntryKind, Exec, SessionError, WriteHow, WriteOptions};
+use ringfence::session::{Change, EntryKind, Exec, SessionError, WriteMode, WriteOptions};
 use sessions::{Home, sh, text, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -24,10 +24,10 @@ async fn files_in_both_directions() {
     assert_eq!(std::fs::read(home.place.project.join("note")).unwrap(), b"hello\n");
     assert_eq!(files.read("/workspace/note", 100).await.unwrap(), b"hello\n");
     assert!(matches!(files.read("note", 5).await, Err(SessionError::TooLong { .. })));
-    let append = WriteOptions { how: WriteHow::Append, ..WriteOptions::default() };
+    let append = WriteOptions { how: WriteMode::Append, ..WriteOptions::default() };
     files.write("note", b"more\n", append).await.unwrap();
     assert_eq!(files.read("note", 100).await.unwrap(), b"hello\nmore\n");
-    let new = WriteOptions { how: WriteHow::Create, ..WriteOptions::default() };
+    let new = WriteOptions { how: WriteMode::Create, ..WriteOptions::default() };
     assert!(matches!(files.write("note", b"x", new).await, Err(SessionError::File { .. })));
 
     files.make_directory("a/b", true).await.unwrap();

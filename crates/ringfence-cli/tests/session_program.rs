@@ -43,6 +43,45 @@ fn a_day_in_the_life() {
 }
 
 #[test]
+fn a_session_of_another_policy_is_not_reused() {
+    let here = Here::new();
+    here.0.write("project/secret", "do-not-tell\n");
+    // There from the beginning: while a session lives, a placeholder has the name.
+    here.0.write("project/.ringfence.toml", "");
+    let id = here.create(&["desk"]);
+    here.exec(&["desk", "--", "cat", "secret"]).expect(0, "do-not-tell\n");
+    // The same, also where the file has another comment and the project another repository.
+    here.0.write(".config/ringfence/config.toml", "# Nothing.\n");
+    assert!(std::process::Command::new("git").args(["init", "-q"]).arg(&here.0.project).status().unwrap().success());
+    assert_eq!(here.create(&["desk", "--reuse"]), id);
+    let others: [(&str, &[&str]); 4] = [
+        ("", &["--exclude", "secret"]),
+        ("", &["--timeout", "7s"]),
+        ("[files]\nexclude = [\"secret\"]\n", &[]),
+        ("network = \"open\"\n", &[]),
+    ];
+    for (file, flags) in others {
+        here.0.write(".config/ringfence/config.toml", file);
+        let done = here.session(&[&["create", "desk", "--reuse"], flags].concat());
+        let told = done.err.contains("`desk` was made with another policy") && done.err.contains("session stop desk");
+        assert!(done.code == 125 && done.out.is_empty() && told, "{file} {flags:?}: {done:?}");
+    }
+    // The project's own file counts too, and the cure is one.
+    here.0.write(".config/ringfence/config.toml", "");
+    here.0.write("project/.ringfence.toml", "[files]\nexclude = [\"secret\"]\n");
+    assert_eq!(here.session(&["create", "desk", "--reuse"]).code, 125);
+    here.session(&["stop", "desk"]).expect(0, "");
+    assert_ne!(here.create(&["desk", "--reuse"]), id);
+    let hidden = here.exec(&["desk", "--", "cat", "secret"]);
+    assert!(hidden.code != 0 && !hidden.out.contains("do-not-tell"), "{hidden:?}");
+    // What a session is kept with counts, also where files and flags say it.
+    here.0.write(".config/ringfence/config.toml", "warm = 1\n[limits]\nidle = \"2h\"\n[records]\noutput = true\n");
+    let kept = here.create(&["kept", "--life", "3h"]);
+    assert_eq!(here.create(&["kept", "--reuse", "--life", "3h"]), kept);
+    assert_eq!(here.session(&["create", "kept", "--reuse", "--life", "4h"]).code, 125);
+}
+
+#[test]
 fn when_it_ends_is_configured() {
     let here = Here::new();
     here.0.write(".config/ringfence/config.toml", "[limits]\nidle = \"2h\"\nlife = \"3h\"\n");

@@ -176,6 +176,19 @@ fn versions_and_their_schemas() {
     );
     let bomb = place.ringfence(&["skill", "add", "one.py", "--inputs", "bomb.json"]);
     assert!(bomb.code == 125 && bomb.err.contains("more than 10000 parts"), "{}", bomb.err);
+    // Inputs whose check would take for ever do not run; ordinary ones do.
+    let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    let wide = serde_json::json!({ "properties": { "x": { "items": { "required": names } } } });
+    place.write("project/wide.json", &wide.to_string());
+    place.write("project/count.py", "len(x)");
+    assert_eq!(place.ringfence(&["skill", "add", "count.py", "--inputs", "wide.json"]).code, 0);
+    place.write("project/many.json", &serde_json::json!({ "x": vec![serde_json::json!({}); 400_000] }).to_string());
+    let started = std::time::Instant::now();
+    let many = place.ringfence(&["skill", "run", "count", "--timeout", "5", "--input-file", "many.json"]);
+    assert!(many.code == 125 && many.err.contains("could take more than"), "{}", many.err);
+    assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+    let few = place.ringfence(&["skill", "run", "count", "--input", r#"{"x": [1, 2]}"#]);
+    assert_eq!((few.code, few.out.as_str()), (0, "2\n"), "{}", few.err);
     let nobody = place.ringfence(&["skill", "run", "@1"]);
     assert!(nobody.code == 125 && nobody.err.contains("there is no skill `@1`"), "{}", nobody.err);
     for host in ["http://example.com", "", "*"] {

@@ -175,6 +175,17 @@ fn nothing_types_into_the_outer_terminal() {
     assert!(shown.contains("piped") && shown.contains("code 1"), "{shown}");
 }
 
+/// Only standard error is handed in then. Where it is a directory, no message can be shown.
+#[test]
+fn a_directory_as_standard_error_is_refused() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    let shown = terminal.line("$R run sh -c 'echo ran; echo wrong >&2' 2<.; echo code $?");
+    assert!(shown.contains("code 125") && !shown.contains("ran"), "{shown}");
+    let shown = terminal.line("$R run sh -c 'echo ran; echo wrong >&2' 2>err; echo code $?");
+    assert!(shown.contains("code 0") && shown.contains("ran"), "{shown}");
+}
+
 #[test]
 fn what_is_shown_is_recorded_where_asked_for() {
     let place = Place::new();

@@ -6,12 +6,24 @@
 //!
 //! A message that opens a stream can bring pipes with it, where the descriptor is a local socket. Then contents go through
 //! them instead of through frames, and their size is the bound.
+//!
+//! # How messages change
+//!
+//! Both ends of a connection may be of different releases. Each begins with a [`Greeting`] on stream 0.
+//! - Variants of a message are only appended. The number of a variant is never used again. A number that the reader does
+//!   not know is [`FrameError::Unknown`]: an unknown request is answered `Unsupported`, an unknown input is ignored, and
+//!   an unknown reply ends its stream alone.
+//! - Fields are appended at the end of a message only: to a variant, or to the struct that is the last thing in it. A
+//!   reader ignores bytes that follow what it knows, and reads zero for what is missing: `None`, `false`, 0, empty.
+//! - What stands inside a list, or before something else, never changes. Neither do the values of an enum inside a
+//!   message, the kinds of frames and what a request's pipes are, unless a feature bit of the reader allows it.
+//! - What cannot be expressed in this way raises the version. The first three numbers of a greeting never change.
+//!
+//! Golden files hold the bytes of every message.
 
-use serde::Serialize;
+use postcard::de_flavors::Flavor;
 use serde::de::DeserializeOwned;
-
-/// Said by the guest in its first frame; the host ends a guest that speaks another one.
-pub const VERSION: u16 = 1;
+use serde::{Deserialize, Serialize};
 
 /// Most bytes of data in one frame.
 pub const MAX_DATA: usize = 64 * 1024;
@@ -111,16 +123,102 @@ pub enum FrameError {
     TooLong { length: usize, most: usize },
     #[error("malformed {what}")]
     Malformed { what: &'static str },
+    #[error("{what} of number {number}, which this release of Ringfence does not know")]
+    Unknown { what: &'static str, number: u32 },
+}
+
+/// What a frame holds as its payload.
+pub trait Message: Serialize + DeserializeOwned {
+    /// How many variants this release knows; `None` for a struct.
+    const VARIANTS: Option<u32>;
+}
+
+/// What each side of a connection says first: the versions of the protocol that it speaks, and what it can do beyond them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    pub oldest: u16,
+    pub newest: u16,
+    /// A bit each.
+    pub features: u64,
+}
+
+/// The two sides have no version in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it speaks versions {} to {}, and this release of Ringfence {} to {}", theirs.oldest, theirs.newest, ours.oldest, ours.newest)]
+pub struct NoCommonVersion {
+    pub ours: Greeting,
+    pub theirs: Greeting,
+}
+
+impl Greeting {
+    /// What both sides can do, in the newest version that both speak.
+    pub fn meet(self, theirs: Greeting) -> Result<Agreed, NoCommonVersion> {
+        let version = self.newest.min(theirs.newest);
+        if version < self.oldest.max(theirs.oldest) {
+            return Err(NoCommonVersion { ours: self, theirs });
+        }
+        Ok(Agreed { version, features: self.features & theirs.features })
+    }
+}
+
+/// What holds for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    pub version: u16,
+    pub features: u64,
+}
+
+/// So many fields may have been appended to a message since it was written.
+const MOST_MISSING: usize = 64;
+
+/// The bytes of a message, and zeros where newer fields would be. A length of what is missing is zero as well, so that
+/// nothing grows out of it.
+struct Payload<'a> {
+    bytes: &'a [u8],
+    missing: usize,
+}
+
+impl<'de> Flavor<'de> for Payload<'de> {
+    type Remainder = ();
+    type Source = ();
+
+    fn pop(&mut self) -> postcard::Result<u8> {
+        if let Some((first, rest)) = self.bytes.split_first() {
+            self.bytes = rest;
+            return Ok(*first);
+        }
+        self.missing = self.missing.checked_sub(1).ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        Ok(0)
+    }
+
+    fn try_take_n(&mut self, count: usize) -> postcard::Result<&'de [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 impl Frame<'_> {
-    /// The message that the payload holds, all of it and nothing else.
-    pub fn message<T: DeserializeOwned>(&self) -> Result<T, FrameError> {
-        let malformed = FrameError::Malformed { what: std::any::type_name::<T>() };
-        match postcard::take_from_bytes(self.payload) {
-            Ok((message, [])) => Ok(message),
-            _ => Err(malformed),
+    /// The message that the payload holds.
+    pub fn message<T: Message>(&self) -> Result<T, FrameError> {
+        let what = std::any::type_name::<T>();
+        let malformed = FrameError::Malformed { what };
+        if self.payload.is_empty() {
+            return Err(malformed);
         }
+        if let Some(known) = T::VARIANTS {
+            match postcard::take_from_bytes::<u32>(self.payload) {
+                Ok((number, _)) if number >= known => return Err(FrameError::Unknown { what, number }),
+                Ok(_) => {}
+                Err(_) => return Err(malformed),
+            }
+        }
+        let payload = Payload { bytes: self.payload, missing: MOST_MISSING };
+        T::deserialize(&mut postcard::Deserializer::from_flavor(payload)).map_err(|_| malformed)
     }
 
     /// The grant of a credit frame.

@@ -5,14 +5,26 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The first frame of a guest, on stream 0.
+use crate::frame::{Greeting, Message};
+
+/// The guest takes pipes that come with a request.
+pub const PIPES: u64 = 1;
+
+/// Reserved: the guest opens streams towards the host, as far as the host has granted it. They get numbers from
+/// `1 << 31` on. Nothing is granted so far.
+pub const HOST_STREAMS: u64 = 2;
+
+/// What this release says first, as a guest (a `Reply` on stream 0) and as a host.
+pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES };
+
+/// The first frame to a guest, an `Input` on stream 0. The engine sends it when it starts the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    pub version: u16,
+pub struct HostHello {
+    pub greeting: Greeting,
+    pub settings: Settings,
 }
 
-/// The first frame to a guest, an `Input` on stream 0: what holds for every command. The engine sends it when it starts the
-/// guest.
+/// What holds for every command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// `RLIMIT_*` and value, for each command and not for the guest: it lives long, and needs descriptors for each stream.
@@ -110,13 +122,13 @@ pub struct Write {
     pub mode: u32,
     /// Make the directories above it.
     pub parents: bool,
-    pub how: WriteHow,
+    pub how: WriteMode,
     /// A pipe came with the request, and the contents come from it. It ends before `In` does.
     pub piped: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WriteHow {
+pub enum WriteMode {
     /// A new file takes the name when it is complete: readers see the old one or the new one.
     Replace,
     /// It must not be there.
@@ -158,12 +170,14 @@ pub enum Reply {
         step: Step,
         errno: i32,
     },
+    /// The only reply to a request that this guest does not know.
+    Unsupported,
 }
 
 impl Reply {
     /// Whether nothing follows on its stream.
     pub fn is_last(&self) -> bool {
-        matches!(self, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_))
+        matches!(self, Reply::Done { .. } | Reply::Failed { .. } | Reply::Exited(_) | Reply::Unsupported)
     }
 }
 
@@ -233,4 +247,24 @@ pub enum Change {
     Attributes,
     /// Some were missed: look again.
     Overflow,
+}
+
+impl Message for Greeting {
+    const VARIANTS: Option<u32> = None;
+}
+
+impl Message for HostHello {
+    const VARIANTS: Option<u32> = None;
+}
+
+impl Message for Request {
+    const VARIANTS: Option<u32> = Some(11);
+}
+
+impl Message for Input {
+    const VARIANTS: Option<u32> = Some(2);
+}
+
+impl Message for Reply {
+    const VARIANTS: Option<u32> = Some(7);
 }

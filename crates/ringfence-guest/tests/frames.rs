@@ -2,9 +2,12 @@
 //! memory than a frame may have.
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
-use ringfence_guest::frame::{self, Channel, Decoder, HEADER, Kind, MAX_DATA, MAX_REPLY, MAX_REQUEST};
+use ringfence_guest::frame::{
+    self, Channel, Decoder, Frame, FrameError, Greeting, HEADER, Kind, MAX_DATA, MAX_REPLY, MAX_REQUEST,
+};
 use ringfence_guest::message::{
-    Change, Changed, Entry, EntryKind, Exec, Exited, Input, Reply, Request, Settings, Size, Step, Write, WriteHow,
+    Change, Changed, Entry, EntryKind, Exec, Exited, GREETING, HostHello, Input, Reply, Request, Settings, Size, Step,
+    Write, WriteMode,
 };
 
 /// Numbers that look like chance, and are the same in every run.
@@ -45,7 +48,7 @@ impl Noise {
             1 => Request::Read { path, offset: self.next(), length: flag.then_some(self.next()), piped: flag },
             2 => {
                 let mode = self.next() as u32;
-                Request::Write(Write { path, mode, parents: flag, how: WriteHow::Append, piped: !flag })
+                Request::Write(Write { path, mode, parents: flag, how: WriteMode::Append, piped: !flag })
             }
             3 => Request::List { path, depth: self.next() as u16 },
             4 => Request::Stat { path },
@@ -125,8 +128,9 @@ fn a_strangers_bytes_are_bounded() {
         if round % 2 == 0 {
             frame::put_message(&mut bytes, 1, Kind::Open, &noise.request()).unwrap();
             frame::put_message(&mut bytes, 1, Kind::Input, &Input::Signal { signal: 9, tree: true }).unwrap();
-            frame::put_message(&mut bytes, 0, Kind::Input, &Settings { limits: vec![(7, 77)], processes: None })
-                .unwrap();
+            let settings = Settings { limits: vec![(7, 77)], processes: None };
+            let hello = HostHello { greeting: GREETING, settings };
+            frame::put_message(&mut bytes, 0, Kind::Input, &hello).unwrap();
             for _ in 0..noise.below(4) {
                 let at = noise.below(bytes.len() as u64) as usize;
                 bytes[at] = noise.next() as u8;
@@ -140,10 +144,61 @@ fn a_strangers_bytes_are_bounded() {
             assert!(frame.payload.len() + HEADER <= bytes.len());
             // A length in a message is a claim: nothing is set aside for it that is not there.
             accepted += usize::from(frame.message::<Request>().is_ok());
-            let _ = (frame.message::<Input>(), frame.message::<Settings>(), frame.message::<Reply>(), frame.credit());
+            let _ = (
+                frame.message::<Input>(),
+                frame.message::<HostHello>(),
+                frame.message::<Greeting>(),
+                frame.message::<Reply>(),
+                frame.credit(),
+            );
         }
     }
     assert!(accepted > 1000);
+}
+
+#[test]
+fn messages_grow_at_their_end() {
+    let mut noise = Noise(0x900d);
+    for _ in 0..2000 {
+        let request = noise.request();
+        let mut payload = postcard::to_allocvec(&request).unwrap();
+        fn read(payload: &[u8]) -> Result<Request, FrameError> {
+            Frame { stream: 1, kind: Kind::Open, payload }.message()
+        }
+        // Of a newer release: what follows is ignored.
+        let length = payload.len();
+        payload.extend(noise.bytes(50));
+        assert_eq!(read(&payload).as_ref(), Ok(&request));
+        // Of an older one, which did not have what is zero at the end.
+        payload.truncate(length);
+        while payload.len() > 1 && payload.last() == Some(&0) {
+            payload.pop();
+            assert_eq!(read(&payload).as_ref(), Ok(&request));
+        }
+        // What no release knows yet is told apart from what is damaged.
+        let number = 11 + noise.below(1 << 20) as u32;
+        let unknown = [postcard::to_allocvec(&number).unwrap(), noise.bytes(50)].concat();
+        assert!(matches!(read(&unknown), Err(FrameError::Unknown { number: seen, .. }) if seen == number));
+    }
+    for damaged in [&b""[..], b"\xff\xff\xff\xff\xff\xff"] {
+        let frame = Frame { stream: 1, kind: Kind::Open, payload: damaged };
+        assert!(matches!(frame.message::<Request>(), Err(FrameError::Malformed { .. })));
+    }
+}
+
+#[test]
+fn greetings_meet_where_both_speak() {
+    let greeting = |oldest, newest, features| Greeting { oldest, newest, features };
+    let ours = greeting(2, 4, 0b0110);
+    for (theirs, version) in [(greeting(1, 2, 0), 2), (greeting(4, 9, 0), 4), (greeting(3, 3, 0), 3), (ours, 4)] {
+        assert_eq!(ours.meet(theirs).unwrap().version, version);
+        assert_eq!(theirs.meet(ours).unwrap().version, version);
+    }
+    assert_eq!(ours.meet(greeting(4, 4, 0b1100)).unwrap().features, 0b0100);
+    for theirs in [greeting(0, 1, 6), greeting(5, 9, 6), greeting(4, 2, 6), greeting(u16::MAX, 0, 6)] {
+        let error = ours.meet(theirs).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} to {}", theirs.oldest, theirs.newest)) && error.contains("2 to 4"));
+    }
 }
 
 #[test]

@@ -14,10 +14,11 @@ use crate::layer::{
     is_syscall_name, missing_in_file, unlimited,
 };
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, MOST_WARM, Network, User, Verdict};
+use crate::policy::{Guard, Network, User};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::{self, EngineChoice};
 use crate::rules::{Access, LayerKind};
+use crate::service::{MOST_WARM, Verdict};
 use crate::suggest::Suggestion;
 
 /// A file that cannot be understood, and where.
@@ -89,22 +90,6 @@ const SETTINGS: &[&str] = &[
     "kernel",
     "skill_verdict",
     "warm",
-    "warm_fork",
-];
-
-const LIMITS: &[&str] = &[
-    "memory",
-    "cpus",
-    "pids",
-    "files",
-    "timeout",
-    "timeout_ceiling",
-    "cpu_time",
-    "tmp_size",
-    "tmp_inodes",
-    "output",
-    "idle",
-    "life",
 ];
 
 const RECORDS: &[&str] = &["output", "secrets", "keep", "max_size", "database"];
@@ -211,9 +196,7 @@ impl Reader<'_> {
         match name {
             "engine" => {
                 let text = self.string(&full, value)?;
-                let engine = EngineChoice::from_name(&text.value).ok_or_else(|| {
-                    self.unknown_value(&full, &text.value, value, EngineChoice::ALL.iter().map(|e| e.name()))
-                })?;
+                let engine = EngineChoice::from_name(text.value);
                 settings.engine = Some(At::new(engine, text.place));
             }
             "network" => {
@@ -221,7 +204,7 @@ impl Reader<'_> {
                     DeValue::Boolean(true) => Network::Open,
                     DeValue::Boolean(false) => Network::None,
                     DeValue::String(text) => Network::from_name(text)
-                        .ok_or_else(|| self.unknown_value(&full, text, value, Network::ALL.map(Network::name)))?,
+                        .ok_or_else(|| self.unknown_value(&full, text, value, Network::NAMES))?,
                     _ => {
                         return Err(self.wrong_type(&full, "a boolean, \"open\", \"bridge\" or \"none\"", value));
                     }
@@ -293,7 +276,6 @@ impl Reader<'_> {
                 let number = number.ok_or_else(|| self.wrong_type(&full, "a whole number from 0 to 256", value))?;
                 settings.warm = Some(self.at(number, value));
             }
-            "warm_fork" => settings.warm_fork = Some(self.boolean(&full, value)?),
             "skill_verdict" => {
                 let text = self.string(&full, value)?;
                 let verdict = Verdict::from_name(&text.value)
@@ -462,27 +444,11 @@ impl Reader<'_> {
         let name = key.get_ref().as_ref();
         let full = format!("{full}.{name}");
         let text = self.number_or_text(&full, value)?;
-        let failed = |source| self.error(&value.span(), ConfigErrorKind::Limit { key: full.clone(), source });
-        match name {
-            "memory" => out.memory = Some(self.at(unlimited(&text, limits::parse_memory).map_err(failed)?, value)),
-            "cpus" => out.cpus = Some(self.at(unlimited(&text, limits::parse_cpus).map_err(failed)?, value)),
-            "pids" => out.pids = Some(self.at(unlimited(&text, limits::parse_processes).map_err(failed)?, value)),
-            "files" => out.files = Some(self.at(unlimited(&text, limits::parse_count).map_err(failed)?, value)),
-            "timeout" => out.timeout = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
-            "timeout_ceiling" => {
-                out.timeout_ceiling = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
-            }
-            "cpu_time" => {
-                out.cpu_time = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value));
-            }
-            "tmp_size" => out.tmp_size = Some(self.at(limits::parse_space(&text).map_err(failed)?, value)),
-            "tmp_inodes" => out.tmp_inodes = Some(self.at(limits::parse_inodes(&text).map_err(failed)?, value)),
-            "output" => out.output = Some(self.at(limits::parse_size(&text).map_err(failed)?, value)),
-            "idle" => out.idle = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
-            "life" => out.life = Some(self.at(unlimited(&text, limits::parse_duration).map_err(failed)?, value)),
-            _ => return Err(self.unknown("limits.", key, LIMITS.iter().copied())),
+        match out.set(name, &text, self.at((), value).place) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.unknown("limits.", key, LimitSettings::NAMES.iter().copied())),
+            Err(source) => Err(self.error(&value.span(), ConfigErrorKind::Limit { key: full, source })),
         }
-        Ok(())
     }
 
     fn unknown_value<'k>(
@@ -616,7 +582,6 @@ memory = "1g"
             ("presets = \"@git\"", "c.toml:1: `presets` is an array of strings, not a string"),
             ("presets = [\n\"@git\",\n1]", "c.toml:3: `presets` is an array of strings, not an integer"),
             ("presets = [\n\"@gti\"]", "c.toml:2: unknown preset `@gti` (did you mean `@git`?)"),
-            ("engine = \"nativ\"", "c.toml:1: `engine` cannot be `nativ` (did you mean `native`?)"),
             ("network = \"on\"", "c.toml:1: `network` cannot be `on` (did you mean `none`?)"),
             (
                 "optional = [\"limit.memry\"]",

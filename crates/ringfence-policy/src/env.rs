@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::policy::EnvPolicy;
 
@@ -16,6 +16,12 @@ pub struct Inside<'a> {
     pub home: &'a Path,
     /// The working directory inside.
     pub workdir: &'a Path,
+}
+
+/// Where programs are looked for.
+pub(crate) fn search_path(environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
+    let path = environment.iter().find(|(name, _)| name == "PATH");
+    path.into_iter().flat_map(|(_, value)| std::env::split_paths(value)).collect()
 }
 
 /// Names that are not inherited, because they inject code into every program that is started or lead to a host socket

@@ -52,10 +52,10 @@ pub fn explain<'a>(policy: &'a Policy, facts: &Facts, path: &Path) -> Result<Exp
     let tree = Tree::new(policy, facts)?;
     // A path inside is as good: what stands there is the working directory's.
     let of_workdir = policy.workdir_at.as_ref().and_then(|at| path.strip_prefix(at).ok());
-    let shown = |below: &Path| tree.decide(&policy.workdir.join(below)).is_some();
-    let outside = of_workdir.filter(|below| shown(below)).map(|below| policy.workdir.join(below));
+    let shown = |below: &Path| tree.decide(&policy.workdir().join(below)).is_some();
+    let outside = of_workdir.filter(|below| shown(below)).map(|below| policy.workdir().join(below));
     let path = real(&Lookup::default(), outside.as_deref().unwrap_or(path));
-    let inside = match (&policy.workdir_at, path.strip_prefix(&policy.workdir)) {
+    let inside = match (&policy.workdir_at, path.strip_prefix(policy.workdir())) {
         (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
         (Some(at), Ok(below)) => at.join(below),
         _ => path.clone(),
@@ -80,7 +80,7 @@ fn would_hide(rules: &[&FileRule], tree: &Tree, path: &Path) -> Option<(Reach, D
         return None;
     }
     let state = State::Absent("");
-    let node = Node { access: Access::Exclude, kind: Kind::File, origin: rule.origin.clone(), state, exact: false };
+    let node = Node::hidden(Kind::File, rule.origin.clone(), state);
     Some((Reach::Hidden, Decides::Rule { at: at.to_path_buf(), node }))
 }
 

@@ -37,12 +37,13 @@ pub struct Facts {
     pub registry: PathBuf,
     /// Whose home is where: the caller's account; all of them where the caller is root.
     pub accounts: Vec<Account>,
-    /// The ringfence program itself, for guards inside the box.
+    /// The ringfence program itself, for guards inside the box. Empty where there is none: the built-in guards are left
+    /// out then, and a policy with other rules for commands is refused.
     #[serde(with = "wire::path")]
     pub program: PathBuf,
-    /// Where the user keeps empty directories from one box to the next, which no box can change. For this process alone.
+    /// Where compiled runners of code are kept, which no box can change; `None`: they are not. For this process alone.
     #[serde(skip)]
-    pub spare: Option<PathBuf>,
+    pub runners: Option<PathBuf>,
 }
 
 /// A user of this host, as `/etc/passwd` has it.

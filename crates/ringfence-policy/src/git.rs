@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use config::{Config, read};
+use config::{Config, path_of, read};
 
-use crate::look::Lookup;
-use crate::rules::{Access, Kind, Missing, normalise};
+use crate::look::{Lookup, is_missing};
+use crate::rules::{Access, Kind, Missing, PlaceholderText, normalise};
 
 /// A rule to be, without its origin.
 pub type Found = (Access, PathBuf, Missing);
@@ -45,6 +45,31 @@ pub enum Suspicion {
     Worktrees(PathBuf),
     #[error("`{}` keeps its branches in a reftable: they cannot be protected one by one, so that all are read-only", .0.display())]
     Reftable(PathBuf),
+    #[error("`{}` cannot be looked into: it is read-only, and what it points at in the project may not be", .0.display())]
+    Closed(PathBuf),
+    #[error("`{}` cannot be read ({reason}): hooks and files that it names may be unprotected", .file.display())]
+    Unread { file: PathBuf, reason: String },
+    #[error("`{}` names `{value}`, of a user whom `/etc/passwd` does not have: it may be unprotected", .file.display())]
+    UnknownUser { file: PathBuf, value: String },
+    #[error("`{}` comes after more names than are looked at: what it leads git to may be unprotected", .0.display())]
+    TooMany(PathBuf),
+}
+
+impl Suspicion {
+    /// Whether something may be unprotected because of it.
+    pub fn weakens(&self) -> bool {
+        match self {
+            Suspicion::Worktrees(_)
+            | Suspicion::Closed(_)
+            | Suspicion::Unread { .. }
+            | Suspicion::UnknownUser { .. }
+            | Suspicion::TooMany(_) => true,
+            Suspicion::PlantedPointer { .. }
+            | Suspicion::Link(_)
+            | Suspicion::BadPointer(_)
+            | Suspicion::Reftable(_) => false,
+        }
+    }
 }
 
 /// How a repository is laid out.
@@ -61,12 +86,12 @@ struct Repository {
 /// Bounds for repositories made to be slow.
 const MOST_SUBMODULES: usize = 256;
 const MOST_WORKTREES: usize = 256;
-const MOST_INCLUDES: usize = 32;
+const MOST_INCLUDES: usize = 64;
 const MOST_DIRECTORIES: usize = 4096;
-const MOST_HOOKS: usize = 64;
+const MOST_HOOKS: usize = 256;
 
 /// An empty `commondir` stops git. This one says where git looks anyway.
-const COMMONDIR: Missing = Missing::ProtectText(".\n");
+const COMMONDIR: Missing = Missing::ProtectText(PlaceholderText::SameDirectory);
 
 enum Look {
     Nothing,
@@ -112,15 +137,16 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<Path
         found => Some(found),
     };
     let Some(Look::Repository(Repository { top, git_dir, common_dir })) = found else { return Vec::new() };
-    let format = Config::read(&common_dir.join("config")).last("extensions", "objectformat").map(str::to_owned);
+    let format = Config::read(&real(&common_dir.join("config"))).last("extensions", "objectformat").map(str::to_owned);
     let id_length = if format.as_deref() == Some("sha256") { 32 } else { 20 };
     let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // The time of the last change of a name's file, which nobody can set.
     let changed = |path: &Path| {
-        fs::symlink_metadata(path).is_ok_and(|data| {
+        let is_later = |data: fs::Metadata| {
             let (seconds, nanos) = (data.ctime().max(0) as u64, data.ctime_nsec().max(0) as u32);
             Duration::new(seconds, nanos) >= since
-        })
+        };
+        is_closed(path) || fs::symlink_metadata(path).is_ok_and(is_later)
     };
     let links = index::gitlinks(&git_dir, id_length).into_iter().map(|link| normalise(&top.join(link)));
     let is_changed = |link: &PathBuf| {
@@ -191,16 +217,26 @@ pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>)
     let mut branches = BTreeSet::new();
     let mut open = vec![heads.clone()];
     while let Some(dir) = open.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => open.push(entry.path()),
-                _ => {
-                    branches.insert(entry.path());
+        match fs::read_dir(&dir) {
+            Ok(entries) => {
+                for entry in entries.flatten() {
+                    match entry.file_type() {
+                        Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                        _ => {
+                            branches.insert(entry.path());
+                        }
+                    }
                 }
             }
+            Err(error) if is_missing(&error) => {}
+            Err(_) => rules.closed(&dir),
         }
     }
-    for line in read(&packed).unwrap_or_default().lines() {
+    let packed_refs = read(&packed);
+    if packed_refs.is_none() && may_exist(&packed) {
+        rules.suspicions.push(Suspicion::Unread { file: packed, reason: "it is too large, or no file".into() });
+    }
+    for line in packed_refs.unwrap_or_default().lines() {
         if let Some((_, name)) = line.split_once(" refs/heads/") {
             branches.insert(normalise(&heads.join(name)));
         }
@@ -212,7 +248,7 @@ pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>)
             rules.add(Access::Ro, &branch, Missing::Protect(Kind::Dir));
         }
     }
-    (rules.out, Vec::new())
+    (rules.out, rules.suspicions)
 }
 
 /// The repository of the nearest directory above that has one, if the working directory's owner owns it too and it is
@@ -292,14 +328,38 @@ fn is_bare(dir: &Path) -> bool {
     fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir()) && enters("objects") && enters("refs")
 }
 
-/// Whether the directory of a submodule is a repository, or was one before a box took something away.
+/// Whether the directory of a submodule is a repository, or was one before a box took something away. One that cannot be
+/// entered may be one.
 fn was_repository(dir: &Path) -> bool {
-    ["config", "HEAD", "objects", "hooks"].iter().any(|name| fs::symlink_metadata(dir.join(name)).is_ok())
+    ["config", "HEAD", "objects", "hooks"].iter().any(|name| may_exist(&dir.join(name)))
+}
+
+/// Whether something is there, or may be.
+fn may_exist(path: &Path) -> bool {
+    is_closed(path) || fs::symlink_metadata(path).is_ok()
+}
+
+/// Whether nobody can tell what is there: the directory cannot be entered.
+fn is_closed(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| !is_missing(&error))
+}
+
+/// The names by which git gets to a path: as it is written, every link on the way, and what they lead to.
+fn names(path: &Path) -> BTreeSet<PathBuf> {
+    let links = Lookup::default().walk(path).map_or_else(|_| Vec::new(), |walk| walk.links);
+    let plain = normalise(path);
+    // A link that the path itself names is protected with it. Named alone, all that is behind it would be protected.
+    let links = links.into_iter().filter(|link| !plain.starts_with(link));
+    links.chain([normalise(&real(path)), plain.clone()]).collect()
 }
 
 /// The path without links, as far as it exists.
 fn real(path: &Path) -> PathBuf {
-    let whole = |dir: &Path| Some(dir.canonicalize().ok()?.join(path.strip_prefix(dir).ok()?));
+    let whole = |dir: &Path| {
+        let (real, rest) = (dir.canonicalize().ok()?, path.strip_prefix(dir).ok()?);
+        // Joined with nothing, it would end in a slash, as only a directory may.
+        Some(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
+    };
     path.ancestors().find_map(whole).unwrap_or_else(|| path.to_path_buf())
 }
 
@@ -319,8 +379,21 @@ impl<'a> Rules<'a> {
         Rules { workdir, outer, out: Vec::new(), seen, configs, suspicions: Vec::new() }
     }
 
-    fn config(&mut self, file: PathBuf) -> Rc<Config> {
-        self.configs.entry(file).or_insert_with_key(|file| Rc::new(Config::read(file))).clone()
+    /// What a file sets. Git follows links to it.
+    fn config(&mut self, file: &Path) -> Rc<Config> {
+        let real = real(file);
+        if let Some(known) = self.configs.get(&real) {
+            return known.clone();
+        }
+        let config = Rc::new(Config::try_read(&real).unwrap_or_else(|error| {
+            // What cannot even be seen outside of the working directory is not there for git either.
+            if real.starts_with(self.workdir) || fs::symlink_metadata(&real).is_ok() {
+                self.suspicions.push(Suspicion::Unread { file: file.to_path_buf(), reason: error.to_string() });
+            }
+            Config::default()
+        }));
+        self.configs.insert(real, config.clone());
+        config
     }
 
     fn add(&mut self, access: Access, path: &Path, missing: Missing) {
@@ -385,17 +458,23 @@ impl<'a> Rules<'a> {
 
     /// Links in a directory of hooks: what they lead to is executed too.
     fn linked(&mut self, hooks: &Path) {
-        for (link, _) in crate::look::entries(hooks, MOST_HOOKS).iter().filter(|(_, kind)| kind.is_symlink()) {
-            let target = real(link);
-            if target.starts_with(self.workdir) && target != self.workdir {
-                self.add(Access::Ro, &target, Missing::Ignore);
+        let entries = crate::look::entries(hooks, MOST_HOOKS);
+        if entries.len() == MOST_HOOKS {
+            self.suspicions.push(Suspicion::TooMany(hooks.to_path_buf()));
+        }
+        for (link, _) in entries.iter().filter(|(_, kind)| kind.is_symlink()) {
+            for path in names(link) {
+                // The link as well: what it leads to may lie in a directory that cannot be looked into now.
+                if path.starts_with(self.workdir) && path != self.workdir {
+                    self.add(Access::Ro, &path, Missing::Ignore);
+                }
             }
         }
     }
 
     /// The names in a repository's directory that make git execute something or look elsewhere.
     fn git_dir(&mut self, dir: &Path) {
-        let config = self.config(dir.join("config"));
+        let config = self.config(&dir.join("config"));
         self.protect(&dir.join("config"), Kind::File);
         self.protect(&dir.join("hooks"), Kind::Dir);
         self.linked(&dir.join("hooks"));
@@ -417,9 +496,9 @@ impl<'a> Rules<'a> {
 
     /// The pointers of linked worktrees; another worktree's directory is not this one's to write.
     fn worktrees(&mut self, common_dir: &Path, own: Option<&Path>) {
-        let config = self.config(common_dir.join("config"));
+        let config = self.config(&common_dir.join("config"));
         let all = common_dir.join("worktrees");
-        let dirs = directories(&all);
+        let dirs = self.directories(&all);
         if dirs.len() > MOST_DIRECTORIES {
             self.suspicions.push(Suspicion::Worktrees(all.clone()));
         }
@@ -433,6 +512,9 @@ impl<'a> Rules<'a> {
         }
         for dir in own.map(Path::to_path_buf).into_iter().chain(dirs).take(MOST_DIRECTORIES) {
             let other = own.is_some_and(|own| own != dir);
+            if is_closed(&dir.join("gitdir")) {
+                self.closed(&dir);
+            }
             if other && !too_many {
                 self.add(Access::Ro, &dir, Missing::Ignore);
             }
@@ -455,7 +537,7 @@ impl<'a> Rules<'a> {
 
     /// Directories of submodules (`modules/a/b`, `modules/a/modules/b`), and the `.git` in their worktrees.
     fn submodules(&mut self, common_dir: &Path, top: &Path) {
-        let mut open = directories(&common_dir.join("modules"));
+        let mut open = self.directories(&common_dir.join("modules"));
         let (mut count, mut visited) = (0, 0);
         while let Some(dir) = open.pop() {
             let repository = was_repository(&dir);
@@ -467,30 +549,43 @@ impl<'a> Rules<'a> {
                 return;
             }
             if !is_bare(&dir) {
-                open.extend(directories(&dir));
+                open.extend(self.directories(&dir));
             }
             if !repository {
                 continue;
             }
+            if is_closed(&dir.join("config")) {
+                self.closed(&dir);
+                continue;
+            }
             self.git_dir(&dir);
-            let config = self.config(dir.join("config"));
+            let config = self.config(&dir.join("config"));
             if let Some(back) = config.last("core", "worktree") {
                 let pointer = normalise(&dir.join(back)).join(".git");
                 if pointer.starts_with(self.workdir) {
                     self.add(Access::Ro, &pointer, Missing::Ignore);
                 }
             }
-            open.extend(directories(&dir.join("modules")));
+            open.extend(self.directories(&dir.join("modules")));
         }
         // Submodules of old, with a repository of their own in the worktree.
-        for path in Config::read(&top.join(".gitmodules")).all("path").take(MOST_SUBMODULES) {
+        let listed = self.config(&top.join(".gitmodules"));
+        if listed.all("path").count() > MOST_SUBMODULES {
+            self.suspicions.push(Suspicion::TooMany(top.join(".gitmodules")));
+        }
+        for path in listed.all("path").take(MOST_SUBMODULES) {
             let dir = normalise(&top.join(path));
             let inside = dir.starts_with(self.workdir) && dir != top;
-            if inside && fs::symlink_metadata(dir.join(".git")).is_ok_and(|meta| meta.is_dir()) {
-                self.git_dir(&dir.join(".git"));
-                // Without it, the next box would not know of them.
-                self.add(Access::Ro, &top.join(".gitmodules"), Missing::Ignore);
+            if !inside {
+                continue;
             }
+            match fs::symlink_metadata(dir.join(".git")) {
+                Ok(meta) if meta.is_dir() => self.git_dir(&dir.join(".git")),
+                Err(error) if !is_missing(&error) => self.closed(&dir),
+                Ok(_) | Err(_) => continue,
+            }
+            // Without it, the next box would not know of them.
+            self.add(Access::Ro, &top.join(".gitmodules"), Missing::Ignore);
         }
     }
 
@@ -499,58 +594,85 @@ impl<'a> Rules<'a> {
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
         let mut open = vec![common_dir.join("config"), git_dir.join("config"), git_dir.join("config.worktree")];
-        let lookup = Lookup::default();
         for file in &self.outer.files {
             // Often a link into a project of dotfiles, which may be this one.
-            let real = lookup.real(file).unwrap_or_else(|| file.clone());
-            if real != *file && self.is_writable(&real, common_dir) {
-                self.protect(&real, Kind::File);
+            for name in names(file).iter().filter(|name| *name != file) {
+                if self.is_writable(name, common_dir) {
+                    self.protect(name, Kind::File);
+                }
             }
-            open.push(real);
+            open.push(file.clone());
         }
+        let passwd = || fs::read("/etc/passwd").unwrap_or_default();
         let mut seen = BTreeSet::new();
         // Git takes no relative include from a variable, so that it does not matter where that would begin.
         let mut next = Some((top.join("environment"), Rc::new(self.outer.variables.clone())));
         while let Some((file, config)) = next.take() {
-            let resolve = |base: &Path, value: &str| {
-                normalise(&match value.strip_prefix("~/") {
-                    Some(rest) => home.join(rest),
-                    None => base.join(value),
-                })
-            };
+            let unknown = |value: &str| Suspicion::UnknownUser { file: file.clone(), value: value.to_owned() };
             for value in config.all("hookspath") {
-                let path = resolve(top, value);
+                let Some(path) = path_of(value, top, home, passwd) else {
+                    self.suspicions.push(unknown(value));
+                    continue;
+                };
                 self.linked(&path);
-                for path in BTreeSet::from([real(&path), path]) {
+                for path in names(&path) {
                     if self.is_writable(&path, common_dir) && path != self.workdir {
                         self.protect(&path, Kind::Dir);
                     }
                 }
             }
             for value in config.includes() {
-                let path = resolve(file.parent().unwrap_or(top), value);
-                for path in BTreeSet::from([real(&path), path.clone()]) {
-                    if self.is_writable(&path, common_dir) {
-                        self.protect(&path, Kind::File);
+                // Relative to the file as it is named, and to be safe also to what that leads to.
+                for base in BTreeSet::from([real(&file), file.clone()]) {
+                    let Some(path) = path_of(value, base.parent().unwrap_or(top), home, passwd) else {
+                        self.suspicions.push(unknown(value));
+                        break;
+                    };
+                    for name in names(&path) {
+                        if self.is_writable(&name, common_dir) {
+                            self.protect(&name, Kind::File);
+                        }
                     }
+                    open.push(path);
                 }
-                open.push(path);
             }
-            let unseen = |file: &PathBuf| seen.len() < MOST_INCLUDES && seen.insert(file.clone());
-            next = std::iter::from_fn(|| open.pop()).find(unseen).map(|file| (file.clone(), self.config(file)));
+            next = std::iter::from_fn(|| open.pop()).find(|file| seen.insert(file.clone())).and_then(|file| {
+                if seen.len() > MOST_INCLUDES {
+                    self.suspicions.push(Suspicion::TooMany(file));
+                    return None;
+                }
+                let config = self.config(&file);
+                Some((file, config))
+            });
         }
     }
 
     fn is_writable(&self, path: &Path, common_dir: &Path) -> bool {
         path.starts_with(self.workdir) || path.starts_with(common_dir)
     }
-}
 
-/// Directories in a directory, links not followed; of very many one more than are looked at.
-fn directories(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let dirs = entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
-    let mut found: Vec<PathBuf> = dirs.take(MOST_DIRECTORIES + 1).map(|e| e.path()).collect();
-    found.sort();
-    found
+    /// A directory that cannot be looked into stays as it is. A sandbox that could write there would open it again.
+    fn closed(&mut self, dir: &Path) {
+        if self.seen.insert(dir.to_path_buf()) {
+            self.out.push((Access::Ro, dir.to_path_buf(), Missing::Ignore));
+            self.suspicions.push(Suspicion::Closed(dir.to_path_buf()));
+        }
+    }
+
+    /// Directories in a directory, links not followed; of very many one more than are looked at.
+    fn directories(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries.flatten(),
+            Err(error) => {
+                if !is_missing(&error) {
+                    self.closed(dir);
+                }
+                return Vec::new();
+            }
+        };
+        let dirs = entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut found: Vec<PathBuf> = dirs.take(MOST_DIRECTORIES + 1).map(|e| e.path()).collect();
+        found.sort();
+        found
+    }
 }

@@ -4,17 +4,62 @@
 //! matched as bytes, so that a name that is not UTF-8 cannot slip past `*`; `?` and `[…]` take a whole character where
 //! there is one. A trailing `/**` names the directory before it, since every rule holds for all below what it names.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::look::is_missing;
+use crate::wire;
+
 /// A parsed pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Written", try_from = "Written")]
 pub struct Glob {
     text: String,
+    /// What the pattern is below, taken literally.
+    base: PathBuf,
     /// The components before the first wildcard.
     prefix: PathBuf,
     parts: Vec<Part>,
+}
+
+/// The form in which a glob is stored. Read back it is the same one, whatever characters the base has.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(with = "wire::absolute")]
+    base: PathBuf,
+    pattern: String,
+}
+
+impl From<Glob> for Written {
+    fn from(glob: Glob) -> Written {
+        let Glob { text, base, .. } = glob;
+        let length = base.display().to_string().len() + 1;
+        let pattern = if base == Path::new("/") { text } else { text.get(length..).unwrap_or_default().to_owned() };
+        Written { base, pattern }
+    }
+}
+
+impl TryFrom<Written> for Glob {
+    type Error = GlobError;
+
+    fn try_from(Written { base, pattern }: Written) -> Result<Glob, GlobError> {
+        Glob::parse_under(&base, &pattern)
+    }
+}
+
+/// What a pattern names on this host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// Sorted.
+    pub paths: Vec<PathBuf>,
+    /// Directories that cannot be listed or entered: what the pattern names in them is not known.
+    pub closed: Vec<PathBuf>,
 }
 
 /// One component of a pattern.
@@ -107,7 +152,7 @@ impl Glob {
         } else {
             format!("{}/{}", base.display(), pattern.trim_start_matches("./"))
         };
-        Ok(Glob { text, prefix, parts })
+        Ok(Glob { text, base: base.to_path_buf(), prefix, parts })
     }
 
     /// The pattern as text, absolute.
@@ -145,16 +190,22 @@ impl Glob {
         found
     }
 
-    /// Every path that is there and that the pattern names, sorted. Symbolic links are named but not followed below the
-    /// literal prefix, directories that cannot be read are left out, and so is `/proc`, of which every box has its own.
-    pub fn expand(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
+    /// Every path that is there and that the pattern names. Symbolic links are named but not followed below the literal
+    /// prefix, and `/proc`, of which every box has its own, is left out.
+    pub fn expand(&self) -> Matches {
+        let (mut found, mut closed) = (Vec::new(), BTreeSet::new());
         let start = self.start();
         if self.accepts(start) && fs::symlink_metadata(&self.prefix).is_ok() {
             found.push(self.prefix.clone());
         }
         let mut open = vec![(self.prefix.clone(), start)];
         while let Some((dir, states)) = open.pop() {
+            let mut fails = |error: &io::Error| {
+                if !is_missing(error) {
+                    // Where not even its own entry can be seen, one above it is what is closed.
+                    closed.extend(dir.ancestors().find(|dir| fs::symlink_metadata(dir).is_ok()).map(Path::to_path_buf));
+                }
+            };
             let mut visit = |path: PathBuf, is_dir: bool, states: u64| {
                 if self.accepts(states) {
                     found.push(path.clone());
@@ -167,23 +218,35 @@ impl Glob {
             if let Some(names) = self.only_literals(states) {
                 for name in names {
                     let path = dir.join(std::ffi::OsStr::from_bytes(name));
-                    if let Ok(meta) = fs::symlink_metadata(&path) {
-                        visit(path, meta.is_dir(), self.step(states, name));
+                    match fs::symlink_metadata(&path) {
+                        Ok(meta) => visit(path, meta.is_dir(), self.step(states, name)),
+                        Err(error) => fails(&error),
                     }
                 }
                 continue;
             }
-            let Ok(entries) = fs::read_dir(&dir) else { continue };
-            for entry in entries.flatten() {
-                let next = self.step(states, entry.file_name().as_bytes());
-                if next != 0 {
-                    visit(entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()), next);
+            let entries = match fs::read_dir(&dir) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    fails(&error);
+                    continue;
+                }
+            };
+            for entry in entries {
+                let named = entry.and_then(|entry| {
+                    let next = self.step(states, entry.file_name().as_bytes());
+                    Ok((next != 0).then_some((entry.path(), entry.file_type()?.is_dir(), next)))
+                });
+                match named {
+                    Ok(Some((path, is_dir, next))) => visit(path, is_dir, next),
+                    Ok(None) => {}
+                    Err(error) => fails(&error),
                 }
             }
         }
         found.sort();
         found.dedup();
-        found
+        Matches { paths: found, closed: closed.into_iter().collect() }
     }
 
     fn end(&self) -> u64 {
@@ -491,8 +554,8 @@ mod tests {
         {
             let glob = Glob::parse_under(&root, pattern).unwrap();
             let expected: Vec<PathBuf> = all.iter().filter(|p| glob.matches(p)).cloned().collect();
-            assert_eq!(glob.expand(), expected, "{pattern}");
+            assert_eq!(glob.expand().paths, expected, "{pattern}");
         }
-        assert_eq!(Glob::parse_under(&root, "**/.env").unwrap().expand().len(), 4);
+        assert_eq!(Glob::parse_under(&root, "**/.env").unwrap().expand().paths.len(), 4);
     }
 }

@@ -8,10 +8,11 @@ use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network, User, Verdict};
+use crate::policy::{Guard, Network, User};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::EngineChoice;
 use crate::rules::{Access, Kind, LayerKind, Missing};
+use crate::service::Verdict;
 use crate::suggest::Suggestion;
 
 /// A value and the place it comes from: `config.toml:12`, `--ro`.
@@ -74,7 +75,6 @@ pub struct Settings {
     pub allow_syscalls: Vec<At<String>>,
     pub skill_verdict: Option<At<Verdict>>,
     pub warm: Option<At<u64>>,
-    pub warm_fork: Option<At<bool>>,
 }
 
 /// One path of `ro`, `rw` or `exclude`, as it was written.
@@ -100,6 +100,39 @@ pub struct LimitSettings {
     pub output: Option<At<u64>>,
     pub idle: Option<At<Option<Duration>>>,
     pub life: Option<At<Option<Duration>>>,
+}
+
+/// Sets a limit by its name, from its text.
+macro_rules! set_limits {
+    ($($name:ident: $bound:ident $parse:ident),* $(,)?) => {
+        impl LimitSettings {
+            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// False where there is no limit of this name.
+            pub(crate) fn set(&mut self, name: &str, text: &str, place: impl Into<String>) -> Result<bool, LimitError> {
+                match name {
+                    $(stringify!($name) => self.$name = Some(At::new($bound(text, limits::$parse)?, place)),)*
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+        }
+    };
+}
+
+set_limits! {
+    memory: unlimited parse_memory,
+    cpus: unlimited parse_cpus,
+    pids: unlimited parse_processes,
+    files: unlimited parse_count,
+    timeout: unlimited parse_duration,
+    timeout_ceiling: unlimited parse_duration,
+    cpu_time: unlimited parse_duration,
+    tmp_size: always parse_space,
+    tmp_inodes: always parse_inodes,
+    output: always parse_size,
+    idle: unlimited parse_duration,
+    life: unlimited parse_duration,
 }
 
 /// `[records]`; the inner `None` is "without limit".
@@ -287,49 +320,49 @@ impl Layer {
     }
 
     pub fn memory(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.memory = Some(At::new(unlimited(text, limits::parse_memory)?, "--memory"));
-        Ok(())
+        self.limit("memory", text, "--memory")
     }
 
     pub fn cpus(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.cpus = Some(At::new(unlimited(text, limits::parse_cpus)?, "--cpus"));
-        Ok(())
+        self.limit("cpus", text, "--cpus")
     }
 
     pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.pids = Some(At::new(unlimited(text, limits::parse_processes)?, "--pids"));
-        Ok(())
+        self.limit("pids", text, "--pids")
     }
 
     pub fn files(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.files = Some(At::new(unlimited(text, limits::parse_count)?, "--files"));
-        Ok(())
+        self.limit("files", text, "--files")
     }
 
     pub fn timeout(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.timeout = Some(At::new(unlimited(text, limits::parse_duration)?, "--timeout"));
-        Ok(())
+        self.limit("timeout", text, "--timeout")
     }
 
     pub fn cpu_time(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.cpu_time = Some(At::new(unlimited(text, limits::parse_duration)?, "--cpu-time"));
-        Ok(())
+        self.limit("cpu_time", text, "--cpu-time")
     }
 
     pub fn tmp_size(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_size = Some(At::new(limits::parse_space(text)?, "--tmp-size"));
-        Ok(())
+        self.limit("tmp_size", text, "--tmp-size")
     }
 
     pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.tmp_inodes = Some(At::new(limits::parse_inodes(text)?, "--tmp-inodes"));
-        Ok(())
+        self.limit("tmp_inodes", text, "--tmp-inodes")
     }
 
     pub fn output_limit(&mut self, text: &str) -> Result<(), FlagError> {
-        self.settings.limits.output = Some(At::new(limits::parse_size(text)?, "--output-limit"));
-        Ok(())
+        self.limit("output", text, "--output-limit")
     }
+
+    fn limit(&mut self, name: &str, text: &str, flag: &str) -> Result<(), FlagError> {
+        Ok(self.settings.limits.set(name, text, flag).map(drop)?)
+    }
+}
+
+/// A limit that there is always.
+fn always<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, LimitError>) -> Result<T, LimitError> {
+    parse(text)
 }
 
 /// `none` and `unlimited` take a limit away.

@@ -24,8 +24,9 @@ use crate::layer::{At, Definition, Layer};
 use crate::look::Lookup;
 use crate::policy::Policy;
 use crate::presets::{Preset, Warning};
-use crate::profiles::{self, EngineChoice, Profile};
+use crate::profiles::{self, EngineChoice, KnownEngine, Profile};
 use crate::rules::{LayerKind, Origin, PathError};
+use crate::service::ServiceSettings;
 use crate::suggest::Suggestion;
 
 /// What a policy is made of.
@@ -50,6 +51,8 @@ pub struct Inputs {
     pub records_dir: Option<PathBuf>,
     /// Every place where sockets of sessions may be, which no box may see either.
     pub sessions_dirs: Vec<PathBuf>,
+    /// The engines that can be named. Without them, names are taken as they are, and checked when an engine is selected.
+    pub engines: Vec<KnownEngine>,
 }
 
 impl Inputs {
@@ -68,14 +71,16 @@ impl Inputs {
             git,
             records_dir: None,
             sessions_dirs: Vec::new(),
+            engines: Vec::new(),
         }
     }
 }
 
-/// A policy, and where everything in it comes from.
+/// A policy and the settings of a service, and where everything in them comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     pub policy: Policy,
+    pub service: ServiceSettings,
     pub engine: EngineChoice,
     /// Where each value that is not the profile's own comes from, by key.
     origins: BTreeMap<String, Origin>,
@@ -86,18 +91,36 @@ pub struct Resolved {
     pub warnings: Vec<Warning>,
 }
 
+impl Resolved {
+    /// A policy that was made by hand, with the service of the built-in profiles. Nothing is known of where values come from.
+    pub fn by_hand(policy: Policy) -> Resolved {
+        Resolved {
+            builtin: profiles::builtin_or_default(&policy.profile),
+            policy,
+            service: ServiceSettings::default(),
+            engine: EngineChoice::Auto,
+            origins: BTreeMap::new(),
+            presets: Vec::new(),
+            loosened: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
 /// Layers that make no policy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LayerError {
     #[error("{place}: unknown profile `{name}`{suggestion}")]
     UnknownProfile { place: String, name: String, suggestion: Suggestion },
+    #[error("{place}: unknown engine `{name}`{suggestion}")]
+    UnknownEngine { place: String, name: String, suggestion: Suggestion },
     #[error("{place}: profile `{name}` extends itself")]
     ProfileCycle { place: String, name: String },
     #[error("{place}: profile `{name}` is already defined at {first}")]
     ProfileTwice { place: String, name: String, first: String },
     #[error("{place}: {source}")]
     Path { place: String, source: PathError },
-    #[error("`{file}` is not trusted and would loosen the sandbox: {}", list(.loosenings))]
+    #[error("`{file}` would loosen the sandbox, and you do not trust it yet{}", list(.loosenings))]
     Untrusted { file: String, loosenings: Vec<Loosening> },
     #[error("working directory `{}` lies in `{rule}`, which is excluded ({origin})", .workdir.display())]
     WorkdirExcluded { workdir: PathBuf, rule: String, origin: Origin },
@@ -108,7 +131,7 @@ pub enum LayerError {
 }
 
 fn list(loosenings: &[Loosening]) -> String {
-    loosenings.iter().map(|l| l.to_string()).collect::<Vec<_>>().join("; ")
+    loosenings.iter().map(|loosening| format!("\n  {loosening}")).collect()
 }
 
 /// The hash by which the user's trust in a file is stored.
@@ -140,6 +163,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
         git,
         records_dir,
         sessions_dirs,
+        engines,
     } = inputs;
     let mut loosened = Vec::new();
 
@@ -150,6 +174,7 @@ pub fn resolve_with(lookup: &Lookup, inputs: Inputs) -> Result<Resolved, LayerEr
     let mut stack = Stack::new(lookup, chain.builtin, chosen.value.value.clone(), workdir, home, own_dirs);
     stack.other_homes = other_homes;
     stack.git = git;
+    stack.engines = engines;
     stack.hidden_dirs = records_dir.into_iter().chain(sessions_dirs).collect();
     for (definition, kind) in chain.definitions.into_iter().rev() {
         stack.apply(&definition.settings, kind)?;

@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod caches;
+pub mod canonical;
 pub mod config;
 pub mod env;
 pub mod explain;
 pub mod facts;
+pub mod failure;
 pub mod git;
 pub mod glob;
 pub mod guarantee;
@@ -18,17 +20,26 @@ pub mod layer;
 pub mod layers;
 pub mod limits;
 pub mod look;
+pub mod narrow;
+pub mod outcome;
 pub mod plan;
 pub mod policy;
 pub mod presets;
 pub mod profiles;
 pub mod records;
+pub mod report;
 pub mod rules;
+pub mod secrets;
+pub mod service;
 pub mod suggest;
 pub mod tree;
 pub mod wire;
 
+pub use failure::{Cure, Failure};
 pub use guarantee::Guarantee;
 pub use layer::Layer;
 pub use layers::{Inputs, Resolved, resolve};
+pub use outcome::{Ended, Outcome, Reason};
 pub use policy::Policy;
+pub use report::Report;
+pub use service::ServiceSettings;

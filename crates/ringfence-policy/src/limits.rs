@@ -4,22 +4,32 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire;
+
 /// What one sandbox may spend; `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory of the whole tree in bytes, swap included.
+    #[serde(deserialize_with = "wire::given")]
     pub memory: Option<u64>,
     /// CPUs of the whole tree, as a fraction.
+    #[serde(with = "cpus")]
     pub cpus: Option<f64>,
     /// Processes and threads of the whole tree.
+    #[serde(deserialize_with = "wire::given")]
     pub pids: Option<u64>,
     /// Open files of each process.
+    #[serde(deserialize_with = "wire::given")]
     pub files: Option<u64>,
     /// Wall time of a command.
+    #[serde(with = "wire::time")]
     pub timeout: Option<Duration>,
     /// The longest wall time that a caller may ask for.
+    #[serde(with = "wire::time")]
     pub timeout_ceiling: Option<Duration>,
     /// CPU time of the whole tree.
+    #[serde(with = "wire::time")]
     pub cpu_time: Option<Duration>,
     /// Size of `/tmp`; the other private places are bounded by it too.
     pub tmp_size: u64,
@@ -48,6 +58,19 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self::UNLIMITED
+    }
+}
+
+/// JSON has no infinity: it would be written as `null`, which is unlimited.
+mod cpus {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+    pub fn serialize<S: Serializer>(cpus: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        cpus.map(super::check_cpus).transpose().map_err(ser::Error::custom)?.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+        Option::deserialize(deserializer)?.map(super::check_cpus).transpose().map_err(de::Error::custom)
     }
 }
 

@@ -9,10 +9,11 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 
-use crate::glob::Glob;
+use crate::glob::{Glob, Matches};
 
 /// What is known of the names that were asked for. It is as of the first question about each: whoever judges a rule and then
 /// applies it with the same `Lookup` applies what was judged, whatever is swapped in the meantime.
@@ -27,7 +28,7 @@ pub struct Lookup {
     /// The last directory that a path without links led through. Most paths lead through the same few.
     through: RefCell<PathBuf>,
     /// What patterns matched, by their text.
-    matched: RefCell<BTreeMap<String, Vec<PathBuf>>>,
+    matched: RefCell<BTreeMap<String, Arc<Matches>>>,
 }
 
 #[derive(Debug)]
@@ -41,6 +42,8 @@ struct Listing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Missing,
+    /// Nobody knows: the directory that the name is in cannot be entered.
+    Closed,
     Dir,
     File,
     Link,
@@ -66,6 +69,8 @@ pub struct Walk {
     pub end: End,
     /// The real path of every symlink on the way.
     pub links: Vec<PathBuf>,
+    /// The directory on the way that cannot be entered. What lies in it counts as missing, although it may be there.
+    pub closed: Option<PathBuf>,
 }
 
 /// What a path leads to.
@@ -133,15 +138,15 @@ impl Lookup {
         self.walk(path).is_ok_and(|walk| walk.end != End::Missing)
     }
 
-    /// Follows an absolute path name by name. What the caller may not look into is missing: for the box it is, too.
+    /// Follows an absolute path name by name.
     pub fn walk(&self, path: &Path) -> io::Result<Walk> {
         match self.straight(path)? {
-            Some(end) => Ok(Walk { real: path.to_path_buf(), end, links: Vec::new() }),
+            Some(end) => Ok(Walk { real: path.to_path_buf(), end, links: Vec::new(), closed: None }),
             None => self.winding(path),
         }
     }
 
-    /// Where a path leads that is normalised and has no symlink in it; `None` for any other.
+    /// Where a path leads that is normalised and has no symlink or closed directory in it; `None` for any other.
     fn straight(&self, path: &Path) -> io::Result<Option<End>> {
         let bytes = path.as_os_str().as_bytes();
         let mut through = self.through.borrow_mut();
@@ -159,7 +164,7 @@ impl Lookup {
             match self.find(&bytes[..end])? {
                 Found::Dir if end == parent => *through = PathBuf::from(OsStr::from_bytes(&bytes[..end])),
                 Found::Dir => {}
-                Found::Link => return Ok(None),
+                Found::Link | Found::Closed => return Ok(None),
                 Found::File if end == bytes.len() => return Ok(Some(End::File)),
                 Found::File | Found::Missing => return Ok(Some(End::Missing)),
             }
@@ -168,7 +173,7 @@ impl Lookup {
     }
 
     fn winding(&self, path: &Path) -> io::Result<Walk> {
-        let mut walk = Walk { real: PathBuf::from("/"), end: End::Dir, links: Vec::new() };
+        let mut walk = Walk { real: PathBuf::from("/"), end: End::Dir, links: Vec::new(), closed: None };
         let mut rest: Vec<OsString> = names(path);
         while let Some(name) = rest.pop() {
             if name == ".." {
@@ -184,6 +189,10 @@ impl Lookup {
             }
             match self.find(walk.real.as_os_str().as_bytes())? {
                 Found::Missing => walk.end = End::Missing,
+                Found::Closed => {
+                    walk.end = End::Missing;
+                    walk.closed = walk.real.parent().map(Path::to_path_buf);
+                }
                 Found::Dir => {}
                 Found::File => walk.end = End::File,
                 Found::Link => {
@@ -217,8 +226,8 @@ impl Lookup {
     }
 
     /// Every path that a pattern names.
-    pub fn matches(&self, glob: &Glob) -> Vec<PathBuf> {
-        self.matched.borrow_mut().entry(glob.as_str().to_owned()).or_insert_with(|| glob.expand()).clone()
+    pub fn matches(&self, glob: &Glob) -> Arc<Matches> {
+        self.matched.borrow_mut().entry(glob.as_str().to_owned()).or_insert_with(|| Arc::new(glob.expand())).clone()
     }
 
     /// What stands at a path whose directories are no links.
@@ -235,6 +244,7 @@ impl Lookup {
         let found = match fs::symlink_metadata(path) {
             Ok(data) => data.file_type().into(),
             Err(e) if is_missing(&e) => Found::Missing,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Found::Closed,
             Err(e) => return Err(e),
         };
         self.asked.borrow_mut().insert(path.to_owned(), found);
@@ -301,19 +311,19 @@ pub(crate) fn entries(dir: &Path, most: usize) -> Vec<(PathBuf, FileType)> {
     found
 }
 
-/// Whether this is a directory with nothing in it.
-pub fn is_empty(dir: &Path) -> bool {
+/// Whether this is a directory with nothing in it. An error when it is none, or is gone.
+pub fn is_empty(dir: &Path) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
+    let file = rustix::fs::open(dir, flags, Mode::empty())?;
     let mut space = [MaybeUninit::uninit(); 512];
     let mut entries = RawDir::new(file, &mut space);
     while let Some(entry) = entries.next() {
-        // What cannot be read is taken for full.
-        if !entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")) {
-            return false;
+        // A directory that was removed after it was opened cannot be read.
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
         }
     }
-    true
+    Ok(true)
 }
 
 /// As [`Path::starts_with`] for normalised paths, in a tenth of its time: a start compares thousands.
@@ -326,8 +336,10 @@ pub(crate) fn is_in(path: &Path, dir: &Path) -> bool {
     }
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
+/// Whether an error says that there is nothing. With any other there may be something that the caller cannot see, but a
+/// sandbox can: it changes the permissions of directories that are its own.
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// The names of a path, last first.
@@ -366,7 +378,7 @@ mod tests {
         symlink("a", base.join("link")).unwrap();
         let glob = Glob::parse_under(&base, "*").unwrap();
         let lookup = Lookup::default();
-        let look = |lookup: &Lookup| (lookup.real(&base.join("link")), lookup.matches(&glob).len());
+        let look = |lookup: &Lookup| (lookup.real(&base.join("link")), lookup.matches(&glob).paths.len());
         assert_eq!(look(&lookup), (Some(base.join("a")), 3));
         fs::remove_file(base.join("link")).unwrap();
         symlink("b", base.join("link")).unwrap();

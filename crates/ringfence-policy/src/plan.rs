@@ -25,9 +25,9 @@ use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::limits::Limits;
 use crate::look::{self, Lookup};
-use crate::policy::{Network, Policy, Root};
+use crate::policy::{Device, Network, Policy, Root};
 use crate::rules::Kind;
-use crate::tree::{Node, Tree, TreeError};
+use crate::tree::{Tree, TreeError};
 use crate::wire;
 
 /// What an engine enforces, ready to be compiled.
@@ -40,6 +40,7 @@ pub struct Plan {
     /// The image that the root is made of; else the mounts make it.
     pub image: Option<String>,
     pub network: Network,
+    pub devices: Vec<Device>,
     /// A cache that cannot be had stops the box.
     pub caches_required: bool,
     /// Programs can be executed from private temporary space.
@@ -57,11 +58,7 @@ pub struct Plan {
     pub workdir: PathBuf,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
-    /// Program (a path inside) and arguments.
-    pub command: Command,
-    /// The command is the guest, as process 1: it is not in the box's file system, has no environment, and `env` is that of
-    /// the commands which it will be asked for.
-    pub guest: bool,
+    pub runs: Runs,
     /// A socket of the host's is among the descriptors that the command starts with, though it has another network: the filter
     /// lets nobody ask it about that. Not where the host's network is shared (stacked) nor where a guest makes the channel (images).
     pub handed_socket: bool,
@@ -72,9 +69,33 @@ pub struct Plan {
     pub promises: Vec<Promise>,
     /// What the policy or this host takes from a promise, whichever engine keeps it.
     pub weakened: Vec<(Guarantee, String)>,
+    /// What the user should know of it.
+    pub warnings: Vec<String>,
 }
 
 impl Plan {
+    /// The files of the host that the sandbox shows, hides or protects by name.
+    pub fn host_paths(&self) -> Vec<PathBuf> {
+        let mut binds: Vec<(&Path, &Path)> = Vec::new();
+        let mut paths = Vec::new();
+        for mount in &self.mounts {
+            match mount {
+                Mount::Bind { source, target, .. } => {
+                    paths.push(source.clone());
+                    binds.push((target, source));
+                }
+                Mount::Hide { target, .. } | Mount::Empty { target, .. } | Mount::Text { target, .. } => {
+                    let around = binds.iter().filter(|(at, _)| target.starts_with(at));
+                    let nearest = around.max_by_key(|(at, _)| at.as_os_str().len());
+                    let below = nearest.and_then(|(at, source)| Some(source.join(target.strip_prefix(at).ok()?)));
+                    paths.extend(below);
+                }
+                _ => {}
+            }
+        }
+        paths
+    }
+
     /// Whether something is hidden that may be gone by now.
     pub fn is_fleeting(&self) -> bool {
         self.mounts.iter().any(|mount| matches!(mount, Mount::Hide { fleeting: true, .. }))
@@ -129,6 +150,29 @@ impl Owner {
         let data = fs::metadata(workdir).ok().filter(|_| facts.stranger)?;
         let owner = Owner { at: workdir.to_path_buf(), uid: data.uid(), gid: data.gid() };
         (owner.uid != facts.uid).then_some(owner)
+    }
+}
+
+/// What a sandbox is started for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Runs {
+    /// One command; the sandbox ends with it.
+    Command(Command),
+    /// The guest, as process 1. It is not in the sandbox's file system and has no environment of its own; the plan's is
+    /// that of the commands that it will be asked for.
+    Guest,
+}
+
+impl Runs {
+    pub fn is_guest(&self) -> bool {
+        matches!(self, Runs::Guest)
+    }
+
+    pub fn command(&self) -> Option<&Command> {
+        match self {
+            Runs::Command(command) => Some(command),
+            Runs::Guest => None,
+        }
     }
 }
 
@@ -284,25 +328,38 @@ impl Stub {
         Stub { path: path.to_path_buf(), kind, text: text.to_owned(), present: false }
     }
 
-    /// What is there and could have been made for another box: an empty directory, or a tiny read-only file. What has gone
-    /// since it was looked up was another box's, too, and is made anew.
-    fn look_at(path: &Path, node: &Node) -> Option<Stub> {
-        if !node.exact {
-            return None;
-        }
-        let data = match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            data => Some(data.ok()?),
-        };
-        let text = match (data, node.kind) {
-            (None, _) => String::new(),
-            (Some(_), Kind::Dir) => look::is_empty(path).then(String::new)?,
-            (Some(data), Kind::File) => {
+    /// The placeholder of another sandbox, which this one needs too.
+    fn shared(path: &Path, kind: Kind, text: String) -> Stub {
+        Stub { path: path.to_path_buf(), kind, text, present: true }
+    }
+}
+
+/// What stands at a path that was there when the rules were applied.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// Nothing any more. It may have been the placeholder of a sandbox that has ended.
+    Gone,
+    /// An empty directory, or a tiny read-only file with this text. It may have been made for another sandbox.
+    Placeholder(String),
+    /// The user's own.
+    Own,
+}
+
+impl Look {
+    /// What is gone is told apart from the user's own at each step: the name can go between any two of them.
+    fn at(path: &Path, kind: Kind) -> Look {
+        let text = fs::symlink_metadata(path).and_then(|data| match kind {
+            Kind::Dir => look::is_empty(path).map(|empty| empty.then(String::new)),
+            Kind::File => {
                 let tiny = data.is_file() && data.len() < 10 && data.permissions().mode() & 0o7777 == STUB_FILE_MODE;
-                tiny.then(|| fs::read_to_string(path).ok())??
+                tiny.then(|| fs::read_to_string(path)).transpose()
             }
-        };
-        Some(Stub { path: path.to_path_buf(), kind: node.kind, text, present: true })
+        });
+        match text {
+            Ok(Some(text)) => Look::Placeholder(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Look::Gone,
+            Ok(None) | Err(_) => Look::Own,
+        }
     }
 }
 
@@ -317,6 +374,8 @@ pub enum PlanError {
     ProgramNotExecutable(PathBuf),
     #[error("no command")]
     NoCommand,
+    #[error("`commands.{0}` needs the `ringfence` program, which is not in `PATH`")]
+    NoGuard(String),
     #[error("cannot use the wrapper `{}` of `{program}`: {source}", path.display())]
     Wrapper { program: String, path: PathBuf, source: std::io::Error },
     #[error("the Docker socket `{}` does not exist", .0.display())]
@@ -347,27 +406,49 @@ pub fn plan(policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan
 
 /// As [`plan`], with the lookup that the layers were judged with: what a project's file names is then what was judged.
 pub fn plan_with(lookup: &Lookup, policy: &Policy, facts: &Facts, command: &[OsString]) -> Result<Plan, PlanError> {
-    plan_for(lookup, policy, facts, Some(command))
+    plan_changed(lookup, policy, facts, command, Changes::default())
+}
+
+/// What one command has of its own, beside its program and arguments.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Changes<'a> {
+    /// Variables on top of the environment of the box. If a name is there twice, the last one counts.
+    pub env: &'a [(OsString, OsString)],
+    /// Where the command starts. A relative path is below the working directory.
+    pub cwd: Option<&'a Path>,
+}
+
+/// As [`plan_with`], for a command with variables and a directory of its own. Its program is looked up with them.
+pub fn plan_changed(
+    lookup: &Lookup,
+    policy: &Policy,
+    facts: &Facts,
+    command: &[OsString],
+    changes: Changes<'_>,
+) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Asked::Command(command, changes))
 }
 
 /// The same for a box that stays, with a guest in it.
 pub fn plan_guest(policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
-    plan_for(&Tree::lookup(policy, facts), policy, facts, None)
+    plan_guest_with(&Tree::lookup(policy, facts), policy, facts)
 }
 
-/// The mounts that a plan of this policy begins with, whatever its rules are; sealed at the end as they are in the plan.
-pub fn ground(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Vec<Mount> {
-    let mut view = View::new(policy, facts, lookup);
-    view.root();
-    view.private();
-    view.seal();
-    view.mounts
+/// As [`plan_guest`], with the lookup that the layers were judged with.
+pub fn plan_guest_with(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+    plan_for(lookup, policy, facts, Asked::Guest)
 }
 
-/// `None`: the guest.
-fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[OsString]>) -> Result<Plan, PlanError> {
+/// What a plan is asked for.
+enum Asked<'a> {
+    /// Program and arguments, as the user wrote them.
+    Command(&'a [OsString], Changes<'a>),
+    Guest,
+}
+
+fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, asked: Asked<'_>) -> Result<Plan, PlanError> {
     let tree = Tree::with(lookup, policy, facts)?;
-    let workdir = policy.workdir_at.clone().unwrap_or_else(|| policy.workdir.clone());
+    let mut workdir = policy.workdir_inside().to_path_buf();
     let home = if policy.root == Root::Host { facts.home.as_path() } else { Path::new(HOME) };
     let inside = env::Inside { profile: &policy.profile, home, workdir: &workdir };
     let mut environment = env::environment(&policy.env, &facts.env, &inside);
@@ -389,11 +470,19 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let weakened = weakened(&view.mounts, policy, facts);
-    let guest = command.is_none();
-    let command = match command {
-        Some(command) => resolve_command(command, &environment, policy, &workdir)?,
-        None => Command { program: PathBuf::from("guest"), args: vec!["guest".into()] },
+    let weakened = weakened(&view.mounts, policy, facts).into_iter().chain(tree.weakened()).collect();
+    let runs = match asked {
+        Asked::Command(command, changes) => {
+            for (name, value) in changes.env {
+                environment.retain(|(known, _)| known != name);
+                environment.push((name.clone(), value.clone()));
+            }
+            if let Some(cwd) = changes.cwd {
+                workdir.push(cwd);
+            }
+            Runs::Command(resolve_command(command, &environment, policy, &workdir)?)
+        }
+        Asked::Guest => Runs::Guest,
     };
     Ok(Plan {
         mounts: view.mounts,
@@ -402,18 +491,18 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
             Root::Image(name) => Some(name.clone()),
             Root::Host | Root::Programs => None,
         },
-        network: policy.network,
+        network: policy.network.clone(),
+        devices: policy.devices.clone(),
         caches_required: policy.caches.required,
         tmp_exec: policy.tmp_exec,
         docker: policy.docker,
         nesting: policy.nesting,
         uid,
         gid,
-        owner: Owner::other_than_caller(&policy.workdir, facts),
+        owner: Owner::other_than_caller(policy.workdir(), facts),
         workdir,
         env: environment,
-        command,
-        guest,
+        runs,
         handed_socket: false,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
@@ -421,6 +510,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, command: Option<&[O
         strict: policy.strict,
         promises: promises(policy),
         weakened,
+        warnings: tree.warnings().collect(),
     })
 }
 
@@ -443,16 +533,32 @@ fn for_image(policy: &Policy, environment: &mut Vec<(OsString, OsString)>) {
 /// What the plan of a policy promises.
 fn promises(policy: &Policy) -> Vec<Promise> {
     let limits = &policy.limits;
+    // No `_`: whether a new guarantee is promised is decided here.
     let asked = |guarantee: Guarantee| match guarantee {
+        Guarantee::FsRootReadOnly
+        | Guarantee::FsWritesConfined
+        | Guarantee::FsSecretsHidden
+        | Guarantee::FsProtectedPaths
+        | Guarantee::FsTempPrivate
+        | Guarantee::FsDiskBounded
+        | Guarantee::NetHostSocketsClosed
+        | Guarantee::ProcIsolated
+        | Guarantee::ProcUnprivileged
+        | Guarantee::ProcCleanStart
+        | Guarantee::KernelFiltered
+        | Guarantee::KernelSecondWall
+        | Guarantee::LimitOutput
+        | Guarantee::LifeNoSurvivors
+        | Guarantee::LifeDiesWithOwner => true,
         Guarantee::NetIsolated => policy.network == Network::None,
-        Guarantee::NetByName | Guarantee::RecordComplete => false,
-        Guarantee::NetHostSocketsClosed => true,
+        Guarantee::NetByName => matches!(policy.network, Network::Allowlist(_)),
         Guarantee::LimitMemory => limits.memory.is_some(),
         Guarantee::LimitCpu => limits.cpus.is_some() || limits.cpu_time.is_some(),
         Guarantee::LimitProcesses => limits.pids.is_some(),
         Guarantee::LimitFiles => limits.files.is_some(),
         Guarantee::LimitTime => limits.timeout.is_some(),
-        _ => true,
+        // Whoever keeps records answers for them.
+        Guarantee::RecordComplete => false,
     };
     Guarantee::ALL
         .iter()
@@ -473,7 +579,7 @@ fn weakened(mounts: &[Mount], policy: &Policy, facts: &Facts) -> Vec<(Guarantee,
         let reason = format!("a socket was bound by the relative name `{name}`, nobody knows where");
         (Guarantee::NetHostSocketsClosed, reason)
     });
-    of_temporary.chain(sockets).collect()
+    of_temporary.chain(sockets).chain(policy.weakened.iter().cloned()).collect()
 }
 
 /// Home directory of a box that sees nothing of the user's.
@@ -517,31 +623,30 @@ pub(crate) fn container_sockets(facts: &Facts) -> Vec<PathBuf> {
     DockerSockets::find(&Lookup::default(), facts).found
 }
 
-/// Finds the program as the box will see it.
+/// Finds the program as the box will see it from the directory that the command starts in.
 fn resolve_command(
     command: &[OsString],
     environment: &[(OsString, OsString)],
     policy: &Policy,
-    workdir: &Path,
+    cwd: &Path,
 ) -> Result<Command, PlanError> {
     let name = command.first().filter(|n| !n.is_empty()).ok_or(PlanError::NoCommand)?;
     let args = command.to_vec();
-    let outside = |path: &Path| match (&policy.workdir_at, path.strip_prefix(workdir)) {
-        (Some(_), Ok(below)) => policy.workdir.join(below),
+    let outside = |path: &Path| match (&policy.workdir_at, path.strip_prefix(policy.workdir_inside())) {
+        (Some(_), Ok(below)) => policy.workdir().join(below),
         _ => path.to_path_buf(),
     };
     if name.as_bytes().contains(&b'/') {
         // Looked up inside: whether it is there depends on what the box sees.
-        return Ok(Command { program: workdir.join(name), args });
+        return Ok(Command { program: cwd.join(name), args });
     }
-    let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
     if matches!(policy.root, Root::Image(_)) {
         // The image has its own programs and its own `PATH`.
         return Ok(Command { program: PathBuf::from(name), args });
     }
     let mut blocked = None;
-    for dir in std::env::split_paths(&path) {
-        let program = workdir.join(dir).join(name);
+    for dir in env::search_path(environment) {
+        let program = cwd.join(dir).join(name);
         if let Ok(data) = fs::metadata(outside(&program)) {
             if data.is_file() && data.permissions().mode() & 0o111 != 0 {
                 return Ok(Command { program, args });

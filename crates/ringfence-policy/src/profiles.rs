@@ -1,39 +1,35 @@
 //! The built-in profiles: the bottom layer of every policy.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::Guarantee;
 use crate::limits::{GIB, Limits, MIB};
 use crate::policy::{CommandRule, Guard, Network, Root, User};
 
-/// Which engine is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Which engine is asked for: a name that the engines' registry resolves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum EngineChoice {
     /// The first that can honour the policy.
     #[default]
     Auto,
-    Native,
-    Bubblewrap,
-    Docker,
-    Kubernetes,
+    Named(Cow<'static, str>),
 }
 
 impl EngineChoice {
-    pub const ALL: &'static [EngineChoice] =
-        &[Self::Auto, Self::Native, Self::Bubblewrap, Self::Docker, Self::Kubernetes];
+    pub const AUTO: &'static str = "auto";
 
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Bubblewrap => "bubblewrap",
-            Self::Docker => "docker",
-            Self::Kubernetes => "kubernetes",
+            EngineChoice::Auto => EngineChoice::AUTO,
+            EngineChoice::Named(name) => name,
         }
     }
 
-    pub fn from_name(name: &str) -> Option<EngineChoice> {
-        Self::ALL.iter().copied().find(|engine| engine.name() == name)
+    /// The choice that people write by this name.
+    pub fn from_name(name: impl Into<Cow<'static, str>>) -> EngineChoice {
+        let name = name.into();
+        if name == EngineChoice::AUTO { EngineChoice::Auto } else { EngineChoice::Named(name) }
     }
 }
 
@@ -41,6 +37,14 @@ impl std::fmt::Display for EngineChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// What a policy must know of an engine that can be named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownEngine {
+    pub name: Cow<'static, str>,
+    /// Its sandboxes have the root of an image, and no other.
+    pub images: bool,
 }
 
 /// A built-in profile, complete: every value that the layers above may change.
@@ -175,7 +179,7 @@ const SKILL: Profile = Profile {
 /// For an agent's long-lived home. Image, home that stays and bridge network are the Docker engine's; no other one has them.
 const HOME: Profile = Profile {
     name: "home",
-    engine: EngineChoice::Docker,
+    engine: EngineChoice::Auto,
     root: Root::Programs,
     user: SANDBOX_USER,
     workdir_at: Some("/home/sandbox"),
@@ -204,8 +208,14 @@ const HOME: Profile = Profile {
 
 /// The built-in profile of this name.
 pub fn builtin(name: &str) -> Option<&'static Profile> {
-    static ALL: [Profile; 4] = [AGENT, SHELL, SKILL, HOME];
     ALL.iter().find(|profile| profile.name == name)
+}
+
+static ALL: [Profile; 4] = [AGENT, SHELL, SKILL, HOME];
+
+/// The built-in profile of this name, or the one that is used when none is named.
+pub(crate) fn builtin_or_default(name: &str) -> &'static Profile {
+    builtin(name).unwrap_or(&ALL[0])
 }
 
 #[cfg(test)]

@@ -8,19 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Layer, RecordSettings};
 use crate::limits::MIB;
+use crate::wire;
 
 /// What is kept of each execution; `None` is without limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Records {
     /// Keep the head and the tail of what the command writes.
     pub output: bool,
     /// Variables of the environment whose values are secrets, beside those whose names say so; `*` at the end is a wildcard.
     pub secrets: Vec<String>,
     /// How long a record is kept.
+    #[serde(with = "wire::time")]
     pub keep: Option<Duration>,
     /// How large all records together may become.
+    #[serde(deserialize_with = "wire::given")]
     pub max_size: Option<u64>,
     /// The address of a PostgreSQL database in the place of the user's own file.
+    #[serde(deserialize_with = "wire::given")]
     pub database: Option<String>,
 }
 

@@ -12,9 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::glob::{Glob, GlobError, is_glob};
 use crate::look::is_in;
+use crate::tree::BUILT_IN;
+use crate::wire;
 
 /// What a rule grants. Ordered: at equal specificity the greater wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Access {
     Rw,
     Ro,
@@ -32,7 +35,8 @@ impl fmt::Display for Access {
 }
 
 /// One file rule of one layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileRule {
     pub access: Access,
     pub pattern: Pattern,
@@ -51,42 +55,72 @@ impl fmt::Display for Pattern {
 }
 
 /// Which paths a rule names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// One absolute, lexically normalised path (and all below it).
-    Exact(PathBuf),
+    Exact(#[serde(with = "wire::absolute")] PathBuf),
     /// Every existing path that matches (and all below it).
     Glob(Glob),
 }
 
 /// What holds when an exact path is not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Missing {
     /// Nothing to do (presets that list what may be there).
     Ignore,
     /// Inside a writable place it must not appear: a read-only stand-in of this kind takes the name.
     Protect(Kind),
-    /// As [`Missing::Protect`] of a file, but the stand-in has this text: git refuses to run over an empty `commondir`.
-    ProtectText(&'static str),
+    /// As [`Missing::Protect`] of a file, but the placeholder is not empty.
+    ProtectText(PlaceholderText),
     /// A directory is made for the box to use, and taken away again when it stayed empty.
     Make,
     /// An error: the user named it.
     Fail,
 }
 
+/// What the placeholder of a file holds, where an empty one would stop the program that reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlaceholderText {
+    /// The directory that the file is in, as git writes it: git refuses to run over an empty `commondir`.
+    SameDirectory,
+    /// Settings in JSON that set nothing.
+    EmptyObject,
+}
+
+impl PlaceholderText {
+    pub fn text(self) -> &'static str {
+        match self {
+            PlaceholderText::SameDirectory => ".\n",
+            PlaceholderText::EmptyObject => "{}\n",
+        }
+    }
+}
+
 /// File or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     File,
     Dir,
 }
 
 /// Which layer a value comes from, and the place in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Origin {
     pub layer: LayerKind,
     /// `preset @base`, `/home/u/.config/ringfence/config.toml:12`, `--ro`.
     pub place: Cow<'static, str>,
+}
+
+impl Origin {
+    /// Whether no user wrote the rule: a preset found it on this host, or it holds always.
+    pub fn is_ours(&self) -> bool {
+        self.place.starts_with("preset @") || self.place == BUILT_IN
+    }
 }
 
 impl fmt::Display for Origin {
@@ -96,7 +130,8 @@ impl fmt::Display for Origin {
 }
 
 /// The layers, in the order in which they are stacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LayerKind {
     Profile,
     Global,

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::look::{self, End, Lookup, is_in};
-use crate::policy::{Policy, Root};
+use crate::policy::{Narrowed, Policy, Root};
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
 /// Why the rules cannot be applied to this host.
@@ -39,6 +39,8 @@ pub enum TreeError {
     WorkdirNotShown(PathBuf),
     #[error("the working directory `{}` is a place that every sandbox has of its own", .0.display())]
     WorkdirPrivate(PathBuf),
+    #[error("`{}` is a link by now, to `{}`", dir.display(), real.display())]
+    Moved { dir: PathBuf, real: PathBuf },
     #[error("the working directory `{}` is part of the system, or holds a home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
@@ -52,6 +54,15 @@ pub struct Node {
     pub state: State,
     /// The rule names the path itself; false for what a glob found and for aliases.
     pub exact: bool,
+    /// Kind and text of the placeholder that the name gets if it is gone by the time the plan is made.
+    pub placeholder: (Kind, &'static str),
+}
+
+impl Node {
+    /// Hidden, by no rule that names the path.
+    pub(crate) fn hidden(kind: Kind, origin: Origin, state: State) -> Node {
+        Node { access: Access::Exclude, kind, origin, state, exact: false, placeholder: (kind, "") }
+    }
 }
 
 /// How the path stands on the host.
@@ -69,6 +80,10 @@ pub enum State {
 pub struct Tree {
     /// Compared byte by byte: a path still comes before what lies below it.
     nodes: BTreeMap<OsString, Node>,
+    /// Directories that a rule holds for because nobody could look into them.
+    closed: Vec<(PathBuf, Access)>,
+    /// Links in hidden directories, and what they lead to that is too much to hide.
+    linked: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
@@ -111,7 +126,7 @@ impl Tree {
     /// What is worth to be read at once.
     pub fn lookup(policy: &Policy, facts: &Facts) -> Lookup {
         match policy.root {
-            Root::Host => Lookup::of_places(&facts.home, &policy.workdir),
+            Root::Host => Lookup::of_places(&facts.home, policy.workdir()),
             // Nothing of the user's is there unless a rule says so, and few do.
             Root::Programs | Root::Image(_) => Lookup::default(),
         }
@@ -121,6 +136,7 @@ impl Tree {
     pub fn with(lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Tree, TreeError> {
         let mut candidates: BTreeMap<OsString, Vec<(usize, Node)>> = BTreeMap::new();
         let mut followed: Vec<(usize, Followed)> = Vec::new();
+        let mut closed: BTreeSet<(PathBuf, usize)> = BTreeSet::new();
         for (index, rule) in policy.rules.iter().enumerate() {
             // Presets name hundreds of paths of which a host has a dozen.
             if let (Pattern::Exact(path), Missing::Ignore) = (&rule.pattern, rule.missing)
@@ -133,6 +149,7 @@ impl Tree {
                 candidates.entry(path.into()).or_default().push((index, node));
             }
             followed.extend(named.followed.into_iter().map(|found| (index, found)));
+            closed.extend(named.closed.into_iter().map(|dir| (dir, index)));
         }
         if !followed.is_empty() {
             // What a link leads to is judged by what holds there without it.
@@ -144,14 +161,21 @@ impl Tree {
             }
         }
         let mut tree = Tree::best(policy, candidates);
+        closed.into_iter().for_each(|(dir, index)| tree.close(dir, &policy.rules[index], facts));
         tree.add_sockets(lookup, facts);
         tree.add_registries(facts);
         tree.add_aliases(facts);
         tree.drop_idle(&policy.root);
         tree.settle_unwritable(lookup);
+        tree.look_into_hidden(lookup, policy, facts)?;
         tree.check(policy, facts)?;
+        if !policy.narrowed.is_empty() {
+            // Afterwards: a name of a hidden file may lie in what is given, while the file does not.
+            policy.narrowed.iter().try_for_each(|narrowed| tree.narrow(narrowed, &policy.root))?;
+            tree.drop_idle(&policy.root);
+        }
         if facts.stranger && policy.root == Root::Host {
-            tree.close_barred(&policy.workdir, facts);
+            tree.close_barred(policy.workdir(), facts);
             tree.drop_idle(&policy.root);
         }
         Ok(tree)
@@ -162,7 +186,8 @@ impl Tree {
         let decide = |found: Vec<(usize, Node)>| {
             found.into_iter().max_by_key(|(index, _)| rank(&policy.rules[*index], *index)).map(|(_, node)| node)
         };
-        Tree { nodes: candidates.into_iter().filter_map(|(path, found)| Some((path, decide(found)?))).collect() }
+        let nodes = candidates.into_iter().filter_map(|(path, found)| Some((path, decide(found)?))).collect();
+        Tree { nodes, ..Tree::default() }
     }
 
     /// Whether a rule also speaks for what a symlink on its path leads to. A link may have been planted by an earlier box,
@@ -197,6 +222,22 @@ impl Tree {
         self.nodes.iter().map(|(path, node)| (Path::new(path), node))
     }
 
+    /// What was decided because a directory could not be looked into.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.closed.iter().map(|(dir, access)| {
+            let done = if *access == Access::Exclude { "hidden" } else { "read-only" };
+            format!("`{}` cannot be looked into: it is {done}, with all that is in it", dir.display())
+        })
+    }
+
+    /// What is hidden by one name, and can be read by another.
+    pub fn weakened(&self) -> impl Iterator<Item = (Guarantee, String)> {
+        self.linked.iter().map(|(link, target)| {
+            let text = format!("`{}` leads to `{}`, which is not hidden", link.display(), target.display());
+            (Guarantee::FsSecretsHidden, text)
+        })
+    }
+
     /// The nearest node that names the path or a directory above it.
     pub fn decide(&self, path: &Path) -> Option<(&Path, &Node)> {
         let mut bytes = path.as_os_str().as_bytes();
@@ -225,6 +266,25 @@ impl Tree {
             .any(|(_, node)| node.access != Access::Exclude)
     }
 
+    /// A directory that cannot be looked into may hold what a rule hides or protects, and the sandbox opens a directory of
+    /// its own again. So the rule holds for the whole directory. What the sandbox neither writes nor owns, it cannot open.
+    fn close(&mut self, dir: PathBuf, rule: &FileRule, facts: &Facts) {
+        let is_own = || fs::symlink_metadata(&dir).is_ok_and(|data| data.uid() == facts.uid);
+        let opens = match (rule.access, self.decide(&dir).map(|(_, node)| node.access)) {
+            (Access::Rw, _) | (_, Some(Access::Exclude)) => false,
+            (_, Some(Access::Rw)) => true,
+            (access, Some(Access::Ro) | None) => access == Access::Exclude && is_own(),
+        };
+        if opens {
+            let place = format!("{}, which may match in this directory that cannot be looked into", rule.origin.place);
+            let origin = Origin { layer: rule.origin.layer, place: place.into() };
+            self.closed.retain(|(known, _)| *known != dir);
+            self.closed.push((dir.clone(), rule.access));
+            let node = Node { access: rule.access, ..Node::hidden(Kind::Dir, origin, State::Present) };
+            self.nodes.insert(dir.into(), node);
+        }
+    }
+
     /// Sockets that host processes listen on are hidden unless a rule names them.
     fn add_sockets(&mut self, lookup: &Lookup, facts: &Facts) {
         for socket in &facts.sockets {
@@ -234,10 +294,7 @@ impl Tree {
             let named = self.nodes.get(path.as_os_str()).is_some_and(|node| node.origin.layer != LayerKind::Project);
             if is_socket && !named {
                 let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".into() };
-                self.nodes.insert(
-                    path.into(),
-                    Node { access: Access::Exclude, kind: Kind::File, origin, state: State::Present, exact: false },
-                );
+                self.nodes.insert(path.into(), Node::hidden(Kind::File, origin, State::Present));
             }
         }
     }
@@ -250,7 +307,7 @@ impl Tree {
             let there = *path == facts.registry || path.is_dir();
             let state = if there { State::Present } else { State::Absent("") };
             // By its own name: what is there may be another box's stand-in, and must not go with that.
-            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state, exact: true };
+            let node = Node { exact: true, ..Node::hidden(Kind::Dir, origin, state) };
             self.nodes.insert(path.into(), node);
         }
     }
@@ -264,7 +321,10 @@ impl Tree {
             .collect();
         for (path, node) in strict {
             for alias in facts.aliases(&path) {
-                if let (false, Ok(data)) = (self.nodes.contains_key(alias.as_os_str()), fs::symlink_metadata(&alias)) {
+                // A project does not show it by naming its other name, nor does one of two policies for both.
+                let shows = |node: &Node| node.origin.layer != LayerKind::Project || node.access == Access::Exclude;
+                let named = self.nodes.get(alias.as_os_str()).is_some_and(shows);
+                if let (false, Ok(data)) = (named, fs::symlink_metadata(&alias)) {
                     let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
                     self.nodes.insert(alias.into(), Node { exact: false, kind, ..node.clone() });
                 }
@@ -322,8 +382,7 @@ impl Tree {
         idle.iter().for_each(|path| drop(self.nodes.remove(path.as_os_str())));
         for dir in barred {
             let origin = Origin { layer: LayerKind::Profile, place: BARRED.into() };
-            let node = Node { access: Access::Exclude, kind: Kind::Dir, origin, state: State::Present, exact: false };
-            self.nodes.insert(dir.into(), node);
+            self.nodes.insert(dir.into(), Node::hidden(Kind::Dir, origin, State::Present));
         }
     }
 
@@ -375,18 +434,119 @@ impl Tree {
             match self.nodes.get_mut(dir.as_os_str()) {
                 Some(own) => own.access = own.access.max(Access::Ro),
                 None => {
-                    let read_only = Node { access: Access::Ro, kind: Kind::Dir, state: State::Present, ..node };
+                    let (kind, placeholder) = (Kind::Dir, (Kind::Dir, ""));
+                    let read_only = Node { access: Access::Ro, kind, state: State::Present, placeholder, ..node };
                     self.nodes.insert(dir.as_os_str().to_owned(), read_only);
                 }
             }
         }
     }
 
+    /// Leaves of a directory only the parts that are given. Each is as it was in the whole.
+    fn narrow(&mut self, narrowed: &Narrowed, root: &Root) -> Result<(), TreeError> {
+        let Narrowed { whole, parts } = narrowed;
+        for dir in parts.iter().chain([whole]) {
+            let real = real(&Lookup::default(), dir);
+            if real != *dir {
+                return Err(TreeError::Moved { dir: dir.clone(), real });
+            }
+        }
+        if parts.contains(whole) {
+            return Ok(());
+        }
+        let as_it_was = |dir: &PathBuf| {
+            let (_, node) = self.decide(dir)?;
+            Some((dir.into(), Node { kind: Kind::Dir, state: State::Present, ..node.clone() }))
+        };
+        let given: Vec<(OsString, Node)> = parts.iter().filter_map(as_it_was).collect();
+        let above = as_it_was(whole);
+        let closed = match root {
+            // The machine is seen anyway, and rules of other places keep their say.
+            Root::Host => above.filter(|(_, node)| node.access == Access::Rw).map(|(at, node)| (at, Access::Ro, node)),
+            Root::Programs | Root::Image(_) => {
+                self.nodes.retain(|path, _| !narrowed.leaves_out(Path::new(path)));
+                above.map(|(at, node)| (at, Access::Exclude, node))
+            }
+        };
+        self.nodes.extend(closed.map(|(at, access, node)| (at, Node { access, ..node })));
+        self.nodes.extend(given);
+        Ok(())
+    }
+
+    /// What lies in a hidden directory must not be reached by another name: what its links lead to is hidden too, and a second
+    /// name of a file is an error.
+    fn look_into_hidden(&mut self, lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
+        let hidden = |(_, node): &(&Path, &Node)| node.access == Access::Exclude && node.state == State::Present;
+        let mut open: Vec<(PathBuf, Origin)> =
+            self.nodes().filter(hidden).map(|(path, node)| (path.to_path_buf(), node.origin.clone())).collect();
+        while let Some((hidden, origin)) = open.pop() {
+            let ways = OtherWays::find(&hidden);
+            if let Some((path, links)) = ways.hard_linked
+                && !policy.optional.contains(&Guarantee::FsSecretsHidden)
+            {
+                return Err(TreeError::HardLinked { path, origin, links });
+            }
+            for link in ways.links {
+                let Ok(walk) = lookup.walk(&link) else { continue };
+                let place = format!("{}, by the link `{}`", origin.place, link.display());
+                let origin = Origin { layer: origin.layer, place: place.into() };
+                // Nobody can tell what is there, until the sandbox opens it.
+                if let Some(closed) = walk.closed.filter(|closed| !is_in(closed, &hidden)) {
+                    if self.decide(&closed).is_some_and(|(_, node)| node.access == Access::Rw) {
+                        self.closed.push((closed.clone(), Access::Exclude));
+                        self.nodes.insert(closed.into(), Node::hidden(Kind::Dir, origin, State::Present));
+                    }
+                    continue;
+                }
+                // A link to nothing hides nothing.
+                let target = walk.real;
+                if walk.end == look::End::Missing || is_in(&target, &hidden) {
+                    continue;
+                }
+                // With another link on the way, the next sandbox would not know what this one leads to.
+                for path in walk.links {
+                    if self.above(&path).is_some_and(|(_, node)| node.access == Access::Rw) {
+                        let node = Node::hidden(Kind::File, origin.clone(), State::Link);
+                        self.nodes.entry(path.into()).or_insert(node);
+                    }
+                }
+                if !self.is_seen(&target, policy) {
+                    continue;
+                }
+                if is_wide(&target, policy, facts) {
+                    self.linked.push((link, target));
+                    continue;
+                }
+                let named = |node: &Node| node.exact && node.origin.layer != LayerKind::Project;
+                if self.nodes.get(target.as_os_str()).is_some_and(named) {
+                    continue;
+                }
+                for path in facts.aliases(&target).into_iter().chain([target]) {
+                    let Ok(data) = fs::symlink_metadata(&path) else { continue };
+                    let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
+                    self.nodes.insert(path.clone().into(), Node::hidden(kind, origin.clone(), State::Present));
+                    open.push((path, origin.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the sandbox sees what the host has at a path.
+    fn is_seen(&self, path: &Path, policy: &Policy) -> bool {
+        let decided = self.decide(path);
+        match decided {
+            Some((_, node)) if node.access == Access::Exclude => false,
+            _ if in_private(path, decided.map(|(at, _)| at)) => false,
+            decided => decided.is_some() || policy.root == Root::Host,
+        }
+    }
+
     fn check(&self, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
-        let workdir = &policy.workdir;
+        let workdir = policy.workdir();
         let never_shown = ["/proc", "/dev"].iter().any(|place| workdir.starts_with(place));
         if policy.workdir_at.is_none() && (never_shown || NOBODYS.iter().any(|place| workdir == Path::new(place))) {
-            return Err(TreeError::WorkdirPrivate(workdir.clone()));
+            return Err(TreeError::WorkdirPrivate(workdir.to_path_buf()));
         }
         // Hidden, nothing of it would be in the tree: there is nothing that could be hidden there.
         for rule in policy.rules.iter().filter(|rule| rule.origin.layer != LayerKind::Profile) {
@@ -405,21 +565,13 @@ impl Tree {
                     origin: node.origin.clone(),
                 });
             }
-            if node.access == Access::Exclude
-                && node.state == State::Present
-                && !policy.optional.contains(&Guarantee::FsSecretsHidden)
-                && let Some((path, links)) = hard_linked(path)
-            {
-                return Err(TreeError::HardLinked { path, origin: node.origin.clone(), links });
-            }
         }
-        let own =
-            self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir.as_path(), n));
+        let own = self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir, n));
         if let Some((excluded, node)) = own.or_else(|| self.above(workdir))
             && node.access == Access::Exclude
         {
             return Err(TreeError::WorkdirExcluded {
-                workdir: workdir.clone(),
+                workdir: workdir.to_path_buf(),
                 excluded: excluded.to_path_buf(),
                 origin: node.origin.clone(),
             });
@@ -429,17 +581,25 @@ impl Tree {
         let own = own.or((policy.root != Root::Host).then_some(Path::new("/")));
         let same_place = policy.workdir_at.is_none();
         if same_place && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
-            return Err(TreeError::WorkdirNotShown(workdir.clone()));
+            return Err(TreeError::WorkdirNotShown(workdir.to_path_buf()));
         }
         let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
         let system =
             SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
         let homes = facts.accounts.iter().map(|account| &account.home).chain([&facts.home]);
         if writable && (system || homes.into_iter().any(|home| home.starts_with(workdir) && home != workdir)) {
-            return Err(TreeError::WorkdirTooWide(workdir.clone()));
+            return Err(TreeError::WorkdirTooWide(workdir.to_path_buf()));
         }
         Ok(())
     }
+}
+
+/// Whether hiding a path would take a part of the system from the sandbox, a home or what it works on.
+fn is_wide(path: &Path, policy: &Policy, facts: &Facts) -> bool {
+    let system = SYSTEM.iter().chain(&["/usr", "/nix"]).any(|dir| is_in(path, Path::new(dir)));
+    system
+        || SYSTEM_TOPS.iter().any(|dir| path == Path::new(dir))
+        || [policy.workdir(), &facts.home].iter().any(|dir| is_in(dir, path))
 }
 
 /// Whether the path lies in a place that the box has of its own, of which nothing above it (`above`: the nearest path that a
@@ -458,26 +618,38 @@ pub(crate) fn above(path: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// How many names of a hidden directory are looked at for hard links: directories of keys are small, and a browser's profile
-/// is not worth the time at every start.
+/// How many names of a hidden directory are looked at for other ways to the same files: directories of keys are small, and a
+/// browser's profile is not worth the time at every start.
 const LOOKED_AT: usize = 64;
 
-/// A file at or below the path that has another name as well, and how many it has.
-fn hard_linked(path: &Path) -> Option<(PathBuf, u64)> {
-    let mut open = vec![path.to_path_buf()];
-    let mut budget = LOOKED_AT;
-    while let Some(path) = open.pop() {
-        let Ok(data) = fs::symlink_metadata(&path) else { continue };
-        if data.is_file() && data.nlink() > 1 {
-            return Some((path, data.nlink()));
+/// By what else the files at and below a hidden path can be reached.
+#[derive(Default)]
+struct OtherWays {
+    /// A file that has another name as well, and how many it has.
+    hard_linked: Option<(PathBuf, u64)>,
+    /// Symlinks. What they lead to may be seen under its own name.
+    links: Vec<PathBuf>,
+}
+
+impl OtherWays {
+    fn find(path: &Path) -> OtherWays {
+        let mut found = OtherWays::default();
+        let mut open = vec![path.to_path_buf()];
+        let mut budget = LOOKED_AT;
+        while let Some(path) = open.pop() {
+            let Ok(data) = fs::symlink_metadata(&path) else { continue };
+            if data.is_dir() {
+                let names = look::entries(&path, budget);
+                budget -= names.len();
+                open.extend(names.into_iter().map(|(path, _)| path));
+            } else if data.is_symlink() {
+                found.links.push(path);
+            } else if data.is_file() && data.nlink() > 1 && found.hard_linked.is_none() {
+                found.hard_linked = Some((path, data.nlink()));
+            }
         }
-        if data.is_dir() {
-            let names = look::entries(&path, budget);
-            budget -= names.len();
-            open.extend(names.into_iter().map(|(path, _)| path));
-        }
+        found
     }
-    None
 }
 
 /// Which of two rules that name the same path decides: the greater.
@@ -495,6 +667,8 @@ struct Named {
     nodes: Vec<(PathBuf, Node)>,
     /// Those that a symlink leads to.
     followed: Vec<Followed>,
+    /// Directories in which more may be named, and which cannot be looked into.
+    closed: Vec<PathBuf>,
 }
 
 struct Followed {
@@ -507,8 +681,10 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
     let mut named = Named::default();
     match &rule.pattern {
         Pattern::Glob(glob) => {
-            for path in lookup.matches(glob) {
-                present(lookup, rule, &path, false, &mut named)?;
+            let found = lookup.matches(glob);
+            named.closed.extend(found.closed.iter().map(|dir| real(lookup, dir)));
+            for path in &found.paths {
+                present(lookup, rule, path, false, &mut named)?;
             }
         }
         Pattern::Exact(path) => {
@@ -521,12 +697,15 @@ fn resolve(lookup: &Lookup, rule: &FileRule) -> Result<Named, TreeError> {
                 origin: rule.origin.clone(),
                 state: State::Absent(text),
                 exact: true,
+                placeholder: (kind, text),
             };
             match rule.missing {
                 Missing::Ignore => {}
                 Missing::Make => named.nodes.push((real(lookup, path), node(Kind::Dir, ""))),
                 Missing::Protect(kind) => named.nodes.push((real(lookup, path), node(kind, ""))),
-                Missing::ProtectText(text) => named.nodes.push((real(lookup, path), node(Kind::File, text))),
+                Missing::ProtectText(text) => {
+                    named.nodes.push((real(lookup, path), node(Kind::File, text.text())));
+                }
                 Missing::Fail => {
                     let (path, access, origin) = (path.clone(), rule.access, rule.origin.clone());
                     return Err(TreeError::Missing { path, access, origin });
@@ -544,13 +723,21 @@ pub(crate) fn real(lookup: &Lookup, path: &Path) -> PathBuf {
 
 /// Adds the nodes of a path that is there: what it leads to, and every symlink on the way. Whether it is there.
 fn present(lookup: &Lookup, rule: &FileRule, path: &Path, exact: bool, named: &mut Named) -> Result<bool, TreeError> {
-    let node = |kind, state| Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact };
+    let node = |kind, state| {
+        let placeholder = match rule.missing {
+            Missing::Protect(kind) => (kind, ""),
+            Missing::ProtectText(text) => (Kind::File, text.text()),
+            Missing::Ignore | Missing::Make | Missing::Fail => (kind, ""),
+        };
+        Node { access: rule.access, kind, origin: rule.origin.clone(), state, exact, placeholder }
+    };
     let walk = lookup.walk(path).map_err(|source| TreeError::Lookup {
         path: path.to_path_buf(),
         access: rule.access,
         origin: rule.origin.clone(),
         source,
     })?;
+    named.closed.extend(walk.closed);
     let end = match walk.end {
         End::Dir => node(Kind::Dir, State::Present),
         End::File => node(Kind::File, State::Present),

@@ -1,28 +1,38 @@
 //! The library: a policy becomes a plan, an engine carries it out, and the outcome says what was really enforced.
 //!
-//! It never prints, never exits, and never reads the user's configuration by itself.
+//! [`Host`] is the front door: it makes a [`Sandbox`] for commands that each have a box of their own, and a [`Session`] for
+//! commands in one box that stays.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = ringfence::Host::here()?;
+//! let sandbox = host.sandbox("agent").network(false).memory("2g")?.build()?;
+//! let output = sandbox.exec(["make", "test"]).await?.output().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It never prints and never exits. Only [`Host::here`] reads the user's configuration, trust and environment.
 #![forbid(unsafe_code)]
 
-pub mod capture;
 pub mod code;
-pub mod denials;
-pub mod engines;
-pub mod facts;
-pub mod guest;
-mod keeper;
-pub mod records;
-pub mod report;
+pub mod host;
 pub mod sandbox;
 pub mod session;
 mod sets;
 pub mod skills;
-pub mod supervise;
 
-pub use capture::Capture;
-pub use engines::{Engine, EngineError, Parked, Pool, Prepared, Running, StdioSpec, select};
-pub use report::{Report, State};
+pub use host::{Host, HostError, Notice};
+pub use ringfence_engine::engines::{
+    Engine, EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit, select,
+};
+pub(crate) use ringfence_engine::keeper;
+pub use ringfence_engine::report::{Report, State};
+pub use ringfence_engine::supervise::{Companion, Ended, Outcome, Reason, signal_name};
+pub use ringfence_engine::{denials, engines, facts, guest, report, supervise};
 pub use ringfence_policy as policy;
 pub use ringfence_policy::profiles::EngineChoice;
+pub use ringfence_records as records;
+pub use ringfence_records::capture::{self, Capture};
 pub use sandbox::{Sandbox, SandboxError};
 pub use session::{Event, Output, Session, Sessions};
-pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise};

@@ -1,18 +1,13 @@
-//! Sandboxes for one command: a box is made for it, and nothing of it is left when the command has ended.
+//! Sandboxes for one command each: a box is made for it, and nothing of it is left when the command has ended.
 //!
-//! For boxes of this host's own processes; a container is a session (see [`Sessions::once`](crate::session::Sessions::once)).
-//! Each execution has a thread that starts its box, watches its limits from outside and waits for it.
+//! A [`Host`] makes them. What a command needs is decided by [`Sandbox::plan`] and carried out by [`Planned`]; whoever has
+//! no standard streams of its own to hand over uses [`Sandbox::exec`]:
 //!
 //! ```no_run
-//! use ringfence::policy::{Inputs, Layer, resolve};
-//! use ringfence::{Event, Sandbox};
+//! use ringfence::{Event, Host};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let facts = ringfence::facts::gather()?;
-//! let mut layer = Layer::flags();
-//! layer.profile("agent");
-//! let policy = resolve(Inputs::new(std::env::current_dir()?, facts.home.clone(), layer))?.policy;
-//! let sandbox = Sandbox::new(policy, facts);
+//! let sandbox = Host::here()?.sandbox("agent").build()?;
 //!
 //! // All at once …
 //! let output = sandbox.exec(["git", "status"]).await?.output().await?;
@@ -30,363 +25,282 @@
 //! # }
 //! ```
 
-use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Instant;
+mod code;
+mod execution;
+mod recorded;
 
-use bytes::{Bytes, BytesMut};
+use std::ffi::{OsStr, OsString};
+use std::sync::{Arc, Mutex};
+
+use ringfence_linux::sys::locked;
 use ringfence_policy::Policy;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{self, PlanError};
+use ringfence_policy::layers::{self, Inputs, LayerError, Resolved};
+use ringfence_policy::look::Lookup;
+use ringfence_policy::narrow::NarrowError;
+use ringfence_policy::plan::{self, Changes, Plan, PlanError};
+use ringfence_policy::policy::Root;
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::tree::Tree;
-use rustix::event::PollFlags;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
-use rustix::pipe::PipeFlags;
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
 
-use crate::capture::Capture;
-use crate::engines::{self, EngineError, Running, StdioSpec};
-use crate::records::{self, Begin, JournalError, Recorder, Seen, Ticket};
+use crate::code::requirements::RequirementsError;
+use crate::code::{CodeError, ContextError};
+use crate::engines::{self, EngineError, EngineRef};
+use crate::host::{Directories, Host, HostError, Notice, Request};
+use crate::records::{Recorder, StoreError};
 use crate::report::Report;
-use crate::session::{Event, Output};
-use crate::supervise::{Companion, GRACE, Outcome, supervise};
+use crate::session::{Create, SessionError};
+use crate::skills::SkillError;
+
+pub use code::{Note, raise_descriptors};
+pub use execution::{Execution, runs_one_shot};
+pub use recorded::plain;
+pub use recorded::{Begun, Finished, Started};
 
 /// Why a command did not run, or is not known to have ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    #[error(transparent)]
+    Narrow(#[from] NarrowError),
+    #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A program stands in front of another, and cannot.
+    #[error("{place}{source}")]
+    Wrapper { place: String, source: PlanError },
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Code(#[from] CodeError),
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    #[error(transparent)]
+    Requirements(#[from] RequirementsError),
+    #[error(transparent)]
+    Skill(#[from] SkillError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("cannot make a pipe: {0}")]
-    Pipe(io::Error),
+    Pipe(std::io::Error),
     #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
+    Thread(std::io::Error),
+    #[error("cannot wait for signals and sockets: {0}")]
+    Wait(std::io::Error),
     #[error("cannot read what the command writes: {0}")]
-    Read(io::Error),
-    #[error("cannot record the execution: {0}")]
-    NotRecorded(JournalError),
+    Read(std::io::Error),
+    #[error("no signal has the number {0}")]
+    NoSignal(i32),
     #[error("whoever watched the sandbox is gone")]
     Unwatched,
+    /// It is recorded that the execution failed.
+    #[error("{error}")]
+    Recorded { error: Box<SandboxError>, record: String },
 }
 
-/// A policy on this host, under which commands run, each in a box of its own.
+/// A policy on this host, under which commands run, each in a box of its own. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
-    policy: Arc<Policy>,
+    host: Host,
     facts: Arc<Facts>,
-    choice: EngineChoice,
+    resolved: Arc<Resolved>,
+    judged: Arc<Judged>,
     recorder: Option<Recorder>,
-    stdin: bool,
+    /// Variables of the command that it is for. Their secrets are kept out of records.
+    variables: Vec<(OsString, OsString)>,
+}
+
+/// What was looked up to judge a policy. What is applied is what was judged, whatever is swapped in the meantime.
+#[derive(Debug)]
+enum Judged {
+    /// By hand: nothing was judged.
+    Nothing,
+    /// From layers, which are judged anew for each command after the first: an earlier one may have changed what they name.
+    Layers { inputs: Box<Inputs>, first: Mutex<Option<Lookup>> },
+    /// From layers, and changed since.
+    Changed(SharedLookup),
+}
+
+/// A lookup that planning and starting have in common.
+pub(crate) type SharedLookup = Arc<Mutex<Lookup>>;
+
+/// What a command will run in. Nothing has started.
+#[derive(Debug)]
+pub struct Planned {
+    /// What is done, step by step.
+    pub plan: Plan,
+    /// What enforces it.
+    pub engine: EngineRef,
+    /// How each guarantee is kept.
+    pub report: Report,
+    resolved: Arc<Resolved>,
+    command: Vec<OsString>,
 }
 
 impl Sandbox {
+    /// A sandbox of a policy that was made by hand, with nothing but these facts.
     pub fn new(policy: Policy, facts: Facts) -> Sandbox {
-        let (policy, facts) = (Arc::new(policy), Arc::new(facts));
-        Sandbox { policy, facts, choice: EngineChoice::Auto, recorder: None, stdin: false }
+        let host = Host::builder(facts.clone()).workdir(policy.workdir()).build();
+        let (resolved, judged) = (Arc::new(Resolved::by_hand(policy)), Arc::new(Judged::Nothing));
+        Sandbox { host, facts: Arc::new(facts), resolved, judged, recorder: None, variables: Vec::new() }
     }
 
+    pub(crate) fn judged(host: Host, facts: Facts, resolved: Resolved, inputs: Inputs, lookup: Lookup) -> Sandbox {
+        let judged = Judged::Layers { inputs: Box::new(inputs), first: Mutex::new(Some(lookup)) };
+        let (facts, resolved, judged) = (Arc::new(facts), Arc::new(resolved), Arc::new(judged));
+        Sandbox { host, facts, resolved, judged, recorder: None, variables: Vec::new() }
+    }
+
+    /// The policy with another engine.
     pub fn choice(mut self, choice: EngineChoice) -> Sandbox {
-        self.choice = choice;
+        Arc::make_mut(&mut self.resolved).engine = choice;
         self
     }
 
-    /// Records every execution. No box may see where: whoever makes the policy names the directory in
-    /// [`Inputs::records_dir`](ringfence_policy::Inputs::records_dir).
+    /// Records every execution here. A sandbox that a host made records where the host does; the directory of another one
+    /// must be hidden by its policy.
     pub fn recorder(mut self, recorder: Recorder) -> Sandbox {
         self.recorder = Some(recorder);
         self
     }
 
-    /// Whether input will be written to commands; without, their standard input is empty.
-    pub fn stdin(mut self, stdin: bool) -> Sandbox {
-        self.stdin = stdin;
+    /// Records also the head and the tail of what commands write.
+    pub fn record_output(mut self, output: bool) -> Sandbox {
+        Arc::make_mut(&mut self.resolved).service.records.output = output;
         self
     }
 
-    /// Starts a program, looked up in the box's `PATH`, with its arguments. That it cannot be executed is told by what comes
-    /// first.
-    pub async fn exec<S: Into<OsString>>(&self, argv: impl IntoIterator<Item = S>) -> Result<Execution, SandboxError> {
-        let command: Vec<OsString> = argv.into_iter().map(Into::into).collect();
-        let (stdin, theirs) = if self.stdin { input()? } else { (None, nothing()?) };
-        let ((stdout, out), (stderr, err)) = (output()?, output()?);
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (controls, orders) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(|e| SandboxError::Pipe(e.into()))?;
-        let (begun, begins) = oneshot::channel();
-        let (over, ends) = oneshot::channel();
-        let (sandbox, stdio) = (self.clone(), StdioSpec::Files([theirs, out, err]));
-        // The thread that starts a box must live as long as it: the kernel ends a box with the thread that made it.
-        let watch = move || match sandbox.start(&command, stdio) {
-            Err(error) => drop(begun.send(Err(error))),
-            Ok((running, report, ticket)) => {
-                // Nobody is there any more: the orders end at once, and the box with them.
-                let _ = begun.send(Ok((report, ticket)));
-                let mut told = Told { orders, give_up_at: None };
-                let _ = over.send(supervise(running, &sandbox.policy, &sandbox.facts, &mut told));
-            }
-        };
-        std::thread::Builder::new().name("sandbox".to_owned()).spawn(watch).map_err(SandboxError::Thread)?;
-        let (report, ticket) = begins.await.map_err(|_| SandboxError::Unwatched)??;
-        let keeps = self.policy.limits.output;
-        let streams = [stdout, stderr].map(|pipe| Stream { pipe: Some(pipe), capture: self.capture(), total: 0 });
-        Ok(Execution { stdin, streams, controls, ends: Some(ends), ending: None, report, ticket, keeps })
+    /// The host that it is on.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
-    fn start(&self, command: &[OsString], stdio: StdioSpec) -> Result<(Running, Report, Option<Ticket>), SandboxError> {
-        let (policy, facts) = (&*self.policy, &*self.facts);
-        let lookup = Tree::lookup(policy, facts);
-        let seed = engines::begin(None, self.choice, &lookup, policy, facts);
-        let plan = plan::plan_with(&lookup, policy, facts, command)?;
-        let (engine, mut report) = engines::select(self.choice, &plan, facts)?;
-        let mut ticket = self.recorder.as_ref().map(|recorder| {
-            recorder.begin(&Begin {
-                profile: Some(&policy.profile),
-                engine: Some(engine.name()),
-                sandbox: None,
-                command,
-                workdir: Some(&policy.workdir),
-                report: Some(&report),
-                caller: None,
-                skill: None,
-            })
-        });
-        if let Some(ticket) = &ticket {
-            report.recorded(ticket.trouble());
-        }
-        if let (true, Some(ticket)) = (policy.strict, &mut ticket)
-            && let Some(trouble) = ticket.take_trouble()
-        {
-            return Err(SandboxError::NotRecorded(trouble));
-        }
-        match engines::start_from(seed, engine, &plan, facts, stdio) {
-            Ok(running) => Ok((running, report, ticket)),
-            Err(error) => Err(failed(ticket, error)),
-        }
+    /// What it may read, write, reach and spend.
+    pub fn policy(&self) -> &Policy {
+        &self.resolved.policy
     }
 
-    /// What the record gets of a stream.
-    fn capture(&self) -> Option<Capture> {
-        (self.recorder.is_some() && self.policy.records.output).then(records::capture)
-    }
-}
-
-/// Records that Ringfence itself failed.
-fn failed(ticket: Option<Ticket>, error: EngineError) -> SandboxError {
-    if let Some(ticket) = ticket {
-        // Why it failed is worth more than that this is not recorded.
-        let _ = ticket.end(&records::End::failed(&error.to_string()));
-    }
-    error.into()
-}
-
-/// Both ends of a pipe: ours for waiting, the command's to block, as every program expects.
-fn input() -> Result<(Option<pipe::Sender>, OwnedFd), SandboxError> {
-    let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| SandboxError::Pipe(e.into()))?;
-    Ok((Some(pipe::Sender::from_owned_fd(ours).map_err(SandboxError::Pipe)?), theirs))
-}
-
-fn output() -> Result<(pipe::Receiver, OwnedFd), SandboxError> {
-    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| SandboxError::Pipe(e.into()))?;
-    Ok((pipe::Receiver::from_owned_fd(ours).map_err(SandboxError::Pipe)?, theirs))
-}
-
-fn nothing() -> Result<OwnedFd, SandboxError> {
-    let null = rustix::fs::open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    null.map_err(|e| SandboxError::Pipe(e.into()))
-}
-
-/// Does what the holder of the execution says; ends the box when there is none any more.
-struct Told {
-    orders: OwnedFd,
-    give_up_at: Option<Instant>,
-}
-
-impl Companion for Told {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        // Once it is to end there is nothing more to hear.
-        if self.give_up_at.is_some() { Vec::new() } else { vec![(self.orders.as_fd(), PollFlags::IN)] }
+    /// The facts that its commands are planned with.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
-    fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
-        let mut signal = [0; 4];
-        match rustix::io::read(&self.orders, &mut signal) {
-            Ok(4) => match i32::from_ne_bytes(signal) {
-                STOP => {
-                    self.give_up_at = Some(Instant::now() + GRACE);
-                    // A stopped tree would not see the TERM.
-                    running.signal(libc::SIGTERM).and_then(|()| running.signal(libc::SIGCONT)).or(Ok(()))
+    /// The policy with the settings around it, and where each value comes from.
+    pub fn resolved(&self) -> &Resolved {
+        &self.resolved
+    }
+
+    /// Changes what was resolved, with the lookup that it was judged with. A sandbox that was changed is for one command.
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut Resolved, &Lookup) -> T) -> Result<T, SandboxError> {
+        let (lookup, resolved) = self.judge()?;
+        self.resolved = resolved;
+        let changed = change(Arc::make_mut(&mut self.resolved), &locked(&lookup));
+        self.judged = Arc::new(Judged::Changed(lookup));
+        Ok(changed)
+    }
+
+    /// What another request means beside this one, judged with the same lookup. For a sandbox that was changed.
+    pub fn beside(&self, request: &Request) -> Result<Resolved, SandboxError> {
+        let (lookup, _) = self.judge()?;
+        let inputs = self.host.inputs(request, &self.facts)?;
+        Ok(layers::resolve_with(&locked(&lookup), inputs)?)
+    }
+
+    /// What holds for the next command, and the lookup that says so.
+    fn judge(&self) -> Result<(SharedLookup, Arc<Resolved>), LayerError> {
+        let shared = |lookup| Arc::new(Mutex::new(lookup));
+        match &*self.judged {
+            Judged::Nothing => Ok((shared(Tree::lookup(&self.resolved.policy, &self.facts)), self.resolved.clone())),
+            Judged::Changed(lookup) => Ok((lookup.clone(), self.resolved.clone())),
+            Judged::Layers { inputs, first } => {
+                if let Some(lookup) = locked(first).take() {
+                    return Ok((shared(lookup), self.resolved.clone()));
                 }
-                // It may have ended this moment.
-                signal => running.signal(signal).or(Ok(())),
-            },
-            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            _ => {
-                self.give_up_at = Some(Instant::now());
-                Ok(())
+                let lookup = Lookup::of_places(&self.facts.home, &inputs.workdir);
+                let mut again = layers::resolve_with(&lookup, (**inputs).clone())?;
+                again.engine = self.resolved.engine.clone();
+                again.service.clone_from(&self.resolved.service);
+                Ok((shared(lookup), Arc::new(again)))
             }
         }
     }
 
-    fn give_up_at(&self) -> Option<Instant> {
-        self.give_up_at
+    /// Decides everything for a command: what is mounted, what is promised, and which engine keeps it. Changes nothing.
+    pub fn plan(&self, command: &[OsString]) -> Result<Planned, SandboxError> {
+        self.plan_changed(command, Changes::default())
+    }
+
+    /// The same, for a command with variables and a directory of its own.
+    fn plan_changed(&self, command: &[OsString], changes: Changes<'_>) -> Result<Planned, SandboxError> {
+        let (lookup, resolved) = self.judge()?;
+        let policy = &resolved.policy;
+        let plan = plan::plan_changed(&locked(&lookup), policy, &self.facts, command, changes);
+        let plan = plan.map_err(|error| self.explained(error))?;
+        let (engine, report) = engines::select(&resolved.engine, &plan, &self.facts)?;
+        Ok(Planned { plan, engine, report, resolved, command: command.to_vec() })
+    }
+
+    /// What an engine would do, for people.
+    pub fn describe(&self, planned: &Planned) -> Result<String, SandboxError> {
+        Ok(engines::describe(planned.engine, &planned.plan, &self.facts)?)
+    }
+
+    /// Names the file and the line of what is wrong, where a setting is.
+    fn explained(&self, error: PlanError) -> SandboxError {
+        let PlanError::Wrapper { program, .. } = &error else { return error.into() };
+        let key = format!("commands.{program}");
+        let value = self.resolved.values().into_iter().find(|value| value.key == key);
+        let place = value.map_or_else(String::new, |value| format!("{}: ", value.origin));
+        SandboxError::Wrapper { place, source: error }
+    }
+
+    /// What a session of this sandbox's policy is made from.
+    pub fn create(&self) -> Result<Create, SandboxError> {
+        let (lookup, resolved) = self.judge()?;
+        let Resolved { policy, service, engine, .. } = &*resolved;
+        let mut create =
+            Create::new(policy.clone(), (*self.facts).clone()).choice(engine.clone()).service(service.clone());
+        create.judged = Some(lookup);
+        create.records = self.host.directories().ok().map(Directories::records);
+        Ok(create)
+    }
+
+    /// Pulls the image of the policy when it is not here.
+    pub fn fetch_image(&self) -> Result<(), SandboxError> {
+        let Root::Image(name) = &self.resolved.policy.root else { return Ok(()) };
+        let engine = engines::registry::with_images(&self.resolved.engine)?;
+        let found = engine.find_image(&self.facts, name, &|progress| self.host.notice(Notice::Pull(Some(progress))));
+        self.host.notice(Notice::Pull(None));
+        found?;
+        Ok(())
+    }
+
+    /// Who writes records of this sandbox; `None` where nothing is recorded.
+    fn recorder_of_all(&self) -> Option<Recorder> {
+        let (policy, records) = (&self.resolved.policy, &self.resolved.service.records);
+        let variables = self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()));
+        if let Some(recorder) = &self.recorder {
+            return Some(recorder.without(variables, &records.secrets));
+        }
+        let directories = self.host.directories().ok()?;
+        let mut redactor = recorded::redactor(&self.facts.env, records);
+        // What the policy itself sets in the environment.
+        redactor.add_all(
+            policy.env.set.iter().map(|(name, value)| (OsStr::new(name), value.as_os_str())),
+            &records.secrets,
+        );
+        redactor.add_all(variables, &records.secrets);
+        Some(Recorder::new(&directories.records(), redactor, records.max_size))
     }
 }
 
-/// TERM, and KILL after a grace: no signal has this number.
-const STOP: i32 = 0;
-
-/// A command that runs. Dropping it ends it with everything that descends from it.
-#[derive(Debug)]
-pub struct Execution {
-    stdin: Option<pipe::Sender>,
-    streams: [Stream; 2],
-    controls: OwnedFd,
-    /// Until it has ended.
-    ends: Option<oneshot::Receiver<Result<Outcome, EngineError>>>,
-    /// How it ended, while there is more to read.
-    ending: Option<Outcome>,
-    report: Report,
-    ticket: Option<Ticket>,
-    /// Bytes of each output that are kept.
-    keeps: u64,
-}
-
-#[derive(Debug)]
-struct Stream {
-    pipe: Option<pipe::Receiver>,
-    /// For the record.
-    capture: Option<Capture>,
-    total: u64,
-}
-
-/// Read at once.
-const CHUNK: usize = 64 << 10;
-
-impl Stream {
-    /// What comes next; `None` at its end.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
-        let Some(pipe) = &self.pipe else { return Poll::Ready(Ok(None)) };
-        loop {
-            std::task::ready!(pipe.poll_read_ready(context))?;
-            let mut bytes = BytesMut::with_capacity(CHUNK);
-            match pipe.try_read_buf(&mut bytes) {
-                Ok(0) => {
-                    self.pipe = None;
-                    return Poll::Ready(Ok(None));
-                }
-                Ok(read) => {
-                    self.total += read as u64;
-                    if let Some(capture) = &mut self.capture {
-                        capture.push(&bytes);
-                    }
-                    return Poll::Ready(Ok(Some(bytes.freeze())));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-    }
-
-    fn seen(&self) -> Seen<'_> {
-        self.capture.as_ref().map_or(Seen::Bytes(self.total), Seen::Output)
-    }
-}
-
-impl Execution {
-    /// How each guarantee is kept.
-    pub fn report(&self) -> &Report {
-        &self.report
-    }
-
-    /// The id of its record, where records are kept.
-    pub fn record(&self) -> Option<&str> {
-        self.ticket.as_ref().filter(|ticket| ticket.trouble().is_none()).map(Ticket::id)
-    }
-
-    /// What comes next; `None` after its end. A reader that waits stops the command from writing, and nothing else: its time
-    /// runs on.
-    pub async fn next(&mut self) -> Result<Option<Event>, SandboxError> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
-    }
-
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Event>, SandboxError>> {
-        let mut open = false;
-        for (stream, event) in self.streams.iter_mut().zip([Event::Stdout as fn(Bytes) -> Event, Event::Stderr]) {
-            match stream.poll_next(context) {
-                Poll::Ready(Ok(Some(bytes))) => return Poll::Ready(Ok(Some(event(bytes)))),
-                Poll::Ready(Ok(None)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(SandboxError::Read(error))),
-                Poll::Pending => open = true,
-            }
-        }
-        if let Some(ends) = &mut self.ends {
-            let ended = std::task::ready!(Pin::new(ends).poll(context));
-            self.ends = None;
-            match ended.map_err(|_| SandboxError::Unwatched)? {
-                Ok(outcome) => self.ending = Some(outcome),
-                Err(error) => return Poll::Ready(Err(failed(self.ticket.take(), error))),
-            }
-        }
-        // Nothing of the box is left: what it wrote is in the pipes, and they end.
-        if open {
-            return Poll::Pending;
-        }
-        let Some(outcome) = self.ending.take() else { return Poll::Ready(Ok(None)) };
-        if let Some(ticket) = self.ticket.take() {
-            let seen = self.streams.each_ref().map(Stream::seen);
-            self.report.recorded(ticket.end(&records::End::of(&outcome, seen)).err().as_ref());
-        }
-        Poll::Ready(Ok(Some(Event::Ended(outcome))))
-    }
-
-    /// Waits for its end and keeps a bounded head and tail of what it writes.
-    pub async fn output(mut self) -> Result<Output, SandboxError> {
-        let mut captures = [Capture::new(self.keeps), Capture::new(self.keeps)];
-        loop {
-            match self.next().await? {
-                Some(Event::Stdout(bytes)) => captures[0].push(&bytes),
-                Some(Event::Stderr(bytes)) => captures[1].push(&bytes),
-                Some(Event::Ended(outcome)) => return Ok(Output::new(captures, [0; 2], outcome)),
-                None => return Err(SandboxError::Unwatched),
-            }
-        }
-    }
-
-    /// Writes to its standard input; waits while it does not read. What it ended without reading is dropped.
-    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(stdin) = &mut self.stdin else { return Ok(()) };
-        match stdin.write_all(bytes).await {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Ends its standard input.
-    pub fn close_stdin(&mut self) {
-        self.stdin = None;
-    }
-
-    /// Sends a signal to its process group; KILL ends the box.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        match rustix::net::send(&self.controls, &signal.to_ne_bytes(), SendFlags::NOSIGNAL) {
-            // It has ended.
-            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Ends everything in its box: TERM, and KILL after a grace.
-    pub fn stop(&self) -> io::Result<()> {
-        self.signal(STOP)
+impl From<Errno> for SandboxError {
+    fn from(errno: Errno) -> SandboxError {
+        EngineError::Stdio(errno).into()
     }
 }

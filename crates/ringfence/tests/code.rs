@@ -1,10 +1,11 @@
 //! Code on real interpreters: every status, every language, every engine that is there.
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
+#![allow(clippy::disallowed_methods, reason = "tests ask how they were started")]
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use ringfence::Engine;
+use ringfence::EngineRef;
 use ringfence::code::{self, Code, CodeError, CodeResult, File, Language, Status};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
@@ -21,8 +22,7 @@ struct Host {
 impl Host {
     fn new() -> Host {
         let facts = ringfence::facts::gather().unwrap();
-        let dir =
-            tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir_in(&facts.home)).unwrap();
+        let dir = ringfence_testing::project_dir(env!("CARGO_TARGET_TMPDIR"));
         let mut flags = Layer::flags();
         flags.profile("skill");
         let inputs = Inputs::new(dir.path().canonicalize().unwrap(), facts.home.clone(), flags);
@@ -32,16 +32,16 @@ impl Host {
         Host { facts, policy, _dir: dir }
     }
 
-    fn run(&self, engine: Engine, code: &Code) -> Result<CodeResult, CodeError> {
+    fn run(&self, engine: EngineRef, code: &Code) -> Result<CodeResult, CodeError> {
         code::run(code, &self.policy, &self.facts, engine.into(), None)
     }
 }
 
-fn engines() -> Vec<Engine> {
+fn engines() -> Vec<EngineRef> {
     // Docker takes an image with the interpreters in it, which no registry gives here.
-    let there = |engine: &Engine| *engine == Engine::Native || which("bwrap");
-    let (present, missing): (Vec<Engine>, Vec<Engine>) =
-        [Engine::Native, Engine::Bubblewrap].into_iter().partition(there);
+    let there = |engine: &EngineRef| engine.name() == "native" || which("bwrap");
+    let (present, missing): (Vec<EngineRef>, Vec<EngineRef>) =
+        [ringfence::engines::native::ENGINE, ringfence::engines::bubblewrap::ENGINE].into_iter().partition(there);
     assert!(missing.is_empty() || std::env::var_os("RINGFENCE_REQUIRE_ENGINES").is_none(), "missing: {missing:?}");
     missing.iter().for_each(|engine| println!("SKIP {engine}: not installed"));
     present
@@ -55,14 +55,14 @@ fn language(name: &str) -> &'static Language {
     Language::named(name).unwrap()
 }
 
-fn on_all(test: impl Fn(&Host, Engine)) {
+fn on_all(test: impl Fn(&Host, EngineRef)) {
     let host = Host::new();
     for engine in engines() {
         test(&host, engine);
     }
 }
 
-fn run(host: &Host, engine: Engine, name: &str, source: &str) -> CodeResult {
+fn run(host: &Host, engine: EngineRef, name: &str, source: &str) -> CodeResult {
     host.run(engine, &Code::new(language(name), source)).unwrap_or_else(|error| panic!("{engine} {name}: {error}"))
 }
 
@@ -123,7 +123,12 @@ fn inputs() {
             assert_eq!(host.run(engine, &code).unwrap().value, Some(json!(true)), "{engine} {name}");
         }
         let with = |name: &str, source: &str| {
-            let code = Code { inputs: inputs.clone(), ..Code::new(language(name), source) };
+            let mut inputs = inputs.clone();
+            // Names that begin so are the runner's of bash.
+            if name == "bash" {
+                inputs.as_object_mut().unwrap().remove("__class__");
+            }
+            let code = Code { inputs, ..Code::new(language(name), source) };
             let result = host.run(engine, &code).unwrap();
             assert_eq!(result.status, Status::Ok, "{engine} {name}: {:?} {}", result.exception, result.stderr);
             result
@@ -139,6 +144,100 @@ fn inputs() {
         assert_eq!(with("bash", "result=$text").value, Some(inputs["text"].clone()));
         assert_eq!(with("bash", "result=\"$x ${#large}\"").stderr, "");
         assert_eq!(with("bash", "result=$inputs").value.unwrap()["list"], inputs["list"]);
+    });
+}
+
+/// A value that bash would evaluate if it were given to an integer.
+const HOSTILE: &str = "a[$(touch made)]";
+
+#[test]
+fn no_input_is_a_variable_that_bash_has() {
+    on_all(|host, engine| {
+        let with = |language_name: &str, inputs: Value, source: &str| {
+            host.run(engine, &Code { inputs, ..Code::new(language(language_name), source) })
+        };
+        let taken = [
+            "RANDOM",
+            "SRANDOM",
+            "OPTIND",
+            "HISTCMD",
+            "SECONDS",
+            "EPOCHSECONDS",
+            "LINENO",
+            "BASH_ARGV0",
+            "BASH_ENV",
+            "COMP_WORDS",
+            "FUNCNAME",
+            "GROUPS",
+            "DIRSTACK",
+            "UID",
+            "PPID",
+            "SHELLOPTS",
+            "IFS",
+            "PATH",
+            "HOME",
+            "PS4",
+            "PROMPT_COMMAND",
+            "ENV",
+            "LD_PRELOAD",
+            "LC_ALL",
+            "_",
+            "__channel",
+            "inputs",
+            "result",
+        ];
+        for name in taken {
+            // Beside others that are free.
+            let refused = with("bash", json!({ "a": 1, name: HOSTILE, "z": 1 }), "ls made");
+            assert!(matches!(&refused, Err(CodeError::InputName { name: said, .. }) if said == name), "{refused:?}");
+            assert!(refused.unwrap_err().to_string().contains(&format!("`{name}`")));
+        }
+        // What the environment has, the shell has too.
+        let mut shown = Host::new();
+        shown.policy.env.set.insert("MODE".to_owned(), "set".into());
+        let code = Code { inputs: json!({ "MODE": HOSTILE }), ..Code::new(language("bash"), "result=$MODE") };
+        let refused = shown.run(engine, &code);
+        assert!(matches!(&refused, Err(CodeError::InputName { name, .. }) if name == "MODE"), "{refused:?}");
+        let result = host.run(engine, &code).unwrap();
+        assert_eq!(result.value, Some(json!(HOSTILE)), "{engine}");
+        // No other language has such variables.
+        assert_eq!(with("python", json!({ "RANDOM": 4 }), "RANDOM").unwrap().value, Some(json!(4)));
+    });
+}
+
+/// Whatever an input holds arrives as text, and nothing of it is executed.
+#[test]
+fn hostile_values_are_text_in_bash() {
+    on_all(|host, engine| {
+        let nested = json!({ "RANDOM": HOSTILE, "list": [HOSTILE, { "OPTIND": "$(touch made)" }] });
+        let values = [
+            json!(HOSTILE),
+            json!("$(touch made)"),
+            json!("`touch made`"),
+            json!("'; touch made; '"),
+            json!("-v RANDOM"),
+            json!("%s\\n$((a[$(touch made)]))"),
+            nested,
+            json!([HOSTILE]),
+        ];
+        for value in values {
+            // Names that no variable can have are in `inputs` alone.
+            let inputs = json!({ "random": value, "DIRECTORY": value, "a[$(touch made)]": value, "a-b": value });
+            let source =
+                "[[ $random == \"$DIRECTORY\" && ! -e made ]] && result=\"[$inputs,$(ls -A | wc -l)]\" text=$random";
+            let code = Code { inputs: inputs.clone(), ..Code::new(language("bash"), source) };
+            let result = host.run(engine, &code).unwrap();
+            assert_eq!(result.value, Some(json!([inputs, 0])), "{engine} {value}: {result:?}");
+            let code = Code { inputs, ..Code::new(language("bash"), "printf %s \"$random\"") };
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            assert_eq!(host.run(engine, &code).unwrap().stdout, text, "{engine}");
+        }
+        // The same text is executed where the code itself evaluates it: the probe works.
+        let code = Code {
+            inputs: json!({ "x": HOSTILE }),
+            ..Code::new(language("bash"), "(( x )); [[ -e made ]] && result=true")
+        };
+        assert_eq!(host.run(engine, &code).unwrap().value, Some(json!(true)), "{engine}");
     });
 }
 
@@ -199,6 +298,14 @@ fn time_is_up() {
             let result =
                 code::run(&Code::new(language(name), source), &policy, &host.facts, engine.into(), None).unwrap();
             assert_eq!((result.status, result.stdout.as_str()), (Status::Timeout, "before\n"), "{engine} {name}");
+        }
+        // Time that was spent before counts.
+        policy.limits.timeout = Some(Duration::from_secs(60));
+        for (spent, status) in [(0, Status::Ok), (50, Status::Ok), (59, Status::Timeout), (100, Status::Timeout)] {
+            let code = Code::new(language("bash"), "sleep 1.5");
+            let code = Code { spent: Duration::from_secs(spent), ..code };
+            let result = code::run(&code, &policy, &host.facts, engine.into(), None).unwrap();
+            assert_eq!(result.status, status, "{engine} {spent}");
         }
     });
 }
@@ -344,7 +451,7 @@ fn cancelled_from_outside() {
 fn denials_are_named_where_traced() {
     let mut host = Host::new();
     host.policy.trace_denials = true;
-    let denied = |source: &str| run(&host, Engine::Native, "python", source).denied;
+    let denied = |source: &str| run(&host, ringfence::engines::native::ENGINE, "python", source).denied;
     assert_eq!(denied("open('/tmp/x', 'w').write('x')"), []);
     let refused = denied("open('/usr/x', 'w')");
     assert!(refused.iter().any(|denial| denial.object == "/usr/x" && denial.act == "write"), "{refused:?}");

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
-use ringfence::records::{Filter, Journal, Place, Recorder, Redactor, Status, Store};
+use ringfence::records::{Filter, Journal, Place, Record, Recorder, Redactor, Status, Store};
+use ringfence::session::Exec;
 use ringfence::supervise::Ended;
 use ringfence::{EngineError, Event, Reason, Sandbox, SandboxError};
 
@@ -41,11 +42,14 @@ impl Host {
     }
 }
 
-fn statuses(records: &Path) -> Vec<(Status, Option<u64>)> {
+fn recorded(records: &Path) -> Vec<Record> {
     let mut store = Store::open(&Place::File(records.join("records.db"))).unwrap();
     store.fold(&Journal::new(records)).unwrap();
-    let found = store.list(&Filter::default()).unwrap();
-    found.into_iter().map(|record| (record.status, record.stdout.bytes)).collect()
+    store.list(&Filter::default()).unwrap()
+}
+
+fn statuses(records: &Path) -> Vec<(Status, Option<u64>)> {
+    recorded(records).into_iter().map(|record| (record.status, record.stdout.bytes)).collect()
 }
 
 /// Whether a process with this word in its command line is there.
@@ -74,17 +78,23 @@ async fn output_and_its_end() {
     assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
     assert_eq!((output.exit_code(), output.outcome.reason), (Some(3), None));
     assert_eq!(statuses(&records), [(Status::Exited, Some(4))]);
+
+    // Its output is in the record where that is asked for, and only there.
+    let sandbox = host.sandbox.clone().record_output(true);
+    sandbox.exec(["echo", "kept"]).await.unwrap().output().await.unwrap();
+    let heads: Vec<_> = recorded(&records).into_iter().map(|record| record.stdout.head).collect();
+    assert_eq!(heads, [Some("kept\n".to_owned()), None]);
 }
 
 #[tokio::test]
 async fn events_come_while_it_runs_and_input_goes_in() {
     let host = plain();
-    let mut execution = host.sandbox.clone().stdin(true).exec(["cat"]).await.unwrap();
+    let mut execution = host.sandbox.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     for word in [&b"one"[..], b"two"] {
         execution.write(word).await.unwrap();
         assert_eq!(execution.next().await.unwrap(), Some(Event::Stdout(bytes::Bytes::copy_from_slice(word))));
     }
-    execution.close_stdin();
+    execution.close_stdin().await.unwrap();
     let Some(Event::Ended(outcome)) = execution.next().await.unwrap() else { panic!("no end") };
     assert_eq!(outcome.ended, Ended::Exited(0));
     assert_eq!(execution.next().await.unwrap(), None);
@@ -121,7 +131,7 @@ async fn stopped_signalled_and_dropped() {
     let (host, records) = plain().recorded();
     let execution = host.sandbox.exec(["sh", "-c", "trap '' TERM; setsid sleep 98765 & sleep 98766"]).await.unwrap();
     until(|| runs("98765")).await;
-    execution.stop().unwrap();
+    execution.stop().await.unwrap();
     let output = execution.output().await.unwrap();
     assert_eq!((output.outcome.ended, output.outcome.reason), (Ended::Signaled(9), Some(Reason::Cancelled)));
     assert!(!runs("98765"));
@@ -130,7 +140,7 @@ async fn stopped_signalled_and_dropped() {
         host.sandbox.exec(["sh", "-c", "trap 'echo caught; exit 5' USR1; echo set; while :; do sleep 0.1; done"]);
     let mut execution = execution.await.unwrap();
     assert_eq!(execution.next().await.unwrap(), Some(Event::Stdout(bytes::Bytes::from_static(b"set\n"))));
-    execution.signal(libc::SIGUSR1).unwrap();
+    execution.signal(libc::SIGUSR1).await.unwrap();
     let output = execution.output().await.unwrap();
     assert_eq!((output.exit_code(), &output.stdout[..]), (Some(5), &b"caught\n"[..]));
 
@@ -149,8 +159,87 @@ async fn what_cannot_run_says_so_and_is_recorded() {
     std::fs::write(&script, "#!/nowhere\n").unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let missing = host.sandbox.exec(["no-such-program-here"]).await.unwrap_err();
-    assert!(matches!(missing, SandboxError::Plan(_)), "{missing}");
+    let because = |error: &SandboxError, wanted: fn(&SandboxError) -> bool| match error {
+        SandboxError::Recorded { error, .. } => assert!(wanted(error), "{error}"),
+        error => panic!("not recorded: {error}"),
+    };
+    because(&missing, |error| matches!(error, SandboxError::Plan(_)));
     let error = host.sandbox.exec([&script]).await.unwrap().output().await.unwrap_err();
-    assert!(matches!(error, SandboxError::Engine(EngineError::Execute { .. })), "{error}");
+    because(&error, |error| matches!(error, SandboxError::Engine(EngineError::Execute { .. })));
+    assert_eq!(statuses(&records), [(Status::Failed, None), (Status::Failed, None)]);
+}
+
+#[tokio::test]
+async fn secrets_of_the_command_are_not_recorded() {
+    let (host, records) = plain().recorded();
+    let sandbox = host.sandbox.clone().record_output(true);
+    let (token, word) = ("tr0ub4dor-and-3", "an-ordinary-word");
+    for (name, value) in [("TOKEN", token), ("WORD", word)] {
+        let output = sandbox.exec(Exec::new(["echo", value]).env(name, value)).await.unwrap().output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), value);
+        // The message of a failure names the program.
+        sandbox.exec(Exec::new([format!("no-{value}")]).env(name, value)).await.unwrap_err();
+    }
+    let found = format!("{:?}", recorded(&records));
+    assert!(!found.contains(token) && found.matches(word).count() >= 4, "{found}");
+}
+
+#[tokio::test]
+async fn a_program_is_looked_up_with_the_variables_and_from_the_directory_of_the_command() {
+    let host = plain();
+    let work = host.dir.path().join("work");
+    std::fs::create_dir(work.join("sub")).unwrap();
+    for (path, says) in [("run", "above"), ("sub/run", "below")] {
+        std::fs::write(work.join(path), format!("#!/bin/sh\necho {says}\n")).unwrap();
+        std::fs::set_permissions(work.join(path), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let with_path = |exec: Exec| exec.env("PATH", format!("{}:/usr/bin:/bin", work.join("sub").display()));
+    for (exec, says) in [
+        (Exec::new(["./run"]), "above\n"),
+        (Exec::new(["./run"]).cwd("sub"), "below\n"),
+        (with_path(Exec::new(["run"])), "below\n"),
+        (with_path(Exec::new(["./run"])), "above\n"),
+    ] {
+        let output = host.sandbox.exec(exec).await.unwrap().output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), says);
+    }
+    host.sandbox.exec(["run"]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn what_is_no_signal_is_refused_and_ends_nothing() {
+    let host = plain();
+    let mut execution = host.sandbox.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    for none in [0, -1, 65] {
+        let refused = execution.signal(none).await.unwrap_err();
+        assert!(matches!(refused, SandboxError::NoSignal(signal) if signal == none), "{refused}");
+    }
+    execution.close_stdin().await.unwrap();
+    assert_eq!(execution.output().await.unwrap().exit_code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_time_that_never_ends_is_no_limit_and_one_above_the_ceiling_is_recorded() {
+    let host = plain();
+    let output = host.sandbox.exec(Exec::new(["true"]).timeout(Duration::MAX)).await.unwrap().output().await.unwrap();
+    assert_eq!(output.exit_code(), Some(0));
+
+    let (mut host, records) = host.recorded();
+    let minute = Some(Duration::from_secs(60));
+    host.sandbox.change(|resolved, _| resolved.policy.limits.timeout_ceiling = minute).unwrap();
+    let refused = host.sandbox.exec(Exec::new(["true"]).timeout(Duration::MAX)).await.unwrap_err();
+    assert!(matches!(refused, SandboxError::Recorded { .. }), "{refused}");
     assert_eq!(statuses(&records), [(Status::Failed, None)]);
+}
+
+#[test]
+fn what_stands_in_front_of_programs_is_never_the_program_that_uses_the_library() {
+    let program = |name: &str| ringfence::Host::here().unwrap().program(name).facts().unwrap().program;
+    let real = |path: &str| std::fs::canonicalize(path).unwrap();
+    assert_eq!(program("/bin/sh"), real("/bin/sh"));
+    assert_eq!(program("/proc/self/exe"), real("/proc/self/exe"));
+    assert_eq!(program("sh").file_name(), real("/bin/sh").file_name());
+    assert!(program("no-such-program-here").as_os_str().is_empty());
+    // Without a word about it, it is the one of `PATH`, if there is one.
+    assert_ne!(ringfence::Host::here().unwrap().facts().unwrap().program, real("/proc/self/exe"));
 }

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
 use std::ffi::OsString;
+use std::time::Duration;
 
 use ringfence::code::Language;
 use ringfence::code::requirements::Requirements;
 use ringfence::policy::layers::content_hash;
-use ringfence::records::{Begin, End, Journal, Place, Recorder, Redactor, Store};
+use ringfence::records::{Begin, End, Filter, Journal, Place, Recorder, Redactor, Store};
 use ringfence::skills::registry::Which;
 use ringfence::skills::scan::Verdict;
 use ringfence::skills::{New, Registry, Schema, Skill, SkillError, Source};
@@ -43,7 +42,7 @@ fn on_both(test: fn(&Shelf)) {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::File(dir.path().join("records.db"));
     test(&Shelf { dir, place });
-    let Some(postgres) = support::Postgres::start() else { return };
+    let Some(postgres) = ringfence_testing::Postgres::start() else { return };
     test(&Shelf { dir: tempfile::tempdir().unwrap(), place: Place::Url(postgres.database("skills")) });
 }
 
@@ -130,6 +129,14 @@ fn what_may_not_run() {
         let code = double.code(json!({ "x": 21 }), Verdict::Clean).unwrap();
         assert_eq!((code.name.as_deref(), &code.inputs), (Some("double.py"), &json!({ "x": 21 })));
         assert!(matches!(double.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+        // The time of the check counts as part of the run.
+        let list = r#"{"properties": {"x": {"items": {"type": "integer"}}}}"#;
+        let list = Some(Schema::parse(list, "schema").unwrap());
+        let list = registry.add(&New { inputs: list, ..new("list", "len(x)") }).unwrap();
+        let started = std::time::Instant::now();
+        let code = list.code(json!({ "x": vec![1; 300_000] }), Verdict::Clean).unwrap();
+        assert!(code.spent >= Duration::from_millis(1) && code.spent <= started.elapsed(), "{:?}", code.spent);
+        registry.remove(&which("list")).unwrap();
         // Added again without a word about them, its inputs are what they were; also under another version.
         for version in [None, Some("5".to_owned())] {
             let again = registry.add(&New { version, ..new("double", "result = x * 2") }).unwrap();
@@ -309,5 +316,46 @@ fn many_at_once() {
             .collect();
         versions.sort();
         assert_eq!(versions, (1..=20).collect::<Vec<_>>());
+    });
+}
+
+/// What was there before skills had a source is from the cloud, and needs the sandbox.
+#[test]
+fn migrations_keep_skills_and_what_ran() {
+    const LATEST: i64 = 4;
+    on_both(|shelf| {
+        let mut store = Store::connect(&shelf.place).unwrap();
+        store.migrate(LATEST).unwrap();
+        let hash = content_hash(b"print(1)");
+        let recorder = Recorder::new(shelf.dir.path(), Redactor::default(), None);
+        let command = [OsString::from("old")];
+        recorder.begin(&Begin { command: &command, ..Begin::default() }).end(&End::failed("")).unwrap();
+        store.refresh(&Journal::new(shelf.dir.path())).unwrap();
+        let old = store.list(&Filter::default()).unwrap();
+        assert_eq!(old.len(), 1);
+        store.migrate(2).unwrap();
+        shelf
+            .sql(&format!(
+                "INSERT INTO skill_code VALUES ('{hash}', 'python', 'print(1)', 1);
+                 INSERT INTO skills (name, version, hash, added) VALUES ('greet', '1', '{hash}', 1);
+                 INSERT INTO skills (name, version, hash, source, added) VALUES ('other', '1', '{hash}', 'community', 1);
+                 UPDATE executions SET skill = 'greet', skill_hash = '{hash}';"
+            ))
+            .unwrap();
+        store.migrate(LATEST).unwrap();
+        let ran = store.list(&Filter { skill: Some("greet".into()), ..Filter::default() }).unwrap();
+        assert_eq!(ran.len(), 1);
+        let mut registry = shelf.registry();
+        let greet = registry.find(&which("greet")).unwrap();
+        assert_eq!((greet.source, greet.sandbox_required, greet.hosts.len()), (Source::Cloud, true, 0));
+        assert!(greet.scan.is_none() && registry.rescan(&which("greet")).unwrap().scan.is_some());
+        assert_eq!(registry.list().unwrap().skills.len(), 2);
+        drop(registry);
+
+        // Without the tables of skills, executions are as they were, but for which skill they ran.
+        store.migrate(1).unwrap();
+        store.migrate(LATEST).unwrap();
+        assert_eq!(store.list(&Filter::default()).unwrap(), old);
+        assert!(shelf.registry().list().unwrap().skills.is_empty());
     });
 }

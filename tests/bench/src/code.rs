@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::Engine;
 use ringfence::code::{self, Code, Language, Pool, Warm};
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
-use ringfence::policy::policy::Policy;
+use ringfence::policy::{Policy, ServiceSettings};
 use serde::Serialize;
 
 use crate::line::{Line, which};
@@ -30,8 +29,6 @@ pub struct Figures {
     /// Executions in a second, through the pool, one after the other for each interpreter.
     pub rate: Option<f64>,
     pub executions: u64,
-    /// Whether the pool forks its interpreters.
-    pub forks: bool,
     /// What all processors of the machine did meanwhile, in milliseconds for each.
     pub busy_ms: Option<f64>,
     /// What there is before them and after.
@@ -108,8 +105,8 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> R
     let (facts, policy) = situation(&scene.project, &scene.ringfence)?;
     let language = Language::named("python").ok_or("Python is not known")?;
     let code = Code::new(language, "1 + 1");
-    let native = Engine::Native.into();
-    let library = || right(code::run(&code, &policy, &facts, native, None).map_err(text)?.value);
+    let native = ringfence::EngineChoice::from(ringfence::engines::native::ENGINE);
+    let library = || right(code::run(&code, &policy, &facts, native.clone(), None).map_err(text)?.value);
     let mut contenders = vec![
         Contender::new("python3 -I -S -c pass", bare),
         Contender::new("ringfence code, cold", cold),
@@ -126,7 +123,8 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> R
     skips.extend(more);
     let before = left()?;
     let warm = Warm { language, packages: false, preload: Vec::new() };
-    let pool = Pool::new(warm, &policy, &facts, native).map_err(text)?;
+    let pool = Pool::new(warm, &policy, &ServiceSettings { warm: WARM, ..Default::default() }, &facts, native.clone())
+        .map_err(text)?;
     let mut times = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         // Latency is that of one that is ready; the rate says the rest.
@@ -139,7 +137,6 @@ fn fill(figures: &mut Figures, scene: &Scene, quick: bool, executions: u64) -> R
     }
     figures.rows.push(Times::of("library, from a pool", &times));
 
-    figures.forks = pool.forks();
     let each = executions.div_ceil(WARM);
     figures.executions = each * WARM;
     let (begun, busy_before) = (Instant::now(), busy()?);
@@ -174,8 +171,7 @@ fn situation(project: &Path, ringfence: &Path) -> Result<(Facts, Policy), Failur
     let mut flags = Layer::flags();
     flags.profile("skill");
     let inputs = Inputs::new(project.canonicalize().map_err(text)?, facts.home.clone(), flags);
-    let mut policy = layers::resolve(inputs).map_err(text)?.policy;
-    policy.warm = WARM;
+    let policy = layers::resolve(inputs).map_err(text)?.policy;
     Ok((facts, policy))
 }
 

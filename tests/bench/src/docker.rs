@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ringfence::Engine;
+use ringfence::EngineRef;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::session::{Create, Exec, Session, Sessions};
@@ -66,7 +66,8 @@ impl Stage {
         let place = scene.place.join("docker-runtime");
         fs::create_dir_all(&place).map_err(text)?;
         Ok(Stage {
-            sessions: Sessions::new(place.join("sessions"), &scene.ringfence),
+            sessions: Sessions::new(place.join("sessions"), &scene.ringfence)
+                .on(ringfence::Host::here().map_err(text)?),
             project: scene.project.canonicalize().map_err(text)?,
             image,
             docker,
@@ -76,13 +77,13 @@ impl Stage {
         })
     }
 
-    fn create(&self, engine: Engine) -> Result<Create, Failure> {
+    fn create(&self, engine: EngineRef) -> Result<Create, Failure> {
         let facts = ringfence::facts::gather().map_err(text)?;
         let mut flags = Layer::flags();
         flags.profile("skill");
         // A share of one processor would be measured, not the engine.
         flags.cpus("2").map_err(text)?;
-        if engine == Engine::Docker {
+        if engine == ringfence::engines::docker::ENGINE {
             flags.image(&self.image).map_err(text)?;
         }
         let inputs = Inputs::new(self.project.clone(), facts.home.clone(), flags);
@@ -95,7 +96,7 @@ impl Stage {
     }
 
     fn make(&self) -> Result<(), Failure> {
-        let create = self.create(Engine::Docker)?;
+        let create = self.create(ringfence::engines::docker::ENGINE)?;
         let session = self.within(async || self.sessions.create(create).await.map_err(text))?;
         self.live.lock().map_err(text)?.push(session);
         Ok(())
@@ -128,7 +129,7 @@ impl Stage {
 
     /// From any thread: a session made, used once and ended.
     fn whole(&self) -> Result<(), Failure> {
-        let create = self.create(Engine::Docker)?;
+        let create = self.create(ringfence::engines::docker::ENGINE)?;
         runtime()?.block_on(async {
             let session = self.sessions.create(create).await.map_err(text)?;
             execute(&session).await?;
@@ -167,7 +168,8 @@ fn exec(stage: &Stage, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, 
         let create = stage.create(engine)?;
         stage.within(async || stage.sessions.create(create).await.map_err(text))
     };
-    let (native, ours) = (Mutex::new(make(Engine::Native)?), Mutex::new(make(Engine::Docker)?));
+    let (native, ours) =
+        (Mutex::new(make(ringfence::engines::native::ENGINE)?), Mutex::new(make(ringfence::engines::docker::ENGINE)?));
     let run = |session: &Mutex<Session>| {
         let session = session.lock().map_err(text)?;
         stage.within(async || execute(&session).await)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Args, Section};
-use crate::library::{Library, PARKED};
+use crate::library::{LIBRARY, Ready};
 use crate::line::Line;
 use crate::measure::{self, Contender, Extent, Failure, Rate, Skip, Times};
 use crate::peers::{Peers, TRUE};
@@ -67,35 +67,29 @@ pub fn measure(args: &Args, scene: &Scene, peers: &Peers, user: String) -> Pass 
     let bare = Line::new(TRUE, [""; 0]);
     let native = scene.ringfence(&[], &[TRUE]);
     let bubblewrap = scene.ringfence(&["--engine", "bubblewrap"], &[TRUE]);
-    let library = Library::new(&scene.project, &scene.ringfence, &[TRUE]);
-    // Nobody else is timed while that is there.
-    let alone = || {
-        library.leave();
-        Ok(())
-    };
+    let library = Ready::new(&scene.project, &scene.ringfence, &[TRUE]).and_then(|ready| ready.run().map(|()| ready));
     let mut ours = Vec::new();
     for (name, line) in [(CLI.to_owned(), &native), (format!("{CLI} --engine bubblewrap"), &bubblewrap)] {
         match line.trial() {
             Ok(()) => {
                 pass.commands.insert(name.clone(), line.text());
-                ours.push(Contender::new(name, || line.run()).prepared(alone));
+                ours.push(Contender::new(name, || line.run()));
             }
             Err(reason) => pass.skips.push(Skip { name, reason }),
         }
     }
-    match library.enter() {
-        Ok(()) => ours.extend(library.contenders()),
-        Err(reason) => pass.skips.push(Skip { name: "ringfence, library".to_owned(), reason }),
+    match &library {
+        Ok(library) => ours.push(Contender::new(LIBRARY, || library.run())),
+        Err(reason) => pass.skips.push(Skip { name: LIBRARY.to_owned(), reason: reason.clone() }),
     }
-    let bare = || Contender::new(BARE, || bare.run()).prepared(alone);
+    let bare = || Contender::new(BARE, || bare.run());
     if args.wants(Section::Cold) {
         say(&format!("cold run of {TRUE}, as {}", pass.user));
         let extent = match args.quick {
             true => Extent { rounds: 60, budget: Duration::from_secs(8) },
             false => Extent { rounds: 400, budget: Duration::from_secs(40) },
         };
-        let everybody: Vec<_> =
-            std::iter::once(bare()).chain(peers.contenders().into_iter().map(|peer| peer.prepared(alone))).collect();
+        let everybody: Vec<_> = std::iter::once(bare()).chain(peers.contenders()).collect();
         let everybody = everybody.into_iter().chain(ours.iter().map(again)).collect::<Vec<_>>();
         let (times, skips) = measure::interleave(&everybody, extent);
         pass.cold = times;
@@ -104,12 +98,8 @@ pub fn measure(args: &Args, scene: &Scene, peers: &Peers, user: String) -> Pass 
     if args.wants(Section::Crowd) {
         say(&format!("{AT_ONCE} at once, as {}", pass.user));
         let (rounds, slice) = if args.quick { (2, 400) } else { (5, 1000) };
-        // A parked box is built before its time is taken, and that is no rate.
-        let ours = ours.iter().filter(|c| !c.name.contains("bubblewrap") && c.name != PARKED).map(again);
-        let everybody: Vec<_> = std::iter::once(bare())
-            .chain(peers.crowd().into_iter().map(|peer| peer.prepared(alone)))
-            .chain(ours)
-            .collect();
+        let ours = ours.iter().filter(|c| !c.name.contains("bubblewrap")).map(again);
+        let everybody: Vec<_> = std::iter::once(bare()).chain(peers.crowd()).chain(ours).collect();
         let pause = Duration::from_millis(slice / 4);
         let (rates, skips) = measure::crowd(&everybody, AT_ONCE, rounds, Duration::from_millis(slice), pause);
         pass.crowd = rates;

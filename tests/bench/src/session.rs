@@ -150,7 +150,8 @@ fn record(_: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Resul
 
 fn exec(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Result<Vec<Skip>, Failure> {
     let session = Mutex::new(stage.session("exec")?);
-    let create = Create { records: None, ..stage.create()?.name("unrecorded") };
+    let mut create = stage.create()?.name("unrecorded");
+    create.records = None;
     let unrecorded = Mutex::new(stage.runtime.block_on(stage.sessions.create(create)).map_err(text)?);
     let within = |session: &Mutex<Session>| {
         let session = session.lock().map_err(text)?;

@@ -241,9 +241,8 @@ fn code(out: &mut String, results: &Results) {
     }
     let _ = write!(out, "\nCode: a snippet of Python\n{table}");
     if let (Some(rate), Some((before, after))) = (code.rate, code.left) {
-        let way = if code.forks { "forks" } else { "starts" };
         let busy = code.busy_ms.map(|ms| format!(", {ms:.2} ms of the machine's processors each")).unwrap_or_default();
-        let _ = writeln!(out, "  {rate:.0} in a second from a pool that {way}{busy}");
+        let _ = writeln!(out, "  {rate:.0} in a second from a pool{busy}");
         let mut table = Table::new([&format!("{} executions", code.executions), "before", "after"]);
         for ((name, before), (_, after)) in before.named().into_iter().zip(after.named()) {
             table.row([name.to_owned(), before.to_string(), after.to_string()]);

@@ -10,7 +10,7 @@ use ringfence::policy::tree::Tree;
 use ringfence::policy::{Inputs, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
-    Capture, Companion, Engine, EngineError, Outcome, Prepared, Report, Running, StdioSpec, engines, select, supervise,
+    Capture, Companion, EngineError, EngineRef, Outcome, Report, Running, StdioSpec, engines, select, supervise,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -69,14 +69,12 @@ pub enum How {
     Once,
     /// A session, in which it is executed.
     Session,
-    /// A box that is a copy of what boxes of its kind have in common, and waited for its command.
-    Copy,
 }
 
 /// A box on one engine.
 #[derive(Debug)]
 pub struct Sandbox<'a> {
-    pub engine: Engine,
+    pub engine: EngineRef,
     pub how: How,
     pub scene: &'a Scene,
     /// What supervises sessions.
@@ -96,7 +94,7 @@ impl Sandbox<'_> {
     pub fn policy(&self) -> Result<Policy, Refusal> {
         let Scene { project, home, policy, .. } = self.scene;
         let mut policy = policy.clone();
-        if self.engine == Engine::Docker {
+        if self.engine == ringfence::engines::docker::ENGINE {
             self.scene.for_image(&mut policy);
         }
         let mut inputs = Inputs::new(project.clone(), home.clone(), policy);
@@ -115,19 +113,9 @@ impl Sandbox<'_> {
         let policy = self.policy()?;
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let lookup = Tree::lookup(&policy, &facts);
-        let begin = || engines::begin(None, self.engine.into(), &lookup, &policy, &facts);
-        let seed = if self.how == How::Copy { None } else { begin() };
         let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
-        let (engine, report) = select(self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
-        let running = match self.how {
-            // With a terminal of its own none can wait; with a listener neither.
-            How::Copy if matches!(stdio, StdioSpec::Files(_)) && !plan.trace_denials => {
-                let parked = Prepared::new(engine, &plan, &facts).and_then(|prepared| prepared.park());
-                parked.and_then(|parked| parked.start(None, stdio))
-            }
-            _ => engines::start_from(seed, engine, &plan, &facts, stdio),
-        };
-        let running = running.map_err(Refusal::Engine)?;
+        let (engine, report) = select(&self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
+        let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
         Ok(Started { running, policy, facts, report })
     }
 
@@ -152,7 +140,8 @@ impl Sandbox<'_> {
 
     /// The sessions of this scene's user.
     pub fn sessions(&self) -> Sessions {
-        Sessions::new(self.scene.sessions(), self.launcher)
+        let host = ringfence::Host::here().expect("this host");
+        Sessions::new(self.scene.sessions(), self.launcher).on(host)
     }
 
     /// What a session of this policy is made from.

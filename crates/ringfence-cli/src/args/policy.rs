@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
+use ringfence::engines;
+use ringfence::host::Request;
 use ringfence::policy::Guarantee;
 use ringfence::policy::layer::{FlagError, Layer};
 use ringfence::policy::profiles::EngineChoice;
@@ -132,14 +134,9 @@ pub struct PolicyFlags {
 
 /// The engines that a flag can name.
 fn engine_parser() -> impl TypedValueParser<Value = EngineChoice> {
-    let value = |engine: EngineChoice, help: &'static str| PossibleValue::new(engine.name()).help(help);
-    let values = [
-        value(EngineChoice::Auto, "The first that can honour the policy"),
-        value(EngineChoice::Native, "Linux itself"),
-        value(EngineChoice::Bubblewrap, "The bwrap program"),
-        value(EngineChoice::Docker, "Containers"),
-    ];
-    PossibleValuesParser::new(values).map(|name| EngineChoice::from_name(&name).unwrap_or_default())
+    let engines = engines::all().into_iter().map(|engine| PossibleValue::new(engine.name()).help(engine.about()));
+    let auto = PossibleValue::new(EngineChoice::AUTO).help("The first that can honour the policy");
+    PossibleValuesParser::new([auto].into_iter().chain(engines)).map(EngineChoice::from_name)
 }
 
 fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
@@ -157,13 +154,18 @@ pub struct BadFlag {
 }
 
 impl PolicyFlags {
+    /// What the flags ask of a host.
+    pub fn request(&self) -> Result<Request, BadFlag> {
+        Ok(Request { layer: self.layer()?, config: self.config.clone(), workdir: self.cwd.clone() })
+    }
+
     /// The layer that the flags make.
-    pub fn layer(&self) -> Result<Layer, BadFlag> {
+    fn layer(&self) -> Result<Layer, BadFlag> {
         let mut layer = Layer::flags();
         if let Some(name) = &self.profile {
             layer.profile(name);
         }
-        if let Some(engine) = self.engine {
+        if let Some(engine) = self.engine.clone() {
             layer.engine(engine);
         }
         type Switch = fn(&mut Layer, bool);
@@ -218,4 +220,11 @@ impl PolicyFlags {
         }
         Ok(())
     }
+}
+
+/// Names of the flags that are on or off, without their dashes.
+pub fn switches() -> Vec<String> {
+    let definitions = PolicyFlags::augment_args(clap::Command::new("flags"));
+    let switch = |arg: &&clap::Arg| arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
+    definitions.get_arguments().filter(switch).filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }

@@ -51,6 +51,24 @@ pub enum Session {
         #[arg(long)]
         json: bool,
     },
+    /// Stop everything in a session, without a signal, until it is thawed
+    Freeze {
+        /// Id or name of the session
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a frozen session go on
+    Thaw {
+        /// Id or name of the session
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// End a session with everything in it, or one execution
     Stop {
         /// Id or name of the session
@@ -171,29 +189,6 @@ pub struct SessionExec {
     /// The command and its arguments; flags of Ringfence end here
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
-}
-
-impl SessionExec {
-    /// Reads the plainest command lines without clap: see [`Run::read_plain`].
-    pub(super) fn read_plain(args: impl Iterator<Item = OsString>) -> Option<SessionExec> {
-        let mut args = args;
-        if args.next()? != "session" || args.next()? != "exec" {
-            return None;
-        }
-        let mut exec = SessionExec::default();
-        loop {
-            let arg = args.next()?;
-            match arg.to_str()? {
-                "--" => break,
-                "--json" if !exec.json => exec.json = true,
-                "--stdin" if !exec.stdin => exec.stdin = true,
-                text if text.starts_with('-') || text.is_empty() || !exec.session.is_empty() => return None,
-                text => exec.session = text.to_owned(),
-            }
-        }
-        exec.command = args.collect();
-        (!exec.session.is_empty() && !exec.command.is_empty()).then_some(exec)
-    }
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
-use ringfence::policy::policy::Verdict;
+use ringfence::policy::service::Verdict;
 use ringfence::skills::Source;
 
 use super::{Given, PolicyFlags, Required};

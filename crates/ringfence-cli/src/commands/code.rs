@@ -7,11 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::code::{self, Code, CodeException, CodeResult, File, LANGUAGES, Language, Ran, Status};
+use ringfence::EngineError;
+use ringfence::code::{self, Code, CodeException, CodeResult, File, LANGUAGES, Language, Status};
 use ringfence::policy::limits::{Limits, format_size};
 use ringfence::policy::suggest::Suggestion;
-use ringfence::records::{self, Seen, SkillRun};
-use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason};
 use ringfence_linux::sys;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -19,9 +18,8 @@ use rustix::io::Errno;
 use crate::args::{self, Given};
 use crate::commands::{context, failed_in_json, requirements};
 use crate::failure::{Failure, Kind};
+use crate::host;
 use crate::output;
-use crate::record::{self, Entry};
-use crate::situation::Situation;
 
 /// More is not read from a file: the library refuses less.
 const MAX_FILE: u64 = 64 << 20;
@@ -50,7 +48,7 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
             } else {
                 show(&result, room)?;
             }
-            written.map(|()| ExitCode::from(exit_code(result.status)))
+            written.map(|()| ExitCode::from(result.status.exit_code()))
         }
         Err(failure) => {
             if args.json && failure.kind == Kind::Usage {
@@ -70,13 +68,10 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
 
 fn execute(args: &args::Code, code: &Code) -> Result<(CodeResult, Room), Failure> {
     let command: Vec<OsString> = vec!["code".into(), code.language.name.into(), args.source.clone().into()];
-    // Installing takes its time.
-    let at_once = code.requirements.is_none();
-    let gathered = if at_once { Situation::of_a_box(&args.policy) } else { Situation::gather(&args.policy) };
-    let situation = gathered.map_err(|failure| record::refused(&command, failure))?;
-    situation.warn(false);
-    let result = recorded(code, &situation, &command, None, signals)?;
-    Ok((result, Room::under(&situation.resolved.policy.limits)))
+    let sandbox = host::sandbox(&args.policy, &command)?;
+    host::warn(&sandbox, false);
+    let result = sandbox.run_code(code, &command, None, None, signals)?;
+    Ok((result, Room::under(&sandbox.policy().limits)))
 }
 
 /// Which flags would allow more.
@@ -103,106 +98,6 @@ pub fn signals() -> Result<impl AsFd, Failure> {
     let wanted: Vec<i32> =
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
     sys::signal_fd(&wanted).map_err(|errno| Failure::from(EngineError::Stdio(errno)))
-}
-
-/// What cancels: to be asked for, or at hand.
-enum Cancel<F, C> {
-    Later(F),
-    Now(C),
-}
-
-impl<C, F: FnOnce() -> Result<C, Failure>> Cancel<F, C> {
-    fn ask(self) -> Result<C, Failure> {
-        match self {
-            Cancel::Later(ask) => ask(),
-            Cancel::Now(cancel) => Ok(cancel),
-        }
-    }
-}
-
-/// Runs code and records it. `cancel` is asked when everything is prepared; what it gives cancels when it becomes readable.
-pub fn recorded<C: AsFd>(
-    code: &Code,
-    situation: &Situation,
-    command: &[OsString],
-    skill: Option<&SkillRun>,
-    cancel: impl FnOnce() -> Result<C, Failure>,
-) -> Result<CodeResult, Failure> {
-    record::prepare(situation);
-    let policy = &situation.resolved.policy;
-    let failed = |failure| record::failed(situation, command, skill, failure);
-    let (equipped, cancel) = match &code.requirements {
-        None => (None, Cancel::Later(cancel)),
-        Some(wanted) => {
-            let cancel = cancel().map_err(failed)?;
-            let installed = requirements::install(code.language, wanted, situation, cancel.as_fd()).map_err(failed)?;
-            (Some(Code { installed: Some(installed), ..code.clone() }), Cancel::Now(cancel))
-        }
-    };
-    let code = equipped.as_ref().unwrap_or(code);
-    let prepared = code::prepare(code, policy, &situation.facts, situation.resolved.engine, situation.seed.take());
-    let prepared = prepared.map_err(|error| failed(error.into()))?;
-    let mut report = prepared.report.clone();
-    let entry = Entry::begin(situation, command, skill, prepared.engine, &prepared.plan, &mut report)?;
-    let ran = cancel.ask().and_then(|cancel| match prepared.engine {
-        Engine::Docker => context::once(code, prepared.policy, situation, cancel.as_fd()).map(seen_from_outside),
-        _ => Ok(prepared.run(&situation.facts, Some(cancel.as_fd()))?),
-    });
-    match ran {
-        Ok(Ran { mut result, mut outcome, captures }) => {
-            // An interpreter exits with 0 also when its code has failed: a record says how the code ended, and why.
-            if outcome.ended == Ended::Exited(0) {
-                outcome.ended = Ended::Exited(i32::from(exit_code(result.status)));
-            }
-            outcome.reason = outcome.reason.or(reason(result.status));
-            // The result has the id of its record.
-            if let Some(id) = entry.end(&outcome, seen(&captures, policy.records.output), &mut report) {
-                result.id = id;
-            }
-            Ok(result)
-        }
-        Err(failure) => Err(entry.failed(failure)),
-    }
-}
-
-/// What ended code of this status, for a record.
-pub fn reason(status: Status) -> Option<Reason> {
-    match status {
-        Status::Timeout => Some(Reason::Time),
-        Status::Memory => Some(Reason::Memory),
-        Status::Cancelled => Some(Reason::Cancelled),
-        _ => None,
-    }
-}
-
-/// What a record is made of, from the result of code in a container.
-fn seen_from_outside(result: CodeResult) -> Ran {
-    let outcome = Outcome {
-        ended: Ended::Exited(0),
-        reason: None,
-        duration: Duration::from_millis(result.usage.duration_ms),
-        cpu: Duration::from_millis(result.usage.cpu_ms),
-        peak_memory: result.usage.peak_memory,
-        denied: Vec::new(),
-    };
-    Ran { captures: captured(&result), outcome, result }
-}
-
-/// What the code wrote, as far as a record keeps it.
-pub fn captured(result: &CodeResult) -> [Capture; 2] {
-    [&result.stdout, &result.stderr].map(|text| {
-        let mut capture = records::capture();
-        capture.push(text.as_bytes());
-        capture
-    })
-}
-
-/// What a record has of it: the output itself, or how much that was.
-pub fn seen(captures: &[Capture; 2], keeps: bool) -> [Seen<'_>; 2] {
-    match keeps {
-        true => captures.each_ref().map(Seen::Output),
-        false => captures.each_ref().map(|capture| Seen::Bytes(capture.total())),
-    }
 }
 
 /// What the command line asks for.
@@ -412,17 +307,6 @@ fn note(result: &CodeResult, room: Room) -> Option<String> {
         }),
         Status::Cancelled => Some("cancelled".to_owned()),
         _ => None,
-    }
-}
-
-pub fn exit_code(status: Status) -> u8 {
-    match status {
-        Status::Ok => 0,
-        Status::Error | Status::Denied => 1,
-        Status::Timeout => 124,
-        Status::SandboxError => 125,
-        Status::Cancelled => 130,
-        Status::Memory => 137,
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::args::ConfigShow;
 use crate::failure::Failure;
+use crate::host;
 use crate::output;
-use crate::situation::Situation;
 
 #[derive(Debug, Serialize)]
 struct Shown {
@@ -19,10 +19,10 @@ struct Shown {
 }
 
 pub fn show(args: &ConfigShow) -> Result<ExitCode, Failure> {
-    let situation = Situation::gather(&args.policy)?;
-    situation.warn(true);
-    let values: Vec<Shown> = situation
-        .resolved
+    let sandbox = host::look(&args.policy)?;
+    host::warn(&sandbox, true);
+    let values: Vec<Shown> = sandbox
+        .resolved()
         .values()
         .into_iter()
         .map(|value| Shown {

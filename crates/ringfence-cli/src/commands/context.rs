@@ -1,24 +1,17 @@
 //! `ringfence code --session` and `ringfence context`: code in interpreters that stay in a session.
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ringfence::code::{Code, CodeResult, Context, Contexts};
 use ringfence::policy::limits::parse_duration;
-use ringfence::policy::policy::Policy;
-use ringfence::records::{End, Status, Ticket};
-use ringfence::session::{Create, Info, Session};
-use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, PolicyFlags};
-use crate::commands::code::{Room, captured, exit_code, reason, seen};
-use crate::commands::session::{fetch_image, open, within};
+use crate::commands::code::Room;
+use crate::commands::session::{open, within};
 use crate::failure::{Failure, Kind};
-use crate::situation::Situation;
-use crate::{output, record};
+use crate::output;
 
 pub fn context(command: &args::Context) -> Result<ExitCode, Failure> {
     match command {
@@ -64,7 +57,7 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<(CodeResult,
     within(async |sessions| {
         let live = open(&sessions, session).await?;
         let info = live.info().await?;
-        let note = Note::begin(&info, &command)?;
+        let note = crate::host::here()?.note(&info, &command)?;
         let room = Room { timeout: Room::below(timeout.or(info.timeout), info.timeout_ceiling), others: false };
         let contexts = Contexts::of(live);
         let ran = match &args.context {
@@ -84,66 +77,6 @@ pub fn run(args: &args::Code, session: &str, code: &Code) -> Result<(CodeResult,
             }
         }
     })
-}
-
-/// Runs code in a container of its own: a session with one context, which ends with it. Cancelled when `cancel` becomes
-/// readable.
-pub fn once(code: &Code, policy: Policy, situation: &Situation, cancel: BorrowedFd<'_>) -> Result<CodeResult, Failure> {
-    fetch_image(situation)?;
-    let timeout = policy.limits.timeout;
-    let create = Create::new(policy, situation.facts.clone()).choice(situation.resolved.engine);
-    // The caller records it.
-    within(async |sessions| {
-        let cancelled = cancelled_by(cancel)?;
-        let run = async |session: &Session| Contexts::of(session.clone()).once("once", code, timeout, cancelled).await;
-        Ok(sessions.once(create, run).await?)
-    })
-}
-
-/// Ready when a descriptor becomes readable.
-pub fn cancelled_by(cancel: BorrowedFd<'_>) -> Result<impl Future<Output = ()>, Failure> {
-    let failed = |error| Failure::new(Kind::Engine, format!("cannot wait for the end: {error}"));
-    // Waited for as a pipe is.
-    let cancel = cancel.try_clone_to_owned().and_then(Receiver::from_owned_fd_unchecked).map_err(failed)?;
-    // That it cannot be waited for any more is the end as well.
-    Ok(async move { drop(cancel.readable().await) })
-}
-
-/// The record of code that runs in a session.
-pub struct Note {
-    ticket: Ticket,
-    /// Whether output is recorded.
-    keeps: bool,
-}
-
-impl Note {
-    pub fn begin(session: &Info, command: &[OsString]) -> Result<Note, Failure> {
-        let (ticket, kept) = record::in_session(session, command)?;
-        Ok(Note { ticket, keeps: kept.output })
-    }
-
-    pub fn id(&self) -> &str {
-        self.ticket.id()
-    }
-
-    pub fn end(self, result: &CodeResult) {
-        let captures = captured(result);
-        let seen = seen(&captures, self.keeps);
-        let duration = Some(Duration::from_millis(result.usage.duration_ms));
-        let (status, exit_code) = (Status::Exited, Some(i32::from(exit_code(result.status))));
-        let reason = reason(result.status);
-        write(self.ticket, &End { status, exit_code, reason, error: None, duration, seen, ..End::failed("") });
-    }
-
-    pub fn failed(self, why: &str) {
-        write(self.ticket, &End::failed(why));
-    }
-}
-
-fn write(ticket: Ticket, end: &End<'_>) {
-    if let Err(error) = ticket.end(end) {
-        record::unrecorded(&error);
-    }
 }
 
 /// Ready when somebody wants the program to end.

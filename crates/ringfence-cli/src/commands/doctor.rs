@@ -1,5 +1,6 @@
 //! `ringfence doctor`: every fact that the engines depend on, and how to repair what is missing.
 
+use std::borrow::Cow;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,21 +9,22 @@ use std::process::{Command, ExitCode, Stdio};
 
 use ringfence::engines::native::{self, AppArmor};
 use ringfence::engines::{self, bubblewrap};
+use ringfence::host::Directories;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
 use ringfence::records::Journal;
-use ringfence::{Engine, EngineError, StdioSpec, supervise};
+use ringfence::{EngineRef, StdioSpec, supervise};
 use ringfence_linux::limits::Home;
+use ringfence_linux::sys::sysctl;
 use ringfence_linux::{landlock, userns};
 use serde::Serialize;
 
 use crate::args::Doctor;
 use crate::companions::signals::Signals;
 use crate::companions::through::Through;
-use crate::failure::{Failure, Kind};
-use crate::files::Places;
+use crate::failure::{self, Failure, Kind};
 use crate::output;
 
 /// How a fact stands.
@@ -37,34 +39,40 @@ enum State {
 /// One fact.
 #[derive(Debug, Serialize)]
 struct Finding {
-    fact: &'static str,
+    fact: Cow<'static, str>,
     state: State,
     detail: String,
     /// What to do about it.
     cure: Option<String>,
 }
 
-fn ok(fact: &'static str, detail: impl Into<String>) -> Finding {
-    Finding { fact, state: State::Ok, detail: detail.into(), cure: None }
+fn ok(fact: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Finding {
+    Finding { fact: fact.into(), state: State::Ok, detail: detail.into(), cure: None }
 }
 
-fn degraded(fact: &'static str, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { fact, state: State::Degraded, detail: detail.into(), cure: Some(cure.into()) }
+fn degraded(fact: impl Into<Cow<'static, str>>, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { fact: fact.into(), state: State::Degraded, detail: detail.into(), cure: Some(cure.into()) }
 }
 
-fn missing(fact: &'static str, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { fact, state: State::Missing, detail: detail.into(), cure: Some(cure.into()) }
+fn missing(fact: impl Into<Cow<'static, str>>, detail: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { fact: fact.into(), state: State::Missing, detail: detail.into(), cure: Some(cure.into()) }
 }
 
 /// Exit code 0 when some engine works here, 1 when none does.
 pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
-    let facts = ringfence::facts::gather()?;
+    let facts = crate::host::here()?.facts()?;
     if args.prepare_network {
-        engines::docker::prepare_network(&facts, &Places::new(&facts).sessions).map_err(EngineError::from)?;
+        for engine in engines::all() {
+            engine.prepare_host(&facts, &Directories::new(&facts).sessions)?;
+        }
         output::say("ringfence: the network of sandboxes is there, and the services of this host are closed to it");
         return Ok(ExitCode::SUCCESS);
     }
-    let engines = [engine(Engine::Native, &facts), engine(Engine::Bubblewrap, &facts)];
+    // What an engine says of itself, and what a command in a sandbox of its own shows.
+    let all = engines::all();
+    let told: Vec<Finding> = all.iter().filter_map(|engine| said(*engine, &facts)).collect();
+    let engines: Vec<Finding> =
+        all.iter().filter(|engine| engine.abilities().commands).map(|engine| tried(*engine, &facts)).collect();
     let works = engines.iter().any(|finding| finding.state != State::Missing);
     let inside = native::stacked::inside();
     let mut findings = vec![
@@ -79,9 +87,9 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
         control_groups(),
         bwrap(),
         docker(&facts),
-        engine_docker(&facts),
-        records(&facts),
     ];
+    findings.extend(told);
+    findings.push(records(&facts));
     findings.extend(engines);
     if args.json {
         output::json(&serde_json::json!({ "works": works, "inside": inside, "facts": findings }))?;
@@ -122,11 +130,6 @@ fn kernel() -> Finding {
         ),
         _ => ok("kernel", format!("Linux {release}")),
     }
-}
-
-fn sysctl(name: &str) -> Option<String> {
-    let path = format!("/proc/sys/{}", name.replace('.', "/"));
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 fn user_namespaces(facts: &Facts) -> Finding {
@@ -293,43 +296,22 @@ fn docker(facts: &Facts) -> Finding {
     }
 }
 
-fn engine_docker(facts: &Facts) -> Finding {
-    const FACT: &str = "engine docker";
-    let can = match engines::docker::look(facts) {
-        Ok(can) => can,
-        Err(error) => {
-            let cure = error.cure().unwrap_or_else(|| "look at the daemon's log".to_owned());
-            return degraded(FACT, error.to_string(), format!("only needed for --engine docker: {cure}"));
+fn said(engine: EngineRef, facts: &Facts) -> Option<Finding> {
+    let engines::Finding { cures, detail } = engine.look(facts)?;
+    let fact = format!("engine {engine}");
+    Some(match cures {
+        None => ok(fact, detail),
+        Some(cures) => {
+            let cure = if cures.is_empty() { "see above".to_owned() } else { failure::cures(&cures) };
+            degraded(fact, detail, format!("only needed for --engine {engine}: {cure}"))
         }
-    };
-    let kind = match (can.rootless, can.userns) {
-        (true, _) => ", rootless",
-        (_, true) => ", with mapped ids",
-        _ => "",
-    };
-    let detail = format!("{}, API {}.{}{kind}", can.server, can.api.0, can.api.1);
-    let lacks: Vec<&str> = [(can.seccomp, "seccomp"), (can.memory, "memory limits"), (can.pids, "process limits")]
-        .into_iter()
-        .filter_map(|(there, what)| (!there).then_some(what))
-        .collect();
-    if !lacks.is_empty() {
-        return degraded(
-            FACT,
-            format!("{detail}; without {}", lacks.join(", ")),
-            "use a kernel and a daemon with them",
-        );
-    }
-    let image = ringfence::policy::policy::STANDARD_IMAGE;
-    if engines::docker::has_image(facts, image) {
-        return ok(FACT, format!("{detail}; {image} is there"));
-    }
-    degraded(FACT, format!("{detail}; no image {image}"), "build it: ringfence image build; or name one with --image")
+    })
 }
 
 /// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.
 fn records(facts: &Facts) -> Finding {
     const FACT: &str = "records";
-    let journal = Journal::new(&Places::new(facts).records());
+    let journal = Journal::new(&Directories::new(facts).records());
     match journal.check() {
         Ok(()) => ok(FACT, format!("in {}", journal.dir().display())),
         Err(_) if native::stacked::inside() => ok(FACT, "hidden in a sandbox; the run around this has one"),
@@ -342,18 +324,11 @@ fn records(facts: &Facts) -> Finding {
 }
 
 /// Runs `/bin/true` in a real box.
-fn engine(engine: Engine, facts: &Facts) -> Finding {
-    let fact = match engine {
-        Engine::Native => "engine native",
-        Engine::Bubblewrap => "engine bubblewrap",
-        Engine::Docker => "engine docker",
-    };
+fn tried(engine: EngineRef, facts: &Facts) -> Finding {
+    let fact = format!("engine {engine}");
     match try_engine(engine, facts) {
         Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
         Ok(code) => missing(fact, format!("/bin/true ended with {code} in a sandbox"), "please report this"),
-        Err(_) if engine == Engine::Bubblewrap && stacked_only() => {
-            missing(fact, "does not stack in a sandbox", "start the outer one with --nesting, or use the native engine")
-        }
         Err(failure) => {
             let cure = if failure.hints.is_empty() { "see above".to_owned() } else { failure.hints.join("\n") };
             missing(fact, failure.message, cure)
@@ -366,16 +341,17 @@ fn stacked_only() -> bool {
     native::stacked::inside() && sysctl("user.max_user_namespaces").as_deref() == Some("0")
 }
 
-fn try_engine(engine: Engine, facts: &Facts) -> Result<i32, Failure> {
+fn try_engine(engine: EngineRef, facts: &Facts) -> Result<i32, Failure> {
     let scratch = Scratch::make()?;
     // What is protected here is so already, by the sandbox around this; nothing could be in a new directory.
-    let here = native::stacked::inside().then(|| crate::situation::workdir(None)).transpose()?;
+    let here =
+        native::stacked::inside().then(|| crate::host::here().and_then(|host| Ok(host.workdir(None)?))).transpose()?;
     let mut flags = Layer::flags();
     flags.network(false);
     let workdir = here.unwrap_or_else(|| scratch.0.clone());
     let policy = layers::resolve(Inputs::new(workdir, facts.home.clone(), flags))?.policy;
     let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
-    let (engine, _) = engines::select(engine.into(), &plan, facts)?;
+    let (engine, _) = engines::select(&engine.into(), &plan, facts)?;
     let null = || {
         let file = fs::File::options().read(true).write(true).open("/dev/null");
         file.map(OwnedFd::from).map_err(|error| Failure::output(&error))

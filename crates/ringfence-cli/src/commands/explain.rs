@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ringfence::Sandbox;
 use ringfence::policy::explain::{Decides, Explanation, Reach, explain as explain_path};
 use ringfence::policy::policy::Network;
 use ringfence::policy::rules::{FileRule, parse_path};
@@ -14,8 +15,8 @@ use serde::Serialize;
 use super::config::layer_name;
 use crate::args::Explain;
 use crate::failure::{Failure, Kind};
+use crate::host;
 use crate::output;
-use crate::situation::Situation;
 
 /// An answer, for people and for programs.
 #[derive(Debug, Serialize)]
@@ -42,14 +43,11 @@ struct Answer {
 }
 
 pub fn explain(args: &Explain) -> Result<ExitCode, Failure> {
-    let situation = Situation::gather(&args.policy)?;
+    let sandbox = host::look(&args.policy)?;
     let what = args.what.as_deref().unwrap_or(OsStr::new("."));
-    let answer = match path(what, &situation)? {
-        Some(path) => {
-            let policy = &situation.resolved.policy;
-            from_path(&explain_path(policy, &situation.facts, &path)?)
-        }
-        None => from_host(what, &situation),
+    let answer = match path(what, &sandbox)? {
+        Some(path) => from_path(&explain_path(sandbox.policy(), sandbox.facts(), &path)?),
+        None => from_host(what, &sandbox),
     };
     if args.json {
         output::json(&answer)?;
@@ -60,8 +58,8 @@ pub fn explain(args: &Explain) -> Result<ExitCode, Failure> {
 }
 
 /// The argument as a path of the host; `None` when it is the name of a host.
-fn path(what: &OsStr, situation: &Situation) -> Result<Option<PathBuf>, Failure> {
-    let workdir = &situation.resolved.policy.workdir;
+fn path(what: &OsStr, sandbox: &Sandbox) -> Result<Option<PathBuf>, Failure> {
+    let workdir = sandbox.policy().workdir();
     let looks_like_path = what.as_bytes().contains(&b'/') && !what.as_bytes().windows(3).any(|w| w == b"://");
     let is_path = looks_like_path
         || what.as_bytes().starts_with(b"~")
@@ -73,7 +71,7 @@ fn path(what: &OsStr, situation: &Situation) -> Result<Option<PathBuf>, Failure>
         return Ok(None);
     }
     let Some(text) = what.to_str() else { return Ok(Some(workdir.join(what))) };
-    parse_path(text, workdir, &situation.facts.home)
+    parse_path(text, workdir, &sandbox.facts().home)
         .map(Some)
         .map_err(|error| Failure::new(Kind::Usage, error.to_string()))
 }
@@ -112,16 +110,17 @@ fn from_path(found: &Explanation<'_>) -> Answer {
     }
 }
 
-fn from_host(host: &OsStr, situation: &Situation) -> Answer {
+fn from_host(host: &OsStr, sandbox: &Sandbox) -> Answer {
     let local = matches!(host.as_bytes(), b"localhost" | b"127.0.0.1" | b"::1" | b"[::1]");
-    let (reach, answer) = match situation.resolved.policy.network {
+    let (reach, answer) = match sandbox.policy().network {
         Network::Bridge if local => (false, "is the sandbox's own loopback, not the host's"),
         Network::Bridge => (true, "can be reached, unless it is a service of this host or of another sandbox"),
         Network::Open => (true, "can be reached: the network is the host's"),
+        Network::Allowlist(_) => (false, "cannot be reached: no engine enforces an allow list yet"),
         Network::None if local => (false, "is the sandbox's own loopback, not the host's"),
         Network::None => (false, "cannot be reached: there is no network"),
     };
-    let origin = situation.resolved.values().into_iter().find(|value| value.key == "network");
+    let origin = sandbox.resolved().values().into_iter().find(|value| value.key == "network");
     let what = Path::new(host).display().to_string();
     // `README.md` is a name in Moldova too.
     let file = !local && what.chars().all(|c| c != ':') && what.parse::<std::net::IpAddr>().is_err();

@@ -3,16 +3,16 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ringfence::host::Archive;
 use ringfence::policy::limits::{format_duration, format_size, parse_duration, parse_size};
 use ringfence::records::{Filter, Record, Status, Store, Stream};
 
-use crate::archive::Archive;
 use crate::args::{History, HistoryCommand, HistoryList, HistoryPrune};
 use crate::failure::{Failure, Kind};
 use crate::output::{self, one_line, printable};
 
 pub fn history(args: &History) -> Result<ExitCode, Failure> {
-    let archive = Archive::find()?;
+    let archive = crate::host::here()?.archive()?;
     match &args.command {
         None => list(&archive, &args.list),
         Some(HistoryCommand::Show { id, json }) => show(&archive, id, *json),

@@ -16,7 +16,7 @@ pub fn image(command: &Image) -> Result<ExitCode, Failure> {
         (Some(time), _) => Archive::Snapshot(time.clone()),
         (None, mirror) => Archive::Mirror(mirror.clone()),
     };
-    let facts = ringfence::facts::gather()?;
+    let facts = crate::host::here()?.facts()?;
     let dir = std::env::temp_dir().join(format!("ringfence-image-{}", std::process::id()));
     let failed = |error: std::io::Error| Failure::new(Kind::Output, format!("cannot use `{}`: {error}", dir.display()));
     std::fs::create_dir(&dir).map_err(failed)?;

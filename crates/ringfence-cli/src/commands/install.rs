@@ -11,11 +11,10 @@ use crate::clients::Scope;
 use crate::entry;
 use crate::failure::{Failure, Kind};
 use crate::output;
-use crate::situation;
 
 pub fn install(args: &Install) -> Result<ExitCode, Failure> {
-    let facts = ringfence::facts::gather()?;
-    let project = situation::workdir(None)?;
+    let host = crate::host::here()?;
+    let (facts, project) = (host.facts()?, host.workdir(None)?);
     let target = args.client.target(args.scope, &facts, &project);
     let file = ClientFile::open(&target)?;
     let path = file.path();

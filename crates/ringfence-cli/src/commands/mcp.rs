@@ -1,10 +1,9 @@
 //! `ringfence mcp`: the MCP server at standard input and output. Nothing but the protocol goes to stdout.
 
-mod terms;
-
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use ringfence::host::Request;
 use ringfence::policy::plan;
 use ringfence::session::{self, SessionError};
 use ringfence_server::mcp::{self, Owner};
@@ -12,8 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Mcp;
 use crate::failure::{Failure, Kind};
-use crate::situation::{self, Situation};
-use crate::{commands, output};
+use crate::{host, output};
 
 /// The profile when none is named.
 const PROFILE: &str = "shell";
@@ -24,24 +22,24 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     if let Some(name) = args.keep.as_ref().filter(|name| !session::is_name(name)) {
         return Err(SessionError::BadName(name.clone()).into());
     }
+    let host = host::here()?;
     let roots = match args.root.as_slice() {
-        [] => vec![situation::workdir(flags.cwd.as_deref())?],
-        roots => roots.iter().map(|root| situation::workdir(Some(root))).collect::<Result<_, _>>()?,
+        [] => vec![host.workdir(flags.cwd.as_deref())?],
+        roots => roots.iter().map(|root| host.workdir(Some(root))).collect::<Result<_, _>>()?,
     };
     // What the owner got wrong is said now, and to the owner.
-    let situation = Situation::gather(&terms::at(&flags, &roots[0]))?;
-    plan::plan(&situation.resolved.policy, &situation.facts, &["/bin/sh".into()])
+    let request = flags.request()?;
+    let sandbox = host.resolve(&Request { workdir: Some(roots[0].clone()), ..request.clone() })?;
+    plan::plan(sandbox.policy(), sandbox.facts(), &["/bin/sh".into()])
         .map_err(|error| Failure::from(error).hint("ringfence mcp --root DIR names where the agent may work"))?;
-    situation.warn(false);
+    host::warn(&sandbox, false);
     if std::io::stdin().is_terminal() {
         output::say(
             "ringfence: this speaks MCP with a program, and waits for one; `ringfence install` makes it known to an agent \
              (Ctrl-C ends it)",
         );
     }
-    let sessions = commands::session::sessions()?;
-    let terms = Box::new(terms::Flags::new(flags));
-    let owner = Owner { sessions, roots, keep: args.keep.clone(), terms };
+    let owner = Owner::new(host, request, roots, args.keep.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod history;
+#[cfg(feature = "docker")]
 pub mod image;
 pub mod install;
 pub mod mcp;
@@ -24,7 +25,7 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ringfence::policy::suggest::Suggestion;
 
-use crate::args::Cli;
+use crate::args::{Cli, switches};
 use crate::failure::{Failure, Kind};
 use crate::output;
 
@@ -112,18 +113,23 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<Str
         }
         ErrorKind::UnknownArgument => {
             let flag = context(ContextKind::InvalidArg)?.strip_prefix("--")?;
-            if let Some(switch) = flag.strip_prefix("no-").filter(|switch| SWITCHES.contains(switch)) {
+            let switches = switches();
+            if let Some(switch) = flag.strip_prefix("no-").filter(|switch| switches.iter().any(|known| known == switch))
+            {
                 return Some(format!("write `--{switch}=false`"));
             }
             // Two letters say too little.
-            let switch = SWITCHES.iter().find(|switch| flag.len() > 2 && switch.starts_with(flag))?;
+            let switch = switches.iter().find(|switch| flag.len() > 2 && switch.starts_with(flag))?;
             Some(format!("did you mean `--{switch}`?"))
         }
         ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.starts_with("--engine") => {
             let value = context(ContextKind::InvalidValue)?;
             // The program by whose name people know the engine.
             let engine = if value == "bwrap" { "bubblewrap" } else { value };
-            match Suggestion::among(engine, ["auto", "native", "bubblewrap"]) {
+            match Suggestion::among(
+                engine,
+                ringfence::engines::all().into_iter().map(|engine| engine.name()).chain(["auto"]),
+            ) {
                 Suggestion::Nearest(name) => Some(format!("did you mean `{name}`?")),
                 Suggestion::OneOf(_) => None,
             }
@@ -131,6 +137,3 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<Str
         _ => None,
     }
 }
-
-/// Flags that are on or off.
-const SWITCHES: [&str; 4] = ["network", "docker", "nesting", "strict"];

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use ringfence::denials::Denial;
-use ringfence::engines::Seed;
+use ringfence::policy::facts::Facts;
 use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
-use ringfence::policy::look::Lookup;
-use ringfence::policy::plan::{self, Mount, Plan};
+use ringfence::policy::plan::{Mount, Plan};
+use ringfence::sandbox::{Begun, Finished, Planned, runs_one_shot};
 use ringfence::session::{Output, Tried};
-use ringfence::{Capture, Ended, Engine, EngineError, Outcome, Reason, Report, StdioSpec, engines, records, supervise};
+use ringfence::{Capture, Ended, EngineError, EngineRef, Outcome, Reason, Report, Sandbox, StdioSpec, records};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -24,12 +24,11 @@ use crate::companions::signals::Signals;
 use crate::companions::tee::Tee;
 use crate::companions::terminal::{self, Relay, Settings};
 use crate::companions::through::Through;
-use crate::companions::{Seen, hand_over, let_go};
+use crate::companions::{hand_over, let_go};
 use crate::failure::{Described, Failure, Kind};
+use crate::host;
 use crate::output;
-use crate::record::{self, Entry};
 use crate::report;
-use crate::situation::Situation;
 
 /// Runs it. With `--json`, a failure of Ringfence itself is a JSON object as well.
 pub fn run(args: &Run) -> Result<ExitCode, Failure> {
@@ -41,108 +40,91 @@ pub fn run(args: &Run) -> Result<ExitCode, Failure> {
 }
 
 fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
-    let gathered = if args.dry_run { Situation::gather(&args.policy) } else { Situation::of_a_box(&args.policy) };
-    let mut situation = match gathered {
-        Ok(situation) => situation,
-        Err(failure) if args.dry_run => return Err(failure),
-        Err(failure) => return Err(record::refused(&args.command, failure)),
-    };
-    situation.warn(args.verbose);
-    let command = command(args, &situation);
-    if !args.dry_run && !situation.records.is_dir() {
-        record::prepare(&situation);
-        // What was looked up before does not know of it, and would not hide it.
-        situation.lookup = Lookup::of_places(&situation.facts.home, &situation.resolved.policy.workdir);
-    }
-    let (plan, engine, mut report, seed) = match planned(&situation, &command, args.dry_run) {
+    let sandbox = if args.dry_run { host::look(&args.policy)? } else { host::sandbox(&args.policy, &args.command)? };
+    host::warn(&sandbox, args.verbose);
+    let command = command(args, sandbox.facts());
+    let planned = match sandbox.plan(&command) {
         Ok(planned) => planned,
-        Err(failure) if args.dry_run => return Err(failure),
-        Err(failure) => return Err(record::failed(&situation, &command, None, failure)),
+        Err(error) if args.dry_run => return Err(error.into()),
+        Err(error) => {
+            let failure = Failure::from(error);
+            let record = sandbox.failed(&command, None, &failure.message);
+            return Err(failure.recorded(record));
+        }
     };
-    if args.dry_run {
-        return dry_run(args, engine, &report, &plan, &situation);
+    for warning in &planned.plan.warnings {
+        output::say(&format!("warning: {warning}"));
     }
+    if args.dry_run {
+        return dry_run(args, &planned, &sandbox);
+    }
+    let (engine, profile) = (planned.engine, &sandbox.policy().profile);
     if args.verbose {
-        output::say(&format!("ringfence: profile {}, engine {engine}", situation.resolved.policy.profile));
+        output::say(&format!("ringfence: profile {profile}, engine {engine}"));
     }
     let started = file_clock();
-    if engine == Engine::Docker {
-        write_report(args, &report)?;
-        let outcome = super::session::once(args, &situation, command, &report)?;
-        return Ok(close(&outcome, &plan, &situation, started));
+    if !runs_one_shot(engine) {
+        write_report(args, &planned.report)?;
+        let outcome = super::session::once(args, &sandbox, command, engine, &planned.report)?;
+        return Ok(close(&outcome, &planned.plan, &sandbox, started));
     }
-    let entry = Entry::begin(&situation, &command, None, engine, &plan, &mut report)?;
+    let begun = sandbox.begin(planned)?;
     // Before anything starts: what cannot be written must not end a command that did well.
-    let executed = write_report(args, &report).and_then(|()| execute(args, seed, engine, &plan, &situation));
-    let executed = match executed {
-        Ok(executed) => executed,
-        Err(failure) => return Err(entry.failed(failure)),
+    let begun = match write_report(args, begun.report()) {
+        Ok(()) => begun,
+        Err(failure) => return Err(given_up(begun, failure)),
     };
-    let outcome = &executed.outcome;
-    let id = entry.end(outcome, executed.seen(situation.resolved.policy.records.output), &mut report);
-    if let Some(captures) = executed.captures {
-        let profile = &situation.resolved.policy.profile;
-        output::json(&Summary::ended(outcome, captures, engine, profile, &report, id))?;
+    let (finished, captures) = execute(args, begun, &sandbox)?;
+    let Finished { outcome, report, record, plan } = finished;
+    if let Some(captures) = captures {
+        output::json(&Summary::ended(&outcome, captures, engine, profile, &report, record))?;
     }
-    let code = close(outcome, &plan, &situation, started);
+    let code = close(&outcome, &plan, &sandbox, started);
     // The process ends now, and all of this with it: thousands of small pieces need not be given back one by one.
-    std::mem::forget((plan, report, executed.outcome, situation));
+    std::mem::forget((plan, report, outcome, sandbox));
     Ok(code)
 }
 
+/// It was not run. The failure, which knows its record.
+fn given_up(begun: Begun, failure: Failure) -> Failure {
+    let record = begun.give_up(&failure.message);
+    failure.recorded(record)
+}
+
 /// What is to be said about a command that ended, and its exit code.
-fn close(outcome: &Outcome, plan: &Plan, situation: &Situation, started: SystemTime) -> ExitCode {
+fn close(outcome: &Outcome, plan: &Plan, sandbox: &Sandbox, started: SystemTime) -> ExitCode {
     for line in denials(outcome, plan) {
         output::say(&line);
     }
     if let Some(note) = note(outcome, plan) {
         output::say(&note);
     }
-    for line in repositories(plan, situation, started) {
+    for line in repositories(plan, sandbox, started) {
         output::say(&line);
     }
     ExitCode::from(exit_code(outcome))
 }
 
-/// The plan, the engine that will keep it, and what could be begun beside.
-fn planned(
-    situation: &Situation,
-    command: &[OsString],
-    dry: bool,
-) -> Result<(Plan, Engine, Report, Option<Seed>), Failure> {
-    let (choice, policy, facts) = (situation.resolved.engine, &situation.resolved.policy, &situation.facts);
-    let seed = if dry { None } else { engines::begin(situation.seed.take(), choice, &situation.lookup, policy, facts) };
-    let plan = plan::plan_with(&situation.lookup, policy, facts, command)
-        .map_err(|error| situation.explain_plan_error(error))?;
-    let (engine, report) = engines::select(choice, &plan, facts)?;
-    Ok((plan, engine, report, seed.filter(|_| engine == Engine::Native)))
-}
-
 /// The command, or the user's shell.
-fn command(args: &Run, situation: &Situation) -> Vec<OsString> {
+fn command(args: &Run, facts: &Facts) -> Vec<OsString> {
     if !args.command.is_empty() {
         return args.command.clone();
     }
-    let shell = situation.facts.env.get(std::ffi::OsStr::new("SHELL")).filter(|shell| {
+    let shell = facts.env.get(std::ffi::OsStr::new("SHELL")).filter(|shell| {
         let path = Path::new(shell);
         path.is_absolute() && path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     });
     vec![shell.cloned().unwrap_or_else(|| "/bin/sh".into())]
 }
 
-fn dry_run(
-    args: &Run,
-    engine: Engine,
-    report: &Report,
-    plan: &Plan,
-    situation: &Situation,
-) -> Result<ExitCode, Failure> {
-    let steps = engines::describe(engine, plan, &situation.facts)?;
+fn dry_run(args: &Run, planned: &Planned, sandbox: &Sandbox) -> Result<ExitCode, Failure> {
+    let steps = sandbox.describe(planned)?;
+    let report = &planned.report;
     if args.json {
         let steps: Vec<&str> = steps.lines().collect();
-        let profile = &situation.resolved.policy.profile;
+        let (engine, profile) = (planned.engine.name(), &sandbox.policy().profile);
         output::json(
-            &serde_json::json!({ "status": "planned", "engine": engine.name(), "profile": profile, "steps": steps, "report": report }),
+            &serde_json::json!({ "status": "planned", "engine": engine, "profile": profile, "steps": steps, "report": report }),
         )?;
     } else {
         output::data(&steps)?;
@@ -151,71 +133,67 @@ fn dry_run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command that was run.
-struct Executed {
-    outcome: Outcome,
-    /// For `--json`: stdout and stderr.
-    captures: Option<[Capture; 2]>,
-    /// What was seen of them otherwise.
-    seen: [Seen; 2],
+/// Standard streams for the box, and whoever looks after them.
+enum Beside {
+    /// For `--json`.
+    Captured(Captured),
+    Relay(Relay),
+    Tee(Tee),
+    Through(Through),
 }
 
-impl Executed {
-    /// What the record gets of stdout and stderr.
-    fn seen(&self, output: bool) -> [records::Seen<'_>; 2] {
-        match &self.captures {
-            Some(captures) if output => captures.each_ref().map(records::Seen::Output),
-            Some(captures) => captures.each_ref().map(|capture| records::Seen::Bytes(capture.total())),
-            None => self.seen.each_ref().map(Seen::as_record),
+/// Starts the box, and stays with it until it has ended. For `--json`, with stdout and stderr.
+fn execute(args: &Run, begun: Begun, sandbox: &Sandbox) -> Result<(Finished, Option<[Capture; 2]>), Failure> {
+    let records_output = sandbox.resolved().service.records.output;
+    // Lives until the command has ended.
+    let _settings = (!args.json && !terminal::at_both_ends()).then(Settings::remember);
+    let made = streams(args, begun.plan(), records_output);
+    let (beside, stdio) = match made {
+        Ok(made) => made,
+        Err(errno) => return Err(given_up(begun, EngineError::Stdio(errno).into())),
+    };
+    let started = begun.start(stdio)?;
+    match beside {
+        Beside::Captured(captured) => {
+            let_go(false);
+            let (finished, captured) = started.watch(captured, |captured| {
+                captured.captures().map(|capture| match records_output {
+                    true => records::Seen::Output(capture),
+                    false => records::Seen::Bytes(capture.total()),
+                })
+            })?;
+            Ok((finished, Some(captured.into_captures())))
+        }
+        Beside::Relay(relay) => Ok((started.watch(relay, |relay| [relay.seen(), records::Seen::Nothing])?.0, None)),
+        Beside::Tee(tee) => {
+            let_go(true);
+            Ok((started.watch(tee, Tee::seen)?.0, None))
+        }
+        Beside::Through(through) => {
+            let_go(true);
+            Ok((started.watch(through, |_| [records::Seen::Nothing; 2])?.0, None))
         }
     }
 }
 
-/// Starts the box, and stays with it until it has ended.
-fn execute(
-    args: &Run,
-    seed: Option<Seed>,
-    engine: Engine,
-    plan: &Plan,
-    situation: &Situation,
-) -> Result<Executed, Failure> {
-    let stdio = |errno: Errno| EngineError::Stdio(errno);
-    let signals = Signals::take(plan.limits.timeout).map_err(stdio)?;
-    let (policy, facts) = (&situation.resolved.policy, &situation.facts);
-    let start = |spec| engines::start_from(seed, engine, plan, facts, spec);
-    if args.json {
-        let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
-        let (mut captured, [out, err]) = Captured::new(signals, plan.limits.output).map_err(stdio)?;
-        let running = start(StdioSpec::Files([stdin, out, err]))?;
-        let_go(false);
-        let outcome = supervise(running, policy, facts, &mut captured)?;
-        return Ok(Executed {
-            outcome,
-            captures: Some(captured.into_captures()),
-            seen: [Seen::Nothing, Seen::Nothing],
-        });
+fn streams(args: &Run, plan: &Plan, records_output: bool) -> Result<(Beside, StdioSpec), Errno> {
+    let signals = Signals::take(plan.limits.timeout)?;
+    if !args.json && terminal::at_both_ends() {
+        let (relay, spec) = Relay::open(signals, records_output.then(records::capture))?;
+        return Ok((Beside::Relay(relay), spec));
     }
-    if terminal::at_both_ends() {
-        let (mut relay, spec) = Relay::open(signals, policy.records.output.then(records::capture)).map_err(stdio)?;
-        let running = start(spec)?;
-        let outcome = supervise(running, policy, facts, &mut relay)?;
-        return Ok(Executed { outcome, captures: None, seen: [relay.into_seen(), Seen::Nothing] });
-    }
-    let _settings = Settings::remember();
-    let stdin = hand_over(rustix::stdio::stdin(), false).map_err(stdio)?;
-    if policy.records.output {
-        let (mut tee, [out, err]) = Tee::new(signals).map_err(stdio)?;
-        let running = start(StdioSpec::Files([stdin, out, err]))?;
-        let_go(true);
-        let outcome = supervise(running, policy, facts, &mut tee)?;
-        return Ok(Executed { outcome, captures: None, seen: tee.into_seen() });
-    }
-    let stdout = hand_over(rustix::stdio::stdout(), true).map_err(stdio)?;
-    let stderr = hand_over(rustix::stdio::stderr(), true).map_err(stdio)?;
-    let running = start(StdioSpec::Files([stdin, stdout, stderr]))?;
-    let_go(true);
-    let outcome = supervise(running, policy, facts, &mut Through::new(signals))?;
-    Ok(Executed { outcome, captures: None, seen: [Seen::Nothing, Seen::Nothing] })
+    let stdin = hand_over(rustix::stdio::stdin(), false)?;
+    let (beside, [out, err]) = if args.json {
+        let (captured, ends) = Captured::new(signals, plan.limits.output)?;
+        (Beside::Captured(captured), ends)
+    } else if records_output {
+        let (tee, ends) = Tee::new(signals)?;
+        (Beside::Tee(tee), ends)
+    } else {
+        let ends = [hand_over(rustix::stdio::stdout(), true)?, hand_over(rustix::stdio::stderr(), true)?];
+        (Beside::Through(Through::new(signals)), ends)
+    };
+    Ok((beside, StdioSpec::Files([stdin, out, err])))
 }
 
 fn write_report(args: &Run, report: &Report) -> Result<(), Failure> {
@@ -276,9 +254,8 @@ fn file_clock() -> SystemTime {
 
 /// Repositories below this one that the command made or changed, and that git goes into by itself: a `git status` outside,
 /// or a prompt, would do what their configuration says.
-fn repositories(plan: &Plan, situation: &Situation, started: SystemTime) -> Vec<String> {
-    let policy = &situation.resolved.policy;
-    let changed = git::changed_since(&policy.workdir, &situation.facts.home, started);
+fn repositories(plan: &Plan, sandbox: &Sandbox, started: SystemTime) -> Vec<String> {
+    let changed = git::changed_since(sandbox.policy().workdir(), &sandbox.facts().home, started);
     // What was protected is as it was.
     let protected =
         |dir: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(dir)));
@@ -324,8 +301,17 @@ fn note(outcome: &Outcome, plan: &Plan) -> Option<String> {
     Some(format!("ringfence: {text}"))
 }
 
-/// What `--json` prints.
+/// Where in a session a command ran, or was to run.
 #[derive(Debug, Serialize)]
+struct InSession {
+    /// `None` where there is no such session.
+    session: Option<String>,
+    /// `None` where it did not begin.
+    execution: Option<String>,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Default, Serialize)]
 pub struct Summary {
     /// The id of the record.
     record: Option<String>,
@@ -344,12 +330,9 @@ pub struct Summary {
     peak_memory: u64,
     engine: Option<&'static str>,
     profile: Option<String>,
-    /// Where it was to run; nothing of it outside of sessions, and null where there is no such session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<Option<String>>,
-    /// Its id in the session, in the same way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    execution: Option<Option<String>>,
+    /// Nothing of it outside of sessions.
+    #[serde(flatten)]
+    place: Option<InSession>,
     report: Option<Report>,
     denied: Vec<Denial>,
     error: Option<Described>,
@@ -357,28 +340,8 @@ pub struct Summary {
 
 impl Summary {
     pub fn failed(failure: &Failure) -> Summary {
-        Summary {
-            record: failure.record.clone(),
-            status: "failed",
-            exit_code: None,
-            signal: None,
-            reason: None,
-            timed_out: false,
-            stdout: String::new(),
-            stderr: String::new(),
-            stdout_dropped: 0,
-            stderr_dropped: 0,
-            duration_ms: 0,
-            cpu_ms: 0,
-            peak_memory: 0,
-            engine: None,
-            profile: None,
-            session: None,
-            execution: None,
-            report: None,
-            denied: Vec::new(),
-            error: Some(failure.describe()),
-        }
+        let (record, error) = (failure.record.clone(), Some(failure.describe()));
+        Summary { record, status: "failed", error, ..Summary::default() }
     }
 
     /// How a command ended, without what it wrote and where it ran.
@@ -390,33 +353,23 @@ impl Summary {
         };
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Summary {
-            record: None,
             status,
             exit_code,
             signal,
             reason: outcome.reason,
             timed_out: matches!(outcome.reason, Some(Reason::Time | Reason::CpuTime)),
-            stdout: String::new(),
-            stderr: String::new(),
-            stdout_dropped: 0,
-            stderr_dropped: 0,
             duration_ms: millis(outcome.duration),
             cpu_ms: millis(outcome.cpu),
             peak_memory: outcome.peak_memory,
-            engine: None,
-            profile: None,
-            session: None,
-            execution: None,
-            report: None,
             denied: outcome.denied.clone(),
-            error: None,
+            ..Summary::default()
         }
     }
 
     fn ended(
         outcome: &Outcome,
         captures: [Capture; 2],
-        engine: Engine,
+        engine: EngineRef,
         profile: &str,
         report: &Report,
         record: Option<String>,
@@ -428,14 +381,14 @@ impl Summary {
     }
 
     /// Where it ran, and what held.
-    pub fn under(self, engine: Engine, profile: &str, report: &Report) -> Summary {
+    pub fn under(self, engine: EngineRef, profile: &str, report: &Report) -> Summary {
         Summary { engine: Some(engine.name()), profile: Some(profile.to_owned()), report: Some(report.clone()), ..self }
     }
 
     /// An execution that a session did not start.
     pub fn failed_in(session: Option<String>, tried: Option<Tried>, failure: &Failure) -> Summary {
         let (execution, record) = tried.map_or_else(Default::default, |tried| (Some(tried.execution), tried.record));
-        Summary { session: Some(session), execution: Some(execution), record, ..Summary::failed(failure) }
+        Summary { place: Some(InSession { session, execution }), record, ..Summary::failed(failure) }
     }
 
     /// One of which nobody knows whether it ran.
@@ -449,8 +402,7 @@ impl Summary {
             record,
             stdout_dropped: output.stdout_dropped,
             stderr_dropped: output.stderr_dropped,
-            session: Some(Some(session.to_owned())),
-            execution: Some(Some(execution.to_owned())),
+            place: Some(InSession { session: Some(session.to_owned()), execution: Some(execution.to_owned()) }),
             ..Summary::of(&output.outcome)
         }
         .with_output(output.stdout, output.stderr)

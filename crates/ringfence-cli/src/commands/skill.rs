@@ -5,21 +5,19 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ringfence::code::{CodeResult, Language};
-use ringfence::policy::policy::Verdict;
+use ringfence::policy::service::Verdict;
 use ringfence::records::SkillRun;
 use ringfence::skills::registry::{Changed, Listed, Which, check_hosts};
 use ringfence::skills::scan::Scan;
-use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
+use ringfence::skills::{self, New, Registry, Schema, Skill};
 use serde::Serialize;
 
-use crate::archive::Archive;
 use crate::args::{self, SkillAdd, SkillChange, SkillScan};
 use crate::commands::code::Room;
 use crate::commands::{code, failed_in_json, history, requirements};
 use crate::failure::{Failure, Kind};
+use crate::host;
 use crate::output::{self, printable};
-use crate::record;
-use crate::situation::Situation;
 
 /// Without `--profile`.
 const PROFILE: &str = "skill";
@@ -39,7 +37,12 @@ pub fn skill(command: args::Skill) -> Result<ExitCode, Failure> {
 }
 
 fn registry() -> Result<Registry, Failure> {
-    Ok(Registry::of(Archive::find()?.connect()?))
+    Ok(Registry::of(host::here()?.archive()?.connect()?))
+}
+
+/// To be looked at: nothing is made.
+fn shown() -> Result<Registry, Failure> {
+    Ok(Registry::of(host::here()?.archive()?.connect_to_look()?))
 }
 
 fn add(args: &SkillAdd) -> Result<ExitCode, Failure> {
@@ -163,30 +166,30 @@ fn run(mut args: args::SkillRun) -> Result<ExitCode, Failure> {
     } else {
         code::show(&result, room)?;
     }
-    written.map(|()| ExitCode::from(code::exit_code(result.status)))
+    written.map(|()| ExitCode::from(result.status.exit_code()))
 }
 
 fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult, Room), Failure> {
     let command: Vec<OsString> = vec!["skill".into(), "run".into(), args.skill.clone().into()];
-    let mut situation = Situation::gather(&args.policy).map_err(|failure| record::refused(&command, failure))?;
-    if let Some(verdict) = args.verdict {
-        situation.resolved.policy.skill_verdict = verdict;
-    }
-    situation.warn(false);
-    record::prepare(&situation);
-    let skill = registry()?.find(&Which::parse(&args.skill))?;
+    let sandbox = host::sandbox(&args.policy, &command)?;
+    let verdict = args.verdict.unwrap_or(sandbox.resolved().service.skill_verdict);
+    host::warn(&sandbox, false);
+    let skill = shown()?.find(&Which::parse(&args.skill))?;
     let run: SkillRun = skill.run();
-    let refused = |error: SkillError| record::failed(&situation, &command, Some(&run), error.into());
     let inputs = code::inputs(&args.given)?;
     let inputs = inputs.unwrap_or_else(|| serde_json::json!({}));
-    let mut code = skill.code(inputs, situation.resolved.policy.skill_verdict).map_err(refused)?;
+    let mut code = skill.code(inputs, verdict).map_err(|error| {
+        let failure = Failure::from(error);
+        let record = sandbox.failed(&command, Some(&run), &failure.message);
+        failure.recorded(record)
+    })?;
     code::equip(&mut code, &args.given)?;
-    let result = code::recorded(&code, &situation, &command, Some(&run), code::signals)?;
-    Ok((skill, result, Room::under(&situation.resolved.policy.limits)))
+    let result = sandbox.run_code(&code, &command, Some(&run), None, code::signals)?;
+    Ok((skill, result, Room::under(&sandbox.policy().limits)))
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {
-    let listed = registry()?.list()?;
+    let listed = shown()?.list()?;
     if json {
         output::json(&listed)?;
         return Ok(ExitCode::SUCCESS);
@@ -209,7 +212,7 @@ fn tell(listed: &Listed) {
 }
 
 fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
-    let mut registry = registry()?;
+    let mut registry = shown()?;
     let skill = registry.find(which)?;
     if code {
         output::data(&skill.code)?;
@@ -259,7 +262,7 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn executions(name: &str, limit: u64, json: bool) -> Result<ExitCode, Failure> {
-    let mut registry = Registry::of(Archive::find()?.open()?);
+    let mut registry = Registry::of(host::here()?.archive()?.look()?);
     let records = registry.executions(name, (limit > 0).then_some(limit))?;
     if records.is_empty() {
         // A name that was mistyped is not a skill that never ran.

@@ -4,21 +4,15 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ringfence::policy::config;
-use ringfence::policy::layer::Layer;
-use ringfence::policy::layers::{self, Inputs, Loosening};
-use ringfence::policy::rules::LayerKind;
+use ringfence::host::{Entry, Links, PROJECT_FILE, TrustStore, read};
 
 use crate::args::Trust;
 use crate::failure::{Failure, Kind};
-use crate::files::{self, Links, PROJECT_FILE, Places};
 use crate::output;
-use crate::trust::{Entry, TrustStore};
 
 pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
-    let facts = ringfence::facts::gather()?;
-    let places = Places::new(&facts);
-    let mut store = TrustStore::read(&places)?;
+    let host = crate::host::here()?;
+    let mut store = TrustStore::read(host.directories()?)?;
     if args.list && args.json {
         let entry = |entry: &Entry| serde_json::json!({ "path": entry.path.to_string_lossy(), "hash": entry.hash });
         output::json(&serde_json::json!({ "trusted": store.entries().iter().map(entry).collect::<Vec<_>>() }))?;
@@ -35,10 +29,10 @@ pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
         output::say(&format!("ringfence: `{}` {said}", path.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(text) = files::read(&path, Links::Refuse)? else {
+    let Some(text) = read(&path, Links::Refuse)? else {
         return Err(Failure::new(Kind::Config, format!("cannot trust `{}`: it does not exist", path.display())));
     };
-    let loosened = loosened(&path, &text, &facts.home, &places)?;
+    let loosened = host.loosened(&path, &text)?;
     if loosened.is_empty() {
         output::say(&format!("ringfence: `{}` loosens nothing, and needs no trust", path.display()));
         return Ok(ExitCode::SUCCESS);
@@ -69,19 +63,6 @@ fn project_file(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         .canonicalize()
         .map_err(|error| Failure::new(Kind::Config, format!("cannot look up `{}`: {error}", dir.display())))?;
     Ok(real.join(PROJECT_FILE))
-}
-
-/// What the file loosens.
-fn loosened(path: &Path, text: &str, home: &Path, places: &Places) -> Result<Vec<Loosening>, Failure> {
-    let workdir = path.parent().unwrap_or(Path::new("/")).to_path_buf();
-    let mut inputs = Inputs::new(workdir, home.to_path_buf(), Layer::flags());
-    let global = places.global_file();
-    if let Some(text) = files::read(&global, Links::Follow)? {
-        inputs.global = Some(config::parse(&text, &global.display().to_string(), LayerKind::Global)?);
-    }
-    inputs.project = Some(config::parse(text, &path.display().to_string(), LayerKind::Project)?);
-    inputs.project_trusted = true;
-    Ok(layers::resolve(inputs)?.loosened)
 }
 
 fn ask() -> Result<bool, Failure> {

@@ -43,6 +43,11 @@ impl Captured {
     }
 
     /// What came: stdout and stderr.
+    pub fn captures(&self) -> [&Capture; 2] {
+        self.streams.each_ref().map(|stream| &stream.capture)
+    }
+
+    /// The same, when no more comes.
     pub fn into_captures(self) -> [Capture; 2] {
         self.streams.map(|stream| stream.capture)
     }

@@ -6,31 +6,10 @@ pub mod tee;
 pub mod terminal;
 pub mod through;
 
-use ringfence::Capture;
-use ringfence::records;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-
-/// What was seen of one stream of the command.
-#[derive(Debug)]
-pub enum Seen {
-    /// The command has our own descriptor.
-    Nothing,
-    Bytes(u64),
-    Output(Capture),
-}
-
-impl Seen {
-    pub fn as_record(&self) -> records::Seen<'_> {
-        match self {
-            Seen::Nothing => records::Seen::Nothing,
-            Seen::Bytes(bytes) => records::Seen::Bytes(*bytes),
-            Seen::Output(capture) => records::Seen::Output(capture),
-        }
-    }
-}
 
 /// A standard descriptor for the box. A terminal is opened anew for one direction: what can be typed must not be readable
 /// through what the command writes to.

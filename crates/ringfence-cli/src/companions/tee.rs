@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use ringfence::{Capture, Companion, Running, records};
+use ringfence::records::{self, Seen};
+use ringfence::{Capture, Companion, Running};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use rustix::pipe::PipeFlags;
 
 use super::signals::Signals;
 use super::terminal::Buffer;
-use super::{Seen, reopen, through};
+use super::{reopen, through};
 
 /// What a pipe that has room takes without making us wait.
 const PIECE: usize = 4096;
@@ -45,8 +46,8 @@ impl Tee {
     }
 
     /// What came: stdout and stderr.
-    pub fn into_seen(self) -> [Seen; 2] {
-        self.streams.map(|stream| Seen::Output(stream.capture))
+    pub fn seen(&self) -> [Seen<'_>; 2] {
+        self.streams.each_ref().map(|stream| Seen::Output(&stream.capture))
     }
 }
 

@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
+use ringfence::records::Seen;
 use ringfence::{Capture, Companion, Running, StdioSpec};
 use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,7 +14,6 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 
-use super::Seen;
 use super::signals::Signals;
 use super::{hand_over, reopen};
 
@@ -78,8 +78,8 @@ impl Relay {
     }
 
     /// What the box has shown.
-    pub fn into_seen(self) -> Seen {
-        self.capture.map_or(Seen::Bytes(self.bytes), Seen::Output)
+    pub fn seen(&self) -> Seen<'_> {
+        self.capture.as_ref().map_or(Seen::Bytes(self.bytes), Seen::Output)
     }
 
     fn resize(&self) {
@@ -415,7 +415,7 @@ impl RawMode {
         let Ok(settings) = tcgetattr(stdin) else { return };
         let mut raw = settings.clone();
         raw.make_raw();
-        *SAVED.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings);
+        *sys::locked(&SAVED) = Some(settings);
         self.on = tcsetattr(stdin, OptionalActions::Drain, &raw).is_ok();
     }
 
@@ -435,7 +435,7 @@ impl Drop for RawMode {
 
 fn restore() {
     // A panic while it is locked has nothing to restore it from but what it holds.
-    let saved = SAVED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let saved = sys::locked(&SAVED).take();
     if let Some(settings) = saved {
         // The terminal may be gone.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &settings);

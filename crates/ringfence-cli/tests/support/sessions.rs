@@ -21,7 +21,7 @@ impl Home {
     pub fn new() -> Home {
         let place = Place::new();
         let dir = place.home.join("run/sessions");
-        let sessions = Sessions::new(dir, program());
+        let sessions = Sessions::new(dir, program()).on(ringfence::Host::here().unwrap());
         let facts = Facts { home: place.home.clone(), ..ringfence::facts::gather().unwrap() };
         Home { place, sessions, facts }
     }

@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringfence_guest::frame::{self, Decoder, Kind, MAX_DATA, MAX_REPLY, MAX_REQUEST};
-use ringfence_guest::message::{Hello, Input, Reply, Request, Settings};
+use ringfence_guest::frame::{self, Decoder, Greeting, Kind, Message, MAX_DATA, MAX_REPLY, MAX_REQUEST};
+use ringfence_guest::message::{HostHello, Input, Reply, Request};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, bytes)) = bytes.split_first() else { return };
@@ -32,11 +32,11 @@ fn look_at(frame: frame::Frame<'_>, most: usize) {
     match frame.kind {
         Kind::Open => same(&frame.message::<Request>(), &mut again, frame),
         Kind::Input => {
-            same(&frame.message::<Settings>(), &mut again, frame);
+            same(&frame.message::<HostHello>(), &mut again, frame);
             same(&frame.message::<Input>(), &mut again, frame);
         }
         Kind::Reply => {
-            same(&frame.message::<Hello>(), &mut again, frame);
+            same(&frame.message::<Greeting>(), &mut again, frame);
             same(&frame.message::<Reply>(), &mut again, frame);
         }
         Kind::Credit(_) => drop(frame.credit()),
@@ -47,7 +47,7 @@ fn look_at(frame: frame::Frame<'_>, most: usize) {
 /// What was understood is said again, and understood the same.
 fn same<T>(message: &Result<T, frame::FrameError>, again: &mut Vec<u8>, frame: frame::Frame<'_>)
 where
-    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+    T: Message + PartialEq + std::fmt::Debug,
 {
     let Ok(message) = message else { return };
     again.clear();

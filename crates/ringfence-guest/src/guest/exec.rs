@@ -1,13 +1,12 @@
 //! Commands: what the guest does for one ([`Exec`]), and how its reaper, or the guest itself, starts it ([`start`]).
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Channel, Kind, MAX_DATA};
 use ringfence_guest::message::{self, Exited, Input, Reply, Size, Step};
-use ringfence_linux::sys::{self, PointerList, Stack, Waited};
-use rustix::fs::{Mode, OFlags};
+use ringfence_linux::sys::{self, HeldSignals, PointerList, Stack, Waited};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
@@ -45,6 +44,17 @@ const CLEARED: Duration = Duration::from_secs(2);
 /// What is killed ends by then, also when somebody traces it who does what tracers do.
 const UNTRACED: Duration = Duration::from_millis(500);
 
+/// A reaper that is not kept from it starts its command sooner.
+const SLOW: Duration = Duration::from_millis(10);
+
+/// A reaper that is stopped and has not started its command by then is replaced.
+const STUCK: Duration = Duration::from_millis(200);
+
+/// Reapers that are tried for one command, while code beside them kills or stops each.
+const MOST_TRIES: u32 = 1000;
+/// So often the children of a reaper are looked at before none is believed to be left.
+const LOOKS: u32 = 3;
+
 /// One command and its channels.
 #[derive(Debug)]
 pub struct Exec {
@@ -53,6 +63,12 @@ pub struct Exec {
     closed: bool,
     /// Looks after it. None when it was killed, or when nothing is left to look after.
     reaper: Option<i32>,
+    /// Its reaper was stopped.
+    stopped: bool,
+    /// The guest killed its reaper, which was stopped, to do the rest of its work.
+    relieved: bool,
+    /// Its reaper was killed by code beside it. What the command orphaned is the guest's child, and dies with it.
+    lost: bool,
     /// The guest looks after it itself: all its children but the reapers descend from this command.
     own: bool,
     /// The number of the order that the reaper got.
@@ -64,23 +80,31 @@ pub struct Exec {
     input: Option<Sink>,
     outputs: [Option<Output>; 2],
     terminal: Option<OwnedFd>,
-    /// Signals that came before the command did, a bit each.
-    held: u64,
-    /// A signal was sent to the whole tree: it ends when that is gone.
+    held: HeldSignals,
+    /// The host sent a signal to the whole tree: it ends when that is gone.
     whole_tree: bool,
     /// When its tree was first sent a KILL, which is repeated until nothing is left.
     killed: Option<Instant>,
     ended: Option<Exited>,
     give_up_at: Option<Instant>,
-    /// What it takes to order it once more, until it runs: only where earlier commands left something.
+    /// What it takes to order it once more, until it runs.
     again: Option<Again>,
 }
 
-/// An order that may have to be given twice.
+/// An order that may have to be given more than once.
 #[derive(Debug)]
 struct Again {
     order: Vec<u8>,
+    /// The first descriptor is the null device; `fds` has the others.
+    no_input: bool,
     fds: Vec<OwnedFd>,
+    /// When it was given last, and how often before that.
+    at: Instant,
+    tries: u32,
+    /// A reaper that had it was stopped.
+    disturbed: bool,
+    /// It is the only command, and earlier ones left something, which gives way where there is no process for it.
+    left: bool,
     /// There was no process for it: what was left behind is being ended, and waited for until then.
     until: Option<Instant>,
 }
@@ -109,6 +133,9 @@ impl Exec {
             stream,
             closed: false,
             reaper: None,
+            stopped: false,
+            relieved: false,
+            lost: false,
             own: alone && exec.terminal.is_none() && cx.is_first && cx.reapers.busy() == 0 && cx.is_childless(),
             order: 0,
             pid: None,
@@ -117,7 +144,7 @@ impl Exec {
             input: None,
             outputs: [None, None],
             terminal: None,
-            held: 0,
+            held: HeldSignals::default(),
             whole_tree: false,
             killed: None,
             ended: None,
@@ -129,14 +156,14 @@ impl Exec {
             None => new.open_pipes(exec.stdin, pipes).map_err(fork)?,
         };
         let piped = exec.piped;
-        let nothing = (exec.terminal.is_none() && !exec.stdin).then(|| cx.null.as_fd());
+        let no_input = exec.terminal.is_none() && !exec.stdin;
         cx.orders += 1;
         new.order = cx.orders;
         let settings = cx.settings.clone().unwrap_or_default();
         let processes = settings.processes.map(|most| most + cx.reapers.busy());
         let order = Order { number: cx.orders, limits: settings.limits, processes, exec };
-        let fds: Vec<_> = nothing.into_iter().chain(theirs.iter().map(AsFd::as_fd)).collect();
         if new.own {
+            let fds = given(no_input, cx.null.as_fd(), &theirs);
             // Nobody else waits, and nobody in the box is there who could make this take long.
             new.arm(key, cx).map_err(fork)?;
             let pid = start(order, &fds, None, &cx.stack)?;
@@ -150,19 +177,25 @@ impl Exec {
         }
         let order = postcard::to_allocvec(&order).map_err(|_| (Step::Refuse, Errno::INVAL))?;
         let left = is_alone(cx) && !cx.is_childless();
-        match cx.reapers.order(key, &order, &fds, &cx.epoll) {
-            Ok(reaper) => new.reaper = Some(reaper),
-            Err(Errno::AGAIN) if left => {}
+        cx.note_children(new.order);
+        let at = new.opened;
+        new.again = Some(Again { order, no_input, fds: theirs, at, tries: 0, disturbed: false, left, until: None });
+        match new.hand_over(key, cx) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) if left => new.clear(cx),
             Err(errno) => return Err(fork(errno)),
         }
-        if left {
-            let copies = fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 3)).collect::<Result<_, _>>();
-            new.again = Some(Again { order, fds: copies.map_err(fork)?, until: None });
-            if new.reaper.is_none() {
-                new.clear(cx);
-            }
-        }
         Ok(new)
+    }
+
+    /// Gives its order to a reaper.
+    fn hand_over(&mut self, key: u64, cx: &mut Context) -> Result<(), Errno> {
+        let Some(again) = &mut self.again else { return Err(Errno::INVAL) };
+        (again.at, again.until) = (Instant::now(), None);
+        let fds = given(again.no_input, cx.null.as_fd(), &again.fds);
+        self.reaper = Some(cx.reapers.order(key, &again.order, &fds, &cx.epoll)?);
+        self.stopped = false;
+        Ok(())
     }
 
     /// There is no process left for it, and nobody else's command runs: ends what earlier ones left behind.
@@ -180,15 +213,31 @@ impl Exec {
         if !cx.is_childless() && Instant::now() < until {
             return Ok(Flow::Goes);
         }
-        let Some(again) = self.again.take() else { return Ok(Flow::Goes) };
-        let fds: Vec<_> = again.fds.iter().map(AsFd::as_fd).collect();
-        match cx.reapers.order(key, &again.order, &fds, &cx.epoll) {
-            Ok(reaper) => {
-                self.reaper = Some(reaper);
-                Ok(Flow::Goes)
-            }
+        if let Some(again) = &mut self.again {
+            // Not once more.
+            again.left = false;
+        }
+        match self.hand_over(key, cx) {
+            Ok(()) => Ok(Flow::Goes),
             Err(errno) => self.report(key, Report::Failed { step: Step::Fork, errno: errno.raw_os_error() }, cx),
         }
+    }
+
+    /// Its reaper was killed before it started the command: another one gets the order.
+    fn order_anew(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
+        let may = match &mut self.again {
+            Some(again) if !self.whole_tree && again.tries < MOST_TRIES => {
+                again.tries += 1;
+                true
+            }
+            _ => false,
+        };
+        let errno = match may.then(|| self.hand_over(key, cx)) {
+            Some(Ok(())) => return Ok(Flow::Goes),
+            Some(Err(errno)) => errno,
+            None => Errno::OWNERDEAD,
+        };
+        self.report(key, Report::Failed { step: Step::Fork, errno: errno.raw_os_error() }, cx)
     }
 
     /// What the command gets of them: its input, if it has one, and its two outputs.
@@ -217,14 +266,9 @@ impl Exec {
     }
 
     fn open_terminal(&mut self, size: Size) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open = |path: &std::ffi::CStr| rustix::fs::open(path, flags, Mode::empty());
-        let master = open(c"/dev/pts/ptmx").or_else(|_| open(c"/dev/ptmx"))?;
-        rustix::pty::unlockpt(&master)?;
-        let peer =
-            rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY | rustix::pty::OpenptFlags::CLOEXEC;
-        let slave = rustix::pty::ioctl_tiocgptpeer(&master, peer)?;
-        rustix::termios::tcsetwinsize(&slave, window(size))?;
+        let open = |ptmx: &std::ffi::CStr| sys::open_terminal(ptmx, size.rows, size.columns);
+        let (master, slave) = open(c"/dev/pts/ptmx").or_else(|_| open(c"/dev/ptmx"))?;
+        rustix::io::ioctl_fionbio(&master, true)?;
         let copy = || rustix::io::fcntl_dupfd_cloexec(&master, 3);
         self.input = Some(Sink::new(copy()?, self.stream, Ending::EndOfFile));
         let source = Source::new(copy()?, self.stream, Channel::Out);
@@ -241,7 +285,7 @@ impl Exec {
                     cx.reapers.release(reaper);
                 }
                 let none = (step, errno) == (Step::Fork, Errno::AGAIN.raw_os_error());
-                if none && self.again.is_some() && !self.closed && is_alone(cx) {
+                if none && self.again.as_ref().is_some_and(|again| again.left) && !self.closed && is_alone(cx) {
                     self.clear(cx);
                     return Ok(Flow::Goes);
                 }
@@ -291,13 +335,14 @@ impl Exec {
     fn started(&mut self, pid: i32, cx: &mut Context) {
         self.pid = Some(pid);
         cx.commands.insert(pid);
-        self.again = None;
+        if self.again.take().is_some_and(|again| again.disturbed) {
+            // What stops reapers may have stopped this one before it was the command.
+            let _ = sys::kill(pid, libc::SIGCONT);
+        }
         if !std::mem::replace(&mut self.announced, true) && !self.closed {
             cx.link.message(self.stream, &Reply::Started { pid: pid as u32 });
         }
-        while self.held != 0 {
-            let signal = self.held.trailing_zeros() as i32 + 1;
-            self.held &= self.held - 1;
+        while let Some(signal) = self.held.take() {
             // It may have ended.
             let _ = sys::kill(-pid, signal);
         }
@@ -317,6 +362,9 @@ impl Exec {
     /// Sends what is left, and then how it ended.
     fn finish(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
         let Some(exited) = self.ended else { return Ok(Flow::Goes) };
+        if self.lost && self.end_orphans(cx) {
+            self.lost = false;
+        }
         for slot in &mut self.outputs {
             while let Some(output) = slot
                 && let Some(left) = &mut output.left
@@ -342,8 +390,9 @@ impl Exec {
             self.arm(key, cx)?;
             return Ok(Flow::Goes);
         }
-        let others = |pid: i32| cx.is_others(pid, self.pid.unwrap_or(0));
-        if self.whole_tree && (self.reaper.is_some() || self.own && !cx.has_no_child_but(others)) {
+        let others = |pid: i32| self.is_not_its(pid, cx);
+        let goes = || self.reaper.is_some() || self.own && !cx.has_no_child_but(others);
+        if self.lost || self.whole_tree && goes() {
             return Ok(Flow::Goes);
         }
         if let Some(input) = &mut self.input {
@@ -357,6 +406,26 @@ impl Exec {
             cx.reapers.dismiss_left();
         }
         Ok(Flow::Ended)
+    }
+
+    /// The command has ended, and its reaper was killed: ends what the command orphaned. Whether nothing of it is left.
+    fn end_orphans(&mut self, cx: &Context) -> bool {
+        if cx.has_no_child_but(|pid| self.is_not_its(pid, cx)) {
+            return true;
+        }
+        if self.killed.is_none() {
+            self.send(libc::SIGKILL, cx);
+        }
+        // What the kernel keeps is not waited for. Where the host wants all of it ended, the host ends the box instead.
+        !self.whole_tree && self.killed.is_some_and(|at| at.elapsed() >= CLEARED)
+    }
+
+    /// Whether a child of the guest's is not of this command, which has no reaper: it was there before the command was
+    /// ordered, or it is surely another one's.
+    fn is_not_its(&self, child: i32, cx: &Context) -> bool {
+        // The number of one that has ended may be another's.
+        let command = self.pid.filter(|_| self.ended.is_none() || self.own).unwrap_or(0);
+        cx.is_others(child, command) || cx.seen.get(&child).is_some_and(|order| *order <= self.order)
     }
 
     fn arm(&mut self, key: u64, cx: &Context) -> Result<(), Errno> {
@@ -434,7 +503,7 @@ impl Exec {
             Input::Resize(size) => {
                 if let Some(terminal) = &self.terminal {
                     // A terminal that was hung up has no size, and nobody who would look.
-                    let _ = rustix::termios::tcsetwinsize(terminal, window(size));
+                    let _ = sys::resize_terminal(terminal, size.rows, size.columns);
                 }
             }
             Input::Signal { signal, .. } if !(1..=64).contains(&signal) => {}
@@ -445,13 +514,20 @@ impl Exec {
                 Some(pid) => {
                     let _ = sys::kill(-pid, signal);
                 }
-                None => self.held |= 1 << (signal - 1),
+                None => self.held.add(signal),
             },
         }
     }
 
-    fn signal_tree(&mut self, signal: i32, cx: &mut Context) {
+    fn signal_tree(&mut self, signal: i32, cx: &Context) {
         self.whole_tree = true;
+        // What was left behind until now was to stay.
+        self.relieved = false;
+        self.send(signal, cx);
+    }
+
+    /// Sends a signal to all that is left of the command.
+    fn send(&mut self, signal: i32, cx: &Context) {
         if signal == libc::SIGKILL {
             self.killed.get_or_insert_with(Instant::now);
         }
@@ -468,11 +544,11 @@ impl Exec {
                 let _ = sys::kill(reaper, libc::SIGCONT);
                 end(reaper, &|_| false);
             }
-            // The guest's own, or its reaper was killed. What it orphaned cannot be told from what was left behind by
-            // commands that have ended: all of it goes, and only what is surely a neighbour's stays.
-            (None, Some(command)) if self.ended.is_none() || self.own => {
+            // The guest's own, or its reaper was killed. What it orphaned cannot be told from what others orphaned
+            // since it was ordered: all of it goes, and only what is surely a neighbour's stays.
+            (None, Some(_)) if self.ended.is_none() || self.own || self.lost => {
                 let guest = rustix::process::getpid().as_raw_nonzero().get();
-                end(guest, &|pid| cx.is_others(pid, command));
+                end(guest, &|pid| self.is_not_its(pid, cx));
             }
             _ => {}
         }
@@ -489,7 +565,7 @@ impl Exec {
         }
         (self.outputs, self.input, self.terminal, self.again) = ([None, None], None, None, None);
         self.signal_tree(libc::SIGKILL, cx);
-        if self.reaper.is_some() || self.own { Flow::Goes } else { Flow::Ended }
+        if self.reaper.is_some() || self.own || self.lost { Flow::Goes } else { Flow::Ended }
     }
 
     /// Which reaper looks after it.
@@ -497,11 +573,73 @@ impl Exec {
         self.reaper
     }
 
+    /// Its reaper was stopped.
+    pub fn reaper_stopped(&mut self) {
+        self.stopped = true;
+        if let Some(again) = &mut self.again {
+            again.disturbed = true;
+        }
+    }
+
+    /// Looks after a reaper that something keeps from its work. A stopped one is still the parent of all that its
+    /// command orphans, so it is left alone until it has something to do: to start the command, or to tell of an end.
+    fn attend(&mut self, cx: &Context) {
+        let Some(reaper) = self.reaper else { return };
+        let wake = |pid: i32| {
+            let _ = sys::kill(pid, libc::SIGCONT);
+        };
+        let stopped = cx.processes.state(reaper) == Some(b'T');
+        // The kernel's list can leave a child out while another one ends, so nothing counts as gone at the first look.
+        let is_left = || {
+            let sees_one =
+                || cx.processes.children(reaper).into_iter().any(|pid| cx.processes.is_dead(pid) == Some(false));
+            (0..LOOKS).any(|_| sees_one())
+        };
+        let stuck = match (self.pid, &self.again) {
+            (None, Some(again)) => {
+                if again.at.elapsed() >= SLOW {
+                    wake(reaper);
+                    // What is to be the command may have been stopped, too.
+                    cx.processes.children(reaper).into_iter().for_each(wake);
+                }
+                let stuck = stopped && again.at.elapsed() >= STUCK;
+                self.relieved = stuck && !self.whole_tree;
+                stuck
+            }
+            _ if !stopped => {
+                // The guest is told of the next time.
+                self.stopped = false;
+                false
+            }
+            (Some(command), _) if self.ended.is_none() => match cx.processes.is_dead(command) {
+                Some(dead) => {
+                    self.relieved = dead && !(self.whole_tree && is_left());
+                    self.relieved
+                }
+                // It knows the end, and was stopped before it told.
+                None => {
+                    wake(reaper);
+                    false
+                }
+            },
+            _ => {
+                self.relieved = !is_left();
+                self.relieved
+            }
+        };
+        if stuck {
+            // Dead processes that it has not reaped come to the guest, each with its end.
+            let _ = sys::kill(reaper, libc::SIGKILL);
+        }
+    }
+
     /// Its reaper was killed. What is left of the command is the guest's child now.
     pub fn lost(&mut self, key: u64, note: Note, cx: &mut Context) -> Result<Flow, Fault> {
         use rustix::process::{WaitId, WaitIdOptions, waitid};
         self.reaper = None;
+        self.lost = true;
         if self.ended.is_some() {
+            self.lost = !self.relieved;
             return self.finish(key, cx);
         }
         if note.order == self.order {
@@ -509,16 +647,19 @@ impl Exec {
             self.arm(key, cx)?;
         }
         let Some(pid) = self.pid else {
-            return self.report(key, Report::Failed { step: Step::Fork, errno: Errno::OWNERDEAD.raw_os_error() }, cx);
+            self.lost = false;
+            return self.order_anew(key, cx);
         };
         if self.killed.is_some() {
-            self.signal_tree(libc::SIGKILL, cx);
+            self.send(libc::SIGKILL, cx);
         }
         let here = Pid::from_raw(pid)
             .map(|pid| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT));
         match here {
-            Some(Ok(_)) => {
+            Some(Ok(ended)) => {
                 cx.bare.insert(pid);
+                // What it left behind is the session's, as if its reaper had told of the end.
+                self.lost = !(self.relieved && ended.is_some());
                 Ok(Flow::Goes)
             }
             // The reaper had seen its end and told nobody.
@@ -544,8 +685,9 @@ impl Exec {
     pub fn is_pending(&self) -> bool {
         let waits = self.own && (!self.announced || self.whole_tree);
         let again = self.again.as_ref().is_some_and(|again| again.until.is_some());
-        let killed = self.killed.is_some() && (self.reaper.is_some() || self.ended.is_none());
-        killed || self.give_up_at.is_some() || waits || again
+        let killed = self.killed.is_some() && (self.reaper.is_some() || self.ended.is_none() || self.lost);
+        let attends = self.reaper.is_some() && (self.stopped || self.pid.is_none());
+        killed || self.give_up_at.is_some() || waits || again || attends
     }
 
     pub fn look(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
@@ -553,8 +695,9 @@ impl Exec {
             self.started(pid, cx);
         }
         if self.killed.is_some() {
-            self.signal_tree(libc::SIGKILL, cx);
+            self.send(libc::SIGKILL, cx);
         }
+        self.attend(cx);
         if self.order_again(key, cx)? == Flow::Ended {
             return Ok(Flow::Ended);
         }
@@ -567,8 +710,9 @@ fn is_alone(cx: &Context) -> bool {
     cx.reapers.owned() == 0 && !cx.own && cx.bare.is_empty()
 }
 
-fn window(size: Size) -> rustix::termios::Winsize {
-    rustix::termios::Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
+/// The descriptors that a command begins with.
+fn given<'a>(no_input: bool, null: BorrowedFd<'a>, fds: &'a [OwnedFd]) -> Vec<BorrowedFd<'a>> {
+    no_input.then_some(null).into_iter().chain(fds.iter().map(AsFd::as_fd)).collect()
 }
 
 /// Starts a command; its process id. `note` is its reaper's, where it has one.
@@ -670,7 +814,7 @@ impl Command<'_> {
             None => Ok(pid),
             Some(failure) => {
                 // It is nobody's command: only its end is waited for.
-                let _ = sys::wait(pid, true, false);
+                let _ = sys::wait(pid, sys::Wait::UntilEnd);
                 Err(failure)
             }
         }
@@ -679,25 +823,16 @@ impl Command<'_> {
     /// The last steps before the program.
     fn prepare(&self) -> Result<(), Failure> {
         let fork = |errno| (Step::Fork, errno);
+        // What is done to reapers by their name is not meant for a command.
+        rustix::thread::set_name(c"command").map_err(fork)?;
         // One of its own even without a terminal: the scheduler then gives each command a share like any other session's.
         rustix::process::setsid().map_err(fork)?;
         let [first, ..] = self.fds else { return Err((Step::Fork, Errno::BADF)) };
         if self.terminal {
             rustix::process::ioctl_tiocsctty(first).map_err(|errno| (Step::Terminal, errno))?;
         }
-        // One that is in another's place gives way first.
-        let mut moved: [Option<OwnedFd>; 3] = [None, None, None];
-        for (target, slot) in (0..3).zip(&mut moved) {
-            let fd = self.fds.get(target as usize).unwrap_or(first);
-            if fd.as_raw_fd() < 3 && fd.as_raw_fd() != target {
-                *slot = Some(rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(fork)?);
-            }
-        }
-        for (target, slot) in (0..3).zip(&moved) {
-            let fd = slot.as_ref().map(AsFd::as_fd).or(self.fds.get(target as usize).copied()).unwrap_or(*first);
-            sys::dup_onto(fd, target).map_err(fork)?;
-        }
-        sys::close_range(3, u32::MAX, true).map_err(fork)?;
+        let standard = std::array::from_fn(|number| *self.fds.get(number).unwrap_or(first));
+        sys::place_stdio(standard).map_err(fork)?;
         rustix::process::chdir(&self.cwd).map_err(|errno| (Step::WorkingDirectory, errno))?;
         for (resource, value) in &self.limits {
             sys::set_rlimit(*resource, *value).map_err(fork)?;

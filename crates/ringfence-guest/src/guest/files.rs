@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_guest::frame::{Channel, Kind, MAX_DATA, WINDOW};
-use ringfence_guest::message::{self, Entry, EntryKind, Reply, Step, WriteHow};
+use ringfence_guest::message::{self, Entry, EntryKind, Reply, Step, WriteMode};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
@@ -258,12 +258,12 @@ pub fn target(request: &message::Write, cx: &mut Context) -> Result<Target, Fail
     let at = |errno| (Step::Open, why(errno, refused));
     let mode = Mode::from_raw_mode(request.mode & 0o1777);
     match request.how {
-        WriteHow::Append => {
+        WriteMode::Append => {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
             Ok(Target { file: open_regular(&request.path, flags, mode).map_err(at)?, place: None })
         }
-        WriteHow::Replace => begin(&request.path, mode, RenameFlags::empty(), cx).map_err(at),
-        WriteHow::Create => begin(&request.path, mode, RenameFlags::NOREPLACE, cx).map_err(at),
+        WriteMode::Replace => begin(&request.path, mode, RenameFlags::empty(), cx).map_err(at),
+        WriteMode::Create => begin(&request.path, mode, RenameFlags::NOREPLACE, cx).map_err(at),
     }
 }
 

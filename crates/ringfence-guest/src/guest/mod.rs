@@ -16,21 +16,17 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, MOST_PIPES, VERSION};
-use ringfence_guest::message::{Hello, Input, Reply, Request, Settings, Step};
+use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, MOST_PIPES, NoCommonVersion};
+use ringfence_guest::message::{GREETING, HostHello, Input, Reply, Request, Settings, Step};
 use ringfence_linux::sys;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketAddrUnix, SocketFlags,
-    SocketType, recvmsg, socket_with,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Pid;
 
 use exec::{Exec, Failure};
@@ -45,8 +41,11 @@ const MOST_STREAMS: usize = 1024;
 const READ: usize = 64 * 1024;
 
 /// How often something is looked at that does not tell by itself.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const LOOK: Timespec = sys::timespec(Duration::from_millis(10));
+const NOW: Timespec = sys::timespec(Duration::ZERO);
+
+/// Ends of children that are looked at before anything else has its turn.
+const MOST_REAPED: usize = 256;
 
 /// Keys of streams that the host has closed and that are still ending; its own are 32 bits.
 const CLOSED: u64 = 1 << 32;
@@ -60,6 +59,8 @@ pub enum Fault {
     Errno(#[from] Errno),
     #[error(transparent)]
     Frame(#[from] FrameError),
+    #[error("cannot talk to the host: {0}")]
+    Version(#[from] NoCommonVersion),
     #[error("the host sent more than it was granted")]
     Credit,
     #[error("the host sent data after its end")]
@@ -120,6 +121,9 @@ pub struct Context {
     bare: BTreeSet<i32>,
     /// All commands that run: any of them may be left alone by its reaper this moment.
     commands: BTreeSet<i32>,
+    /// Children of the guest's, and the order that found them there first. What a killed reaper leaves to the guest was
+    /// not there when its command was ordered.
+    seen: BTreeMap<i32, u64>,
 }
 
 impl Context {
@@ -130,6 +134,13 @@ impl Context {
 
     fn has_no_child_but(&self, others: impl Fn(i32) -> bool) -> bool {
         self.processes.own_children().is_some_and(|all| all.iter().all(|pid| others(*pid)))
+    }
+
+    /// Notes which children there are, before a command is ordered.
+    fn note_children(&mut self, order: u64) {
+        for child in self.processes.own_children().unwrap_or_default() {
+            self.seen.entry(child).or_insert(order);
+        }
     }
 
     /// Whether a child of the guest's cannot be of this command: a reaper, another command, or what that orphaned. Each
@@ -219,7 +230,7 @@ pub fn run() -> Result<(), Fault> {
     epoll::add(&epoll, &children, data(Part::Children), EventFlags::IN).map_err(at("wait"))?;
     let processes = Processes::open().map_err(at("open /proc"))?;
     let mut link = Link::new(socket);
-    link.message(0, &Hello { version: VERSION });
+    link.message(0, &GREETING);
     let cx = Context {
         link,
         epoll,
@@ -234,6 +245,7 @@ pub fn run() -> Result<(), Fault> {
         stack: sys::Stack::new(),
         bare: BTreeSet::new(),
         commands: BTreeSet::new(),
+        seen: BTreeMap::new(),
     };
     let mut guest = Guest {
         cx,
@@ -245,6 +257,7 @@ pub fn run() -> Result<(), Fault> {
         next_closed: CLOSED,
         waits_to_write: false,
         pending: false,
+        reaps: false,
         busy: BTreeSet::new(),
     };
     loop {
@@ -288,6 +301,8 @@ struct Guest {
     waits_to_write: bool,
     /// Some stream must be looked at soon.
     pending: bool,
+    /// More children may have ended than were looked at.
+    reaps: bool,
     /// Streams that want to go on at once.
     busy: BTreeSet<u64>,
 }
@@ -303,7 +318,11 @@ impl Guest {
         }
         self.wait_to_write(!self.cx.link.is_empty())?;
         let spare = self.cx.reapers.wants_spare();
-        let timeout = if spare || !self.busy.is_empty() { Some(&NOW) } else { Some(&LOOK).filter(|_| self.pending) };
+        let timeout = if spare || self.reaps || !self.busy.is_empty() {
+            Some(&NOW)
+        } else {
+            Some(&LOOK).filter(|_| self.pending)
+        };
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         let count = match epoll::wait(&self.cx.epoll, &mut events, timeout) {
             Err(Errno::INTR) => 0,
@@ -338,6 +357,9 @@ impl Guest {
                 })?,
                 None => {}
             }
+        }
+        if self.reaps {
+            self.reap()?;
         }
         if self.pending {
             self.look()?;
@@ -393,22 +415,13 @@ impl Guest {
 
     /// Reads from the host.
     fn read(&mut self) -> Result<Flow, Fault> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIPES))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(&mut self.buffer)];
-        match recvmsg(self.cx.link.socket(), slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+        let mut set = Vec::new();
+        let socket = self.cx.link.socket();
+        match sys::receive_with(socket, &mut self.buffer, MOST_PIPES, RecvFlags::empty(), |fd| set.push(fd)) {
             Ok(received) if received.bytes == 0 => return Ok(Flow::Ended),
             Ok(received) => {
-                let set: Vec<OwnedFd> = ancillary
-                    .drain()
-                    .filter_map(|message| match message {
-                        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                        _ => None,
-                    })
-                    .flatten()
-                    .collect();
                 // One that could not be received as a whole has its place all the same: requests take them in order.
-                if !set.is_empty() || received.flags.contains(ReturnFlags::CTRUNC) {
+                if !set.is_empty() || received.cut {
                     self.pipes.push_back(set);
                 }
                 self.decoder.feed(&self.buffer[..received.bytes]);
@@ -431,13 +444,25 @@ impl Guest {
             if (stream, frame.kind) != (0, Kind::Input) {
                 return Err(Fault::Stream(stream));
             }
-            self.cx.settings = Some(frame.message()?);
+            let HostHello { greeting, settings } = frame.message()?;
+            GREETING.meet(greeting)?;
+            self.cx.settings = Some(settings);
             return Ok(());
         }
         match frame.kind {
-            Kind::Open => self.open(stream, frame.message()?),
+            Kind::Open => match frame.message() {
+                Err(FrameError::Unknown { .. }) => {
+                    self.cx.link.message(stream, &Reply::Unsupported);
+                    Ok(())
+                }
+                request => self.open(stream, request?),
+            },
             Kind::Input => {
-                let input: Input = frame.message()?;
+                let input: Input = match frame.message() {
+                    // The host sends it to guests that may not know it.
+                    Err(FrameError::Unknown { .. }) => return Ok(()),
+                    input => input?,
+                };
                 self.with(key, |stream, cx| {
                     if let Stream::Exec(exec) = stream {
                         exec.input(input, cx);
@@ -578,10 +603,20 @@ impl Guest {
         Ok(())
     }
 
-    /// Takes note of every child that ended.
+    /// Takes note of children that ended, and of reapers that were stopped.
     fn reap(&mut self) -> Result<(), Fault> {
         while sys::read_signal(self.children.as_fd()).is_some() {}
-        while let Some(child) = sys::wait(-1, false, false)? {
+        // Code in the box can make more of this than there is time for.
+        for _ in 0..MOST_REAPED {
+            let Some(child) = sys::wait(-1, sys::Wait::IfChanged)? else {
+                self.reaps = false;
+                return Ok(());
+            };
+            if libc::WIFSTOPPED(child.status) {
+                self.stopped(child.pid);
+                continue;
+            }
+            self.cx.seen.remove(&child.pid);
             if self.cx.reapers.is_reaper(child.pid) {
                 // Its last words come first.
                 self.reports(child.pid)?;
@@ -606,7 +641,17 @@ impl Guest {
                 }
             }
         }
+        self.reaps = true;
         Ok(())
+    }
+
+    /// Passes on that a child was stopped, if it is the reaper of a command.
+    fn stopped(&mut self, pid: i32) {
+        let Some(key) = self.cx.reapers.owner(pid) else { return };
+        if let Some(Stream::Exec(exec)) = self.streams.get_mut(&key) {
+            exec.reaper_stopped();
+            self.pending = true;
+        }
     }
 
     /// Looks at every stream that does not tell by itself.

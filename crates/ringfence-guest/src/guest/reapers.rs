@@ -3,12 +3,10 @@
 //! the whole box to itself is the guest's own child: what it orphans then cannot be anybody else's.
 //!
 //! A reaper is a copy of the guest, and as unreadable. It is forked ahead, waits for an order, starts the command, tells
-//! how it went, and is used again when nothing is left of the command. Code beside it can kill it, as it can kill all of
-//! its own kind; the guest then takes over.
+//! how it went, and is used again when nothing is left of the command. Code beside it can stop it and kill it, as
+//! it can all of its own kind; the guest then does its work (`Exec::attend`, `Exec::lost`).
 
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -17,10 +15,8 @@ use ringfence_linux::sys::{self, Fork, Stack, Waited};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, Order};
@@ -146,7 +142,7 @@ impl Reapers {
         let (pid, sent) = loop {
             let idle = self.idle.pop();
             let pid = match idle {
-                Some(pid) if has_our_limits(pid) => pid,
+                Some(pid) if is_as_made(pid) => pid,
                 // Forgotten when it is reaped.
                 Some(pid) => {
                     self.dismiss(pid);
@@ -155,10 +151,7 @@ impl Reapers {
                 None => self.make(epoll)?,
             };
             let reaper = self.all.get_mut(&pid).ok_or(Errno::SRCH)?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            ancillary.push(SendAncillaryMessage::ScmRights(fds));
-            match rustix::net::sendmsg(&reaper.orders, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            match sys::send_with(&reaper.orders, &bytes, fds, SendFlags::empty()) {
                 Ok(sent) => break (pid, sent),
                 // Killed while it waited; it had nothing to look after, and is forgotten when it is reaped.
                 Err(Errno::PIPE | Errno::CONNRESET) if idle.is_some() => {}
@@ -267,16 +260,34 @@ impl Reapers {
         self.all.get(&pid).is_some_and(|reaper| reaper.left)
     }
 
+    /// The stream whose command it looks after.
+    pub fn owner(&self, pid: i32) -> Option<u64> {
+        self.all.get(&pid)?.owner
+    }
+
     pub fn is_reaper(&self, pid: i32) -> bool {
         self.all.contains_key(&pid)
     }
 }
 
-/// Whether a reaper has the limits that it was made with. Every process of the box may lower them (`prlimit`), and each
-/// command of it would have them from its first moment on.
-fn has_our_limits(pid: i32) -> bool {
+/// Whether a reaper has the limits and the share of the CPUs that it was made with. Every process of the box may lower them
+/// (`prlimit`, `setpriority`), and each command of it would have them from its first moment on.
+fn is_as_made(pid: i32) -> bool {
     let limits = |who: &str| std::fs::read(format!("/proc/{who}/limits")).ok();
-    limits(&pid.to_string()).is_some_and(|its| Some(its) == limits("self"))
+    let affinity = |pid: Option<Pid>| rustix::thread::sched_getaffinity(pid).ok();
+    let who = pid.to_string();
+    limits(&who).is_some_and(|its| Some(its) == limits("self"))
+        && scheduling(&who).is_some_and(|its| Some(its) == scheduling("self"))
+        && affinity(Pid::from_raw(pid)).is_some_and(|its| Some(its) == affinity(None))
+}
+
+/// Niceness, real-time priority and policy of a process.
+fn scheduling(who: &str) -> Option<[String; 3]> {
+    let stat = std::fs::read_to_string(format!("/proc/{who}/stat")).ok()?;
+    // The name of the program comes before, and may have anything in it. The state of the process is field 3.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).map(|text| (*text).to_owned());
+    Some([field(19)?, field(40)?, field(41)?])
 }
 
 /// Which process an order became. The process writes it itself, before it becomes the command.
@@ -332,10 +343,10 @@ fn serve(orders: OwnedFd, reports: OwnedFd, note: OwnedFd) -> Result<(), Errno> 
 /// Reaps until nothing is left of a command.
 fn look_after(guest: &OwnedFd, command: i32) -> Result<(), Errno> {
     let child = wait_for(guest, command)?;
-    let left = has_children();
+    let left = sys::has_children();
     say(guest, Report::ended(child, left))?;
     if left {
-        while sys::wait(-1, true, false)?.is_some() {}
+        while sys::wait(-1, sys::Wait::UntilEnd)?.is_some() {}
         say(guest, Report::Empty)?;
     }
     Ok(())
@@ -350,7 +361,7 @@ fn wait_for(guest: &OwnedFd, command: i32) -> Result<Waited, Errno> {
         told = true;
     }
     loop {
-        match sys::wait(-1, told, false)? {
+        match sys::wait(-1, if told { sys::Wait::UntilEnd } else { sys::Wait::IfEnded })? {
             Some(child) if child.pid == command => return Ok(child),
             Some(_) => {}
             None if told => return Err(Errno::CHILD),
@@ -360,13 +371,6 @@ fn wait_for(guest: &OwnedFd, command: i32) -> Result<Waited, Errno> {
             }
         }
     }
-}
-
-/// Whether anything is still there, dead or alive.
-fn has_children() -> bool {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
 }
 
 fn say(guest: &OwnedFd, report: Report) -> Result<(), Errno> {
@@ -380,17 +384,10 @@ const ORDER: usize = 4096;
 
 /// Waits for an order, its length before it, and its descriptors. Nothing follows it before it was reported on.
 fn receive(guest: &OwnedFd, bytes: &mut Vec<u8>) -> Result<Vec<OwnedFd>, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     bytes.resize(ORDER, 0);
-    let received = rustix::net::recvmsg(guest, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let Some(header) = bytes[..received.bytes].first_chunk::<4>() else { return Err(Errno::PIPE) };
     let mut fds = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
+    let received = sys::receive_with(guest, bytes, 3, RecvFlags::empty(), |fd| fds.push(fd))?;
+    let Some(header) = bytes[..received.bytes].first_chunk::<4>() else { return Err(Errno::PIPE) };
     let (mut filled, whole) = (received.bytes, 4 + u32::from_le_bytes(*header) as usize);
     bytes.resize(whole, 0);
     while filled < whole {
@@ -424,11 +421,11 @@ mod tests {
         assert!(!waiting.contains(&fresh));
         // Nobody was left alone by those.
         for pid in waiting {
-            sys::wait(pid, true, false).unwrap();
+            sys::wait(pid, sys::Wait::UntilEnd).unwrap();
             assert!(matches!(reapers.reaped(pid), Some(None)));
         }
         sys::kill(fresh, libc::SIGKILL).unwrap();
-        sys::wait(fresh, true, false).unwrap();
+        sys::wait(fresh, sys::Wait::UntilEnd).unwrap();
         assert!(matches!(reapers.reaped(fresh), Some(Some((7, _)))));
     }
 }

@@ -32,7 +32,7 @@ impl Processes {
     /// This process's own children; it has one thread. None when the kernel does not list them.
     pub fn own_children(&self) -> Option<Vec<i32>> {
         let mut children = Vec::new();
-        read_list(self.own.as_ref()?, &mut children).ok()?;
+        sys::each_child(self.own.as_ref()?, |child| children.push(child)).ok()?;
         Some(children)
     }
 
@@ -40,12 +40,8 @@ impl Processes {
     pub fn children(&self, pid: i32) -> Vec<i32> {
         let mut children = Vec::new();
         // It went meanwhile: then its children are somebody else's, and found there.
-        let _ = self.read_children(pid, &mut children);
+        let _ = self.each_task(pid, c"children", |list| sys::each_child(list, |child| children.push(child)));
         children
-    }
-
-    fn read_children(&self, pid: i32, children: &mut Vec<i32>) -> Result<(), Errno> {
-        self.each_task(pid, c"children", |file| read_list(file, children))
     }
 
     /// Opens a file of each thread of a process.
@@ -68,6 +64,24 @@ impl Processes {
             act(&file)?;
         }
         Ok(())
+    }
+
+    /// The state of a process as a letter (`T`: stopped). None when it is gone.
+    pub fn state(&self, pid: i32) -> Option<u8> {
+        let stat = CString::new(format!("{pid}/stat")).ok()?;
+        let stat = rustix::fs::openat(&self.proc, stat, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        read_state(&stat).ok()?
+    }
+
+    /// Whether a process has ended, all its threads, and was not reaped. None when it is gone.
+    pub fn is_dead(&self, pid: i32) -> Option<bool> {
+        let mut dead = Vec::new();
+        self.each_task(pid, c"stat", |stat| {
+            dead.extend(read_state(stat)?.map(|state| matches!(state, b'Z' | b'X')));
+            Ok(())
+        })
+        .ok()?;
+        (!dead.is_empty()).then(|| dead.iter().all(|dead| *dead))
     }
 
     /// All that descends from this one, not it itself.
@@ -147,18 +161,10 @@ impl Processes {
     }
 }
 
-/// Adds the process ids that a list of children has, from its beginning.
-fn read_list(file: &OwnedFd, children: &mut Vec<i32>) -> Result<(), Errno> {
-    let mut text = Vec::new();
-    loop {
-        text.reserve(4096);
-        let at = text.len() as u64;
-        if rustix::io::pread(file, rustix::buffer::spare_capacity(&mut text), at)? == 0 {
-            break;
-        }
-    }
-    let words = text.split(|b| *b == b' ').filter_map(|w| std::str::from_utf8(w).ok()?.parse::<i32>().ok());
-    // 0 is a child outside of what can be seen here; 1 is nobody's child.
-    children.extend(words.filter(|pid| *pid > 1));
-    Ok(())
+/// The state in a `stat` file. It follows the name, which may have anything in it.
+fn read_state(stat: &OwnedFd) -> Result<Option<u8>, Errno> {
+    let mut text = [0u8; 512];
+    let length = rustix::io::read(stat, &mut text)?;
+    let text = &text[..length];
+    Ok(text.iter().rposition(|b| *b == b')').and_then(|end| text.get(end + 2).copied()))
 }

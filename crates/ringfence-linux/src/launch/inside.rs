@@ -2,28 +2,25 @@
 //!
 //! It runs after the fork, in a copy of its owner's memory, and so makes system calls and nothing else.
 
+use std::convert::Infallible;
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
 use super::{
-    EXITED, FAILED, Identity, LISTENER, Message, NOT_EXECUTED, PARKED, Processors, STOPPED, Spec, Stage, Start,
-    TERMINAL, Terminal, message,
+    EXITED, FAILED, Identity, LISTENER, Maps, Message, NOT_EXECUTED, Processors, STOPPED, Spec, Stage, Start, TERMINAL,
+    Terminal, message,
 };
 use crate::builder::{self, Prepared, Said};
-use crate::order::Opened;
 use crate::seccomp;
-use crate::seed::Maps;
-use crate::setup::{self, Basis, Building, Step};
-use crate::sys;
+use crate::setup;
+use crate::sys::{self, HeldSignals, Wait};
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
 const OPEN_FILES: u32 = libc::RLIMIT_NOFILE as u32;
@@ -35,29 +32,32 @@ pub(crate) fn at(stage: Stage) -> impl FnOnce(Errno) -> Failure {
     move |errno| (stage, errno)
 }
 
-/// What is done when process 1 begins.
-#[derive(Debug)]
-pub(crate) enum Begun {
-    Nothing,
-    /// What a [`Seed`](crate::seed::Seed) does.
-    Namespaces,
-    /// And so many of the first steps, but for its procfs.
-    Ground(Building, usize),
-    /// And all mounts but its procfs, in a copy of a [`Mould`](crate::mould::Mould).
-    Mounts,
+/// Why the last process did not become its program.
+enum NotStarted {
+    Setup(Failure),
+    NotExecuted(Errno),
 }
 
-pub(crate) fn process_one(
-    spec: &Spec,
-    start: &mut Start,
-    prepared: Option<&Prepared>,
-    owner: &OwnedFd,
-    begun: Begun,
-) -> ! {
-    let code = match build(spec, start, owner, begun).and_then(|mounts| run(spec, start, prepared, owner, mounts)) {
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> NotStarted {
+        NotStarted::Setup(failure)
+    }
+}
+
+impl NotStarted {
+    fn message(&self) -> Message {
+        match self {
+            NotStarted::Setup((stage, errno)) => message(FAILED, stage.number(), errno.raw_os_error()),
+            NotStarted::NotExecuted(errno) => message(NOT_EXECUTED, errno.raw_os_error(), 0),
+        }
+    }
+}
+
+pub(super) fn process_one(spec: &Spec, start: &Start, prepared: Option<&Prepared>, owner: &OwnedFd) -> ! {
+    let code = match build(spec, start, owner).and_then(|()| run(spec, start, prepared, owner)) {
         Ok(()) => 0,
-        Err((stage, errno)) => {
-            report(owner, message(FAILED, stage.number(), errno.raw_os_error()));
+        Err(failure) => {
+            report(owner, NotStarted::Setup(failure).message());
             125
         }
     };
@@ -69,9 +69,8 @@ fn report(owner: &OwnedFd, message: Message) {
     let _ = rustix::net::send(owner, &message, SendFlags::NOSIGNAL);
 }
 
-/// Builds the box around this process and takes every privilege away from it. Its mount namespace, where the owner is to have
-/// that.
-fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Option<OwnedFd>, Failure> {
+/// Builds the box around this process and takes every privilege away from it.
+fn build(spec: &Spec, start: &Start, owner: &OwnedFd) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -81,22 +80,14 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         if let Some(processors) = spec.processors {
             keep_processors(processors).map_err(at(Stage::Limits))?;
         }
-        return builder::prepare(builder, &spec.steps).map(|()| None);
+        return builder::prepare(builder, &spec.steps);
     }
-    let ground = if let Begun::Ground(building, _) = &begun { Some(building) } else { None };
-    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner, ground);
-    let mut mounts = None;
-    let sown = !matches!(begun, Begun::Nothing);
-    if !sown {
-        let this = this_process().map_err(at(Stage::IdMaps))?;
-        // Without it the box ends a little later.
-        mounts = start.order.as_ref().and_then(|_| namespace(&this, c"ns/mnt").ok());
-        if let Identity::Mapped(maps) = &spec.identity {
-            map_ids(&this, maps).map_err(at(Stage::IdMaps))?;
-        }
-        if spec.loopback {
-            loopback_up().map_err(at(Stage::Loopback))?;
-        }
+    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner);
+    if let Identity::Mapped(maps) = &spec.identity {
+        map_ids(maps).map_err(at(Stage::IdMaps))?;
+    }
+    if spec.loopback {
+        loopback_up().map_err(at(Stage::Loopback))?;
     }
     if !start.groups.is_empty() || spec.namespaces != 0 {
         // After joining, so that the box sees its own group as the root.
@@ -105,17 +96,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
-    let (basis, done) = match begun {
-        Begun::Nothing | Begun::Namespaces => (Basis::Nothing, 0),
-        Begun::Ground(building, steps) => (Basis::Ground(building), steps),
-        Begun::Mounts => (Basis::Copy, spec.steps.len()),
-    };
-    setup::carry_out(&spec.steps, spec.idmaps(), basis, |index, step| match step {
-        Step::Names if start.unnamed => wait_for_names(owner).map(|()| false),
-        // Of the PID namespace of whoever mounts it, which the seed is not in.
-        Step::Proc { .. } => Ok(true),
-        _ => Ok(index >= done),
-    })?;
+    setup::carry_out(&spec.steps, spec.idmaps())?;
     if let Identity::Entered { userns, .. } = &spec.identity {
         sys::set_namespace(userns.as_fd(), LinkNameSpaceType::User).map_err(at(Stage::Become))?;
     }
@@ -123,9 +104,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
         if !spec.nesting {
             write_file(c"/proc/sys/user/max_user_namespaces", b"0").map_err(at(Stage::UserNamespaces))?;
         }
-        if !sown || !matches!(spec.identity, Identity::Mapped(_)) {
-            sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
-        }
+        sys::drop_bounding_set().map_err(at(Stage::Capabilities))?;
     }
     if let Identity::Entered { uid, gid, .. } = &spec.identity {
         sys::become_user(*uid, *gid).map_err(at(Stage::Become))?;
@@ -145,13 +124,13 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, begun: Begun) -> Result<Op
     for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource != OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
-    Ok(mounts)
+    Ok(())
 }
 
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd, ground: Option<&Building>) {
+fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
     let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
@@ -160,43 +139,19 @@ pub(crate) fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd,
     };
     let (userns, callers, owners) = (number(userns), number(callers), number(owners));
     let becomes = number(spec.becomes.as_ref());
-    let [root, writable, fixed] = ground.map_or([-1; 3], Building::descriptors);
-    let owner = owner.as_raw_fd();
-    let ids = [userns, callers, owners];
-    sys::close_all_but(&[
-        0, 1, 2, owner, stdin, stdout, stderr, ids[0], ids[1], ids[2], becomes, root, writable, fixed,
-    ]);
-}
-
-/// An error when the owner is gone, which nobody will read.
-fn wait_for_names(owner: &OwnedFd) -> Result<(), Errno> {
-    match rustix::net::recv(owner, &mut [0u8; 1], RecvFlags::empty())? {
-        (_, 0) => Err(Errno::PIPE),
-        _ => Ok(()),
-    }
-}
-
-/// As procfs shows it.
-pub(crate) fn this_process() -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(c"/proc/self", flags, Mode::empty())
+    sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), stdin, stdout, stderr, userns, callers, owners, becomes]);
 }
 
 /// Maps the ids of the user namespace that this process is in.
-pub(crate) fn map_ids(this: &OwnedFd, maps: &Maps) -> Result<(), Errno> {
+fn map_ids(maps: &Maps) -> Result<(), Errno> {
     // An unprivileged writer must first give up setgroups; before the maps, since they end the right to.
-    write_at(this.as_fd(), c"setgroups", b"deny")?;
-    write_at(this.as_fd(), c"uid_map", maps.uids.as_bytes())?;
-    write_at(this.as_fd(), c"gid_map", maps.gids.as_bytes())
-}
-
-/// A namespace that this process is in, by its name in procfs.
-pub(crate) fn namespace(this: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(this, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    write_file(c"/proc/self/setgroups", b"deny")?;
+    write_file(c"/proc/self/uid_map", maps.uids.as_bytes())?;
+    write_file(c"/proc/self/gid_map", maps.gids.as_bytes())
 }
 
 /// Brings the loopback of the network namespace that this process is in up.
-pub(crate) fn loopback_up() -> Result<(), Errno> {
+fn loopback_up() -> Result<(), Errno> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     sys::loopback_up(socket.as_fd())
 }
@@ -209,18 +164,6 @@ fn keep_processors(Processors { count, offset }: Processors) -> Result<(), Errno
         Some(kept) => rustix::thread::sched_setaffinity(None, &kept),
         None => Ok(()),
     }
-}
-
-/// Which ones would be kept, a bit each; `None` for all.
-pub(crate) fn kept_processors(processors: Processors) -> Result<Option<Vec<u8>>, Errno> {
-    let kept = choose_processors(processors)?;
-    Ok(kept.map(|kept| {
-        let mut mask = vec![0; rustix::thread::CpuSet::MAX_CPU / 8];
-        (0..rustix::thread::CpuSet::MAX_CPU)
-            .filter(|cpu| kept.is_set(*cpu))
-            .for_each(|cpu| mask[cpu / 8] |= 1 << (cpu % 8));
-        mask
-    }))
 }
 
 fn choose_processors(Processors { count, offset }: Processors) -> Result<Option<rustix::thread::CpuSet>, Errno> {
@@ -241,27 +184,28 @@ fn choose_processors(Processors { count, offset }: Processors) -> Result<Option<
 }
 
 /// Starts the command behind the last walls, and looks after it until it ends.
-fn run(
-    spec: &Spec,
-    start: &mut Start,
-    prepared: Option<&Prepared>,
-    owner: &OwnedFd,
-    mounts: Option<OwnedFd>,
-) -> Result<(), Failure> {
+fn run(spec: &Spec, start: &Start, prepared: Option<&Prepared>, owner: &OwnedFd) -> Result<(), Failure> {
     let slave = match start.terminal {
         Terminal::None => None,
         Terminal::Own { rows, columns } => {
             // The host's devpts may not let its own ptmx be opened; the box's has no other.
             let ptmx = if prepared.is_some() { c"/dev/ptmx" } else { c"/dev/pts/ptmx" };
-            Some(open_terminal(ptmx, owner, rows, columns).map_err(at(Stage::Terminal))?)
+            let (master, slave) = sys::open_terminal(ptmx, rows, columns).map_err(at(Stage::Terminal))?;
+            send_with(owner, &message(TERMINAL, 0, 0), master.as_fd()).map_err(at(Stage::Terminal))?;
+            Some(slave)
         }
     };
     if let Some(rules) = &spec.landlock {
         rules.apply().map_err(at(Stage::Landlock))?;
     }
+    let mut children = None;
     if matches!(spec.identity, Identity::Kept) {
-        // No PID namespace takes orphans along: they become this process's own, and are killed at the end.
+        // No PID namespace takes orphans along: they become this process's own, and are killed at the end. What they are is
+        // read from this file: without it, no command is started.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(at(Stage::Session))?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(c"/proc/thread-self/children", flags, Mode::empty());
+        children = Some(file.map_err(at(Stage::Session))?);
     }
     let signals = sys::signal_fd_for_all().map_err(at(Stage::Fork))?;
     // With a terminal, process 1 leads the session, so that a stopped command is not an orphan and can be continued.
@@ -279,49 +223,27 @@ fn run(
     if let Some(filter) = &spec.filter {
         if spec.listens {
             let listener = seccomp::install_with_listener(filter).map_err(at(Stage::Filter))?;
-            send_with(owner, &message(LISTENER, 0, 0), &[listener.as_fd()]).map_err(at(Stage::Filter))?;
+            send_with(owner, &message(LISTENER, 0, 0), listener.as_fd()).map_err(at(Stage::Filter))?;
         } else {
             seccomp::install(filter).map_err(at(Stage::Filter))?;
         }
     }
-    let command = match &mut start.order {
-        Some(letter) => {
-            // A user may have so many descriptors on their way, and no more.
-            let sent = mounts.map(|mounts| send_with(owner, &message(PARKED, 0, 0), &[mounts.as_fd()]));
-            if sent != Some(Ok(())) {
-                report(owner, message(PARKED, 0, 0));
-            }
-            // The owner is gone, and so is the box.
-            let Some(stdio) = letter.receive(owner).map_err(at(Stage::Order))? else { return Ok(()) };
-            start.stdio = stdio.map(Some);
-            letter.open().map_err(at(Stage::Order))?
-        }
-        None if is_gone(owner) => return Ok(()),
-        None => Opened {
-            workdir: &spec.workdir,
-            program: &spec.program,
-            argv: spec.argv.strings(),
-            script_argv: spec.script_argv.strings(),
-            env: spec.env.strings(),
-        },
-    };
-    let stdio = &start.stdio;
+    if is_gone(owner) {
+        return Ok(());
+    }
     if let Some(program) = &spec.becomes {
-        let errno = become_program(spec, stdio, program)?;
-        report(owner, message(NOT_EXECUTED, errno.raw_os_error(), 0));
+        let Err(failed) = become_program(spec, &start.stdio, program);
+        report(owner, failed.message());
         return Ok(());
     }
     let process_one = rustix::process::getpid();
     let started = sys::vfork(&spec.stack, || {
         if let Some(prepared) = prepared {
             become_builder(spec, prepared, owner, slave.as_ref(), process_one);
-            return 125;
+        } else {
+            let Err(failed) = become_command(spec, &start.stdio, slave.as_ref());
+            report(owner, failed.message());
         }
-        let (kind, a, b) = match become_command(spec, stdio, command, slave.as_ref()) {
-            Err((stage, errno)) => (FAILED, stage.number(), errno.raw_os_error()),
-            Ok(errno) => (NOT_EXECUTED, errno.raw_os_error(), 0),
-        };
-        report(owner, message(kind, a, b));
         125
     });
     let command = started.map_err(at(Stage::Fork))?.as_raw_nonzero().get();
@@ -336,6 +258,7 @@ fn run(
         signals.as_raw_fd(),
         slave.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         prepared.map_or(-1, |p| p.started.as_raw_fd()),
+        children.as_ref().map_or(-1, AsRawFd::as_raw_fd),
     ]);
     let ended = look_after(command, owner, &signals, slave.as_ref(), prepared);
     if prepared.is_some() {
@@ -344,44 +267,40 @@ fn run(
     if spec.lingers && !is_alone() {
         let _ = poll(&mut [PollFd::new(owner, PollFlags::IN)], None);
     }
-    if matches!(spec.identity, Identity::Kept) {
-        kill_descendants();
+    match children {
+        Some(children) => kill_descendants(&children).map_err(at(Stage::Session)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether nothing is left of what the command started: it would be this process's child by now.
 fn is_alone() -> bool {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
-    while let Ok(Some(_)) = sys::wait(-1, false, false) {}
-    let left = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
-    left.is_err_and(|errno| errno == Errno::CHILD)
+    while let Ok(Some(_)) = sys::wait(-1, Wait::IfEnded) {}
+    !sys::has_children()
 }
 
-/// The owner sends nothing but an order: without one, readable means that it is gone.
+/// The owner never sends: readable means that it is gone.
 fn is_gone(owner: &OwnedFd) -> bool {
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(owner, PollFlags::IN)], Some(&now)) != Ok(0)
+    sys::poll_for(&mut [PollFd::new(owner, PollFlags::IN)], Some(Duration::ZERO)) != Ok(0)
 }
 
-/// Kills every child, which makes their children ours, until there is none.
-fn kill_descendants() {
-    for _ in 0..10_000 {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-        let mut text = [0u8; 4096];
-        let length = rustix::fs::open(c"/proc/thread-self/children", flags, rustix::fs::Mode::empty())
-            .and_then(|file| rustix::io::read(&file, &mut text))
-            .unwrap_or(0);
-        // The last number may be cut off; it comes again in the next round.
-        let Some(end) = text[..length].iter().rposition(|b| *b == b' ') else { return };
-        for word in text[..end].split(|b| *b == b' ') {
-            let pid = word.iter().fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d.wrapping_sub(b'0'))));
-            if pid > 1 {
-                let _ = sys::kill(pid, libc::SIGKILL);
-            }
+/// So often children are killed. Each time kills those that the last one left as orphans, and a tree is not as deep. One that
+/// forks faster than it is killed is left to the sandbox around this one, whose process limit stops it.
+const MOST_KILLS: usize = 10_000;
+
+/// Kills every child, which makes their children ours, until there is none. `list`: the file that names them.
+fn kill_descendants(list: &OwnedFd) -> Result<(), Errno> {
+    for _ in 0..MOST_KILLS {
+        let mut killed = false;
+        sys::each_child(list, |pid| killed |= sys::kill(pid, libc::SIGKILL).is_ok())?;
+        if killed {
+            sys::wait(-1, Wait::UntilEnd)?;
         }
-        while let Ok(Some(_)) = sys::wait(-1, false, false) {}
+        if is_alone() {
+            return Ok(());
+        }
     }
+    Err(Errno::BUSY)
 }
 
 /// The last steps of the process that becomes the builder; returns when it could not.
@@ -392,12 +311,11 @@ fn become_builder(
     slave: Option<&OwnedFd>,
     process_one: rustix::process::Pid,
 ) {
-    let failed = |(stage, errno): Failure| message(FAILED, stage.number(), errno.raw_os_error());
     match prepared.keep(owner) {
-        Err(errno) => report(owner, failed((Stage::Stdio, errno))),
+        Err(errno) => report(owner, NotStarted::Setup((Stage::Stdio, errno)).message()),
         Ok(owner) => {
-            let (Ok(failure) | Err(failure)) = try_become_builder(spec, prepared, slave, process_one);
-            report(&owner, failed(failure));
+            let Err(failure) = try_become_builder(spec, prepared, slave, process_one);
+            report(&owner, NotStarted::Setup(failure).message());
         }
     }
 }
@@ -407,7 +325,7 @@ fn try_become_builder(
     prepared: &Prepared,
     slave: Option<&OwnedFd>,
     process_one: rustix::process::Pid,
-) -> Result<Failure, Failure> {
+) -> Result<Infallible, Failure> {
     builder::die_with(process_one, prepared).map_err(at(Stage::Session))?;
     enter_session(slave)?;
     let slave = slave.map(|fd| prepared.keep(fd)).transpose().map_err(at(Stage::Stdio))?;
@@ -415,7 +333,7 @@ fn try_become_builder(
     rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
     sys::reset_signals().map_err(at(Stage::Session))?;
     sys::block_all_but_stops().map_err(at(Stage::Session))?;
-    Ok((Stage::Builder, sys::execve(&spec.program, spec.argv.strings(), spec.env.strings())))
+    Err((Stage::Builder, sys::execve(&spec.program, spec.argv.strings(), spec.env.strings())))
 }
 
 /// A group, or without a terminal a session, of the command's own.
@@ -431,47 +349,40 @@ fn enter_session(slave: Option<&OwnedFd>) -> Result<(), Failure> {
     }
 }
 
-/// Process 1 becomes another program; returns only when it could not.
-fn become_program(spec: &Spec, stdio: &[Option<OwnedFd>; 3], program: &OwnedFd) -> Result<Errno, Failure> {
+/// Process 1 becomes another program.
+fn become_program(spec: &Spec, stdio: &[Option<OwnedFd>; 3], program: &OwnedFd) -> Result<Infallible, NotStarted> {
     place_stdio(stdio, None)?;
     rustix::process::chdir(c"/").map_err(at(Stage::WorkingDirectory))?;
-    Ok(sys::execute_file(program.as_fd(), spec.argv.strings(), spec.env.strings()))
+    Err(NotStarted::NotExecuted(sys::execute_file(program.as_fd(), spec.argv.strings(), spec.env.strings())))
 }
 
-/// The last steps of the command's own process; returns only when it could not be executed.
+/// The last steps of the command's own process.
 fn become_command(
     spec: &Spec,
     stdio: &[Option<OwnedFd>; 3],
-    command: Opened<'_>,
     slave: Option<&OwnedFd>,
-) -> Result<Errno, Failure> {
+) -> Result<Infallible, NotStarted> {
     enter_session(slave)?;
     place_stdio(stdio, slave)?;
-    rustix::process::chdir(command.workdir).map_err(at(Stage::WorkingDirectory))?;
+    rustix::process::chdir(&spec.workdir).map_err(at(Stage::WorkingDirectory))?;
     for (resource, value) in spec.rlimits.iter().filter(|(resource, _)| *resource == OPEN_FILES) {
         sys::set_rlimit(*resource, *value).map_err(at(Stage::Limits))?;
     }
     sys::reset_signals().map_err(at(Stage::Session))?;
-    match sys::execve(command.program, command.argv, command.env) {
-        Errno::NOEXEC => Ok(sys::execve(c"/bin/sh", command.script_argv, command.env)),
-        errno => Ok(errno),
-    }
+    let errno = match sys::execve(&spec.program, spec.argv.strings(), spec.env.strings()) {
+        Errno::NOEXEC => sys::execve(c"/bin/sh", spec.script_argv.strings(), spec.env.strings()),
+        errno => errno,
+    };
+    Err(NotStarted::NotExecuted(errno))
 }
 
 /// Puts the standard descriptors in their places; no other one is open in the program that follows.
 fn place_stdio(stdio: &[Option<OwnedFd>; 3], slave: Option<&OwnedFd>) -> Result<(), Failure> {
-    // From above 2 downwards they may be each other's numbers: duplicate first, place then.
-    let mut placed: [Option<OwnedFd>; 3] = [None, None, None];
-    for (slot, fd) in placed.iter_mut().zip(stdio) {
-        let source = fd.as_ref().or(slave).ok_or((Stage::Stdio, Errno::BADF))?;
-        *slot = Some(rustix::io::fcntl_dupfd_cloexec(source, 10).map_err(at(Stage::Stdio))?);
-    }
-    for (target, fd) in (0..).zip(&placed) {
-        if let Some(fd) = fd {
-            sys::dup_onto(fd.as_fd(), target).map_err(at(Stage::Stdio))?;
-        }
-    }
-    sys::close_range(3, u32::MAX, true).map_err(at(Stage::Stdio))
+    let [stdin, stdout, stderr] = stdio.each_ref().map(|fd| fd.as_ref().or(slave));
+    let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        return Err((Stage::Stdio, Errno::BADF));
+    };
+    sys::place_stdio([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]).map_err(at(Stage::Stdio))
 }
 
 /// Reaps, forwards signals, reports; returns when the command has ended, and everything else in the box ends then. False
@@ -483,8 +394,7 @@ fn look_after(
     slave: Option<&OwnedFd>,
     prepared: Option<&Prepared>,
 ) -> bool {
-    // Signals that came before the command did, a bit each.
-    let mut held = 0u64;
+    let mut held = HeldSignals::default();
     let mut waiting = prepared;
     loop {
         let starting = waiting.map_or(owner, |p| &p.started);
@@ -505,17 +415,17 @@ fn look_after(
             waiting = None;
         }
         while let Some(signal) = sys::read_signal(signals.as_fd()) {
-            held |= 1u64.checked_shl(signal as u32 - 1).unwrap_or(0);
+            held.add(signal);
         }
-        while waiting.is_none() && held != 0 {
-            let lowest = held.trailing_zeros();
-            held &= held - 1;
-            forward(lowest as i32 + 1, command, slave);
+        if waiting.is_none() {
+            while let Some(signal) = held.take() {
+                forward(signal, command, slave);
+            }
         }
         if prepared.is_some() {
             builder::sweep(command);
         }
-        while let Ok(Some(child)) = sys::wait(-1, false, true) {
+        while let Ok(Some(child)) = sys::wait(-1, Wait::IfChanged) {
             if child.pid != command {
                 continue;
             }
@@ -558,27 +468,9 @@ fn ended(status: i32, prepared: Option<&Prepared>) -> Message {
     }
 }
 
-/// A terminal; the master goes to the owner.
-fn open_terminal(ptmx: &CStr, owner: &OwnedFd, rows: u16, columns: u16) -> Result<OwnedFd, Errno> {
-    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-    let master = rustix::fs::open(ptmx, flags, rustix::fs::Mode::empty())?;
-    rustix::pty::unlockpt(&master)?;
-    let slave = rustix::pty::ioctl_tiocgptpeer(
-        &master,
-        rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY | rustix::pty::OpenptFlags::CLOEXEC,
-    )?;
-    let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    rustix::termios::tcsetwinsize(&slave, size)?;
-    send_with(owner, &message(TERMINAL, 0, 0), &[master.as_fd()])?;
-    Ok(slave)
-}
-
-/// Sends a message and descriptors, two at most, to the owner.
-pub(crate) fn send_with(owner: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(fds));
-    rustix::net::sendmsg(owner, &[std::io::IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+/// Sends a message and a descriptor to the owner.
+fn send_with(owner: &OwnedFd, message: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::send_with(owner, message, &[fd], SendFlags::empty()).map(drop)
 }
 
 /// Gives the terminal to a process group. It fails when the group has just ended, which its exit then tells.
@@ -588,12 +480,8 @@ fn foreground(slave: &OwnedFd, group: i32) {
     }
 }
 
-pub(crate) fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
-    write_at(rustix::fs::CWD, path, text)
-}
-
-fn write_at(dir: BorrowedFd<'_>, path: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let file = rustix::fs::openat(dir, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     match rustix::io::write(&file, text)? {
         n if n == text.len() => Ok(()),
         _ => Err(Errno::IO),

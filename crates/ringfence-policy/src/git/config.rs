@@ -4,10 +4,14 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+
+use crate::look::is_missing;
 
 /// Files that Ringfence reads of a repository are small; what is larger is not one of them.
 const LARGEST: u64 = 1 << 20;
@@ -17,16 +21,28 @@ const MOST_PAIRS: usize = 1024;
 
 /// The text of a small ordinary file. It lies where a box may write: neither a link is followed nor a pipe waited for.
 pub(super) fn read(path: &Path) -> Option<String> {
+    try_read(path).ok()
+}
+
+fn try_read(path: &Path) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
-    let meta = file.metadata().ok()?;
-    if !meta.is_file() || meta.len() > LARGEST {
-        return None;
+    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?);
+    let meta = file.metadata()?;
+    let kind = meta.file_type();
+    if kind.is_dir() || kind.is_char_device() {
+        // A placeholder, or `/dev/null`: git finds nothing there either.
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if !kind.is_file() {
+        return Err(io::Error::other("not a regular file"));
     }
     // Room for one more byte, so that the end is seen by the first call.
-    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).ok()? + 64);
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    let mut bytes = Vec::with_capacity(usize::try_from(meta.len().min(LARGEST)).unwrap_or(0) + 64);
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// What Ringfence needs of a git configuration: sections and values, in order.
@@ -38,7 +54,16 @@ pub(super) struct Config {
 
 impl Config {
     pub fn read(path: &Path) -> Config {
-        read(path).map(|text| Config::parse(&text)).unwrap_or_default()
+        Config::try_read(path).unwrap_or_default()
+    }
+
+    /// Empty when there is no such file; an error when git may read in it what cannot be read here.
+    pub fn try_read(path: &Path) -> io::Result<Config> {
+        match try_read(path) {
+            Ok(text) => Ok(Config::parse(&text)),
+            Err(error) if is_missing(&error) => Ok(Config::default()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgiving: a line that git would refuse stops git, so that it can be skipped here.
@@ -101,6 +126,22 @@ impl Config {
         let included = |s: &str, k: &str| matches!(s, "include" | "includeif") && k == "path";
         self.entries.iter().filter(move |(s, k, _)| included(s, k)).map(|(_, _, v)| v.as_str())
     }
+}
+
+/// The path that a value names, as git reads it; `None` when it is in the home of a user whom nobody knows.
+pub(super) fn path_of(value: &str, base: &Path, home: &Path, passwd: impl Fn() -> Vec<u8>) -> Option<PathBuf> {
+    let value = value.strip_prefix(":(optional)").unwrap_or(value);
+    let Some(of_user) = value.strip_prefix('~') else { return Some(base.join(value)) };
+    let (user, rest) = of_user.split_once('/').unwrap_or((of_user, ""));
+    let home = if user.is_empty() { home.to_path_buf() } else { home_of(&passwd(), user)? };
+    Some(home.join(rest.trim_start_matches('/')))
+}
+
+/// The home of a user, as the text of `/etc/passwd` has it.
+fn home_of(passwd: &[u8], user: &str) -> Option<PathBuf> {
+    let mut lines = passwd.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let mut fields = lines.find(|fields| fields.clone().next() == Some(user.as_bytes()))?;
+    fields.nth(5).map(|home| PathBuf::from(OsStr::from_bytes(home)))
 }
 
 /// Words as git quotes them for a shell: parts in single quotes, and `\\'` and `\\!` between them.

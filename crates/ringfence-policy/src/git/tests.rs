@@ -433,3 +433,74 @@ fn what_git_follows_is_protected_however_it_is_reached() {
         ["ro w/.git/modules/lib/config", "ro w/.git/modules/lib/hooks/", "ro w/old/.git/config", "ro w/.gitmodules?"];
     has(&project, &expected);
 }
+
+/// Whatever stands between git and a file of its configuration, what the file names is protected, and each name on the way.
+#[test]
+fn configuration_behind_links() {
+    let link = |to: &str, at: &Path| std::os::unix::fs::symlink(to, at).unwrap();
+    let project =
+        Project::new(&[("w/real.cfg", "[core]\n\thooksPath = gh\n"), ("w/dir/sub/", ""), ("w/dir/up.cfg", "")]);
+    project.git("w/.git");
+    let without = project.rules("w");
+    project.write("w/.git/config", "[include]\n\tpath = ../inc\n\tpath = ../link/../up.cfg\n");
+    link("second", &project.root.join("w/inc"));
+    link("real.cfg", &project.root.join("w/second"));
+    link("dir/sub", &project.root.join("w/link"));
+    let (rules, suspicions) = project.rules("w");
+    let more: Vec<&str> = rules.iter().filter(|rule| !without.0.contains(rule)).map(String::as_str).collect();
+    let expected =
+        ["ro w/dir/up.cfg", "ro w/gh/", "ro w/inc", "ro w/link", "ro w/real.cfg", "ro w/second", "ro w/up.cfg"];
+    assert_eq!(BTreeSet::from_iter(more), BTreeSet::from(expected));
+    assert_eq!((suspicions, without.1), (vec![], vec![]));
+
+    // The repository's own configuration is a link.
+    fs::remove_file(project.root.join("w/.git/config")).unwrap();
+    link("../real.cfg", &project.root.join("w/.git/config"));
+    let (rules, suspicions) = project.rules("w");
+    assert!(rules.contains(&"ro w/gh/".to_owned()) && suspicions.is_empty(), "{rules:?} {suspicions:?}");
+
+    // A link of home's that leads through another one in the project.
+    fs::create_dir(project.root.join("home")).unwrap();
+    link("../w/inc", &project.root.join("home/.gitconfig"));
+    let (rules, _) = project.rules("w");
+    for name in ["ro w/inc", "ro w/second", "ro w/real.cfg"] {
+        assert!(rules.contains(&name.to_owned()), "{name}: {rules:?}");
+    }
+}
+
+#[test]
+fn configuration_that_cannot_be_read_is_reported() {
+    let project = Project::new(&[]);
+    project.git("w/.git");
+    let reported = |config: &str| {
+        project.write("w/.git/config", config);
+        let (_, suspicions) = project.rules("w");
+        assert!(suspicions.iter().all(Suspicion::weakens));
+        suspicions.into_iter().map(|suspicion| suspicion.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(reported("[include]\n\tpath = missing\n\tpath = /dev/null\n"), Vec::<String>::new());
+    let large = reported(&format!("[core]\n{}hooksPath = gh\n", " ".repeat(1 << 20)));
+    assert!(matches!(&large[..], [one] if one.contains("cannot be read (file too large)")), "{large:?}");
+    let many = reported(&format!("[include]\n{}", (0..100).map(|n| format!("path = {n}\n")).collect::<String>()));
+    assert!(matches!(&many[..], [one] if one.contains("more names than are looked at")), "{many:?}");
+    let unknown = reported("[include]\n\tpath = ~nobody-has-this-name/x\n");
+    assert!(matches!(&unknown[..], [one] if one.contains("of a user whom")), "{unknown:?}");
+}
+
+#[test]
+fn paths_in_the_home_of_a_user() {
+    let passwd = || b"root:x:0:0::/root:/bin/sh\nann:x:7:7:Ann,,:/home/ann:/bin/sh\n".to_vec();
+    let table = [
+        ("a", Some("/base/a")),
+        ("/a", Some("/a")),
+        ("~", Some("/home/me/")),
+        ("~/a", Some("/home/me/a")),
+        ("~ann/a", Some("/home/ann/a")),
+        (":(optional)~ann//a", Some("/home/ann/a")),
+        ("~bob/a", None),
+    ];
+    for (value, expected) in table {
+        let found = path_of(value, Path::new("/base"), Path::new("/home/me"), passwd);
+        assert_eq!(found.as_deref(), expected.map(Path::new), "{value}");
+    }
+}

@@ -5,534 +5,350 @@
 //! counts as well. What git itself undoes or refuses (`reset --keep`, `branch -d`, `push --force-with-lease`,
 //! `commit --amend`, `rebase`) is allowed.
 //!
-//! A call is read as git reads it: global flags in any order, aliases from `-c`, `--config-env`, the environment and the
-//! configuration files, nested and with `!`, abbreviated long options, combined short ones, values, `--`. Shell text in
-//! aliases, `rebase --exec`, `bisect run` and `submodule foreach` is cut into words without being understood.
+//! [`RULES`] is the guard. The rest finds the subcommand behind git's own flags, and splits its arguments into flags and
+//! words. It does not interpret git's command line: `docs/guards.md` lists what it does not recognise.
 //!
 //! Repositories under the temp directory are exempt, for nothing in there was meant to last. A push from one is exempt
 //! only if it also arrives there.
 //!
-//! Like every guard it is a courtesy and not a wall: `/usr/lib/git-core/git`, a script with another name or `rm -r .git`
-//! do the same, and nobody is kept from them.
+//! Like every guard it is a courtesy and not a wall. The walls are the file rules.
 
-use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::Verdict;
-use commands::*;
-use options::Options;
 
-mod commands;
 mod facts;
-mod options;
 #[cfg(test)]
 mod tests;
-mod words;
 
 pub use facts::{AskGit, GitFacts};
 
 /// What the guard says about `git ARGS…`.
 pub fn git(args: &[OsString], facts: &dyn GitFacts) -> Verdict {
-    let judge = Judge { facts, calls_left: Cell::new(MOST_CALLS) };
-    let start = Place { config: environment_config(facts), ..Place::default() };
-    judge.call(args, &start).err().unwrap_or(Verdict::Allow)
-}
-
-/// How many calls of git one command line may turn out to be: aliases can name each other without end.
-const MOST_CALLS: u32 = 64;
-
-/// `Err` is a refusal, so that `?` passes it on.
-type Judgement = Result<(), Verdict>;
-
-/// Where a call takes place, and with which settings.
-#[derive(Debug, Clone, Default)]
-struct Place {
-    /// Global flags, as they are given to the real git when it is asked something.
-    at: Vec<OsString>,
-    /// Settings from the environment and the command line, keys in lower case, the later ones win.
-    config: Vec<(String, OsString)>,
-    /// Shell text went elsewhere (`cd`, `GIT_DIR=`) or there is no telling: no exemption.
-    lost: bool,
-}
-
-impl Place {
-    /// A setting that was made for this call alone.
-    fn inline(&self, key: &str) -> Option<&OsStr> {
-        self.config.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_os_str())
+    let Some(call) = Call::read(args, facts) else { return Verdict::Allow };
+    match RULES.iter().find(|rule| rule.refuses(&call)) {
+        Some(rule) if !call.is_exempt() => Verdict::Refuse { what: rule.what, why: rule.why, instead: rule.instead },
+        _ => Verdict::Allow,
     }
 }
 
-struct Judge<'a> {
-    facts: &'a dyn GitFacts,
-    calls_left: Cell<u32>,
+/// One thing that is refused.
+struct Rule {
+    /// `NAME`, or `NAME SUBCOMMAND`.
+    commands: &'static [&'static str],
+    when: When,
+    /// Flags that make it harmless.
+    unless: &'static [&'static str],
+    what: &'static str,
+    why: &'static str,
+    instead: &'static str,
 }
 
+enum When {
+    Always,
+    /// With one of these flags.
+    Flag(&'static [&'static str]),
+    If(fn(&Call<'_>) -> bool),
+}
+
+use When::{Always, Flag, If};
+
+impl Rule {
+    fn refuses(&self, call: &Call<'_>) -> bool {
+        let word = call.words.first().map_or_else(Default::default, |word| word.to_string_lossy());
+        let subcommand = format!("{} {word}", call.name);
+        self.commands.iter().any(|command| *command == call.name || *command == subcommand)
+            && !call.has(self.unless)
+            && match self.when {
+                Always => true,
+                Flag(flags) => call.has(flags),
+                If(condition) => condition(call),
+            }
+    }
+}
+
+const FORCE: &[&str] = &["--force", "-f"];
+const DRY_RUN: &[&str] = &["--dry-run", "-n"];
+const HOOKED: &[&str] = &["commit", "merge", "pull", "push", "rebase", "am", "cherry-pick", "revert"];
+
+const SET_ASIDE: &str = "set the changes aside with `git stash push --include-untracked`, and move the branch with \
+     `git reset --keep COMMIT`";
+const OVERWRITES_FILES: &str = "it overwrites uncommitted changes in those files";
+const READ_THE_OTHER: &str = "set the changes aside with `git stash push -- FILE`, or read the other version with \
+     `git show REV:FILE` (`:2:FILE` and `:3:FILE` in a conflict) and edit the file";
+const LOSES_WORK: &str = "it throws away uncommitted work";
+const SWITCH_WITHOUT: &str =
+    "commit the changes, or set them aside with `git stash push --include-untracked`, and switch without force";
+const OVERWRITES_REMOTE: &str = "it overwrites commits on the remote that nobody may have elsewhere";
+const LEASE: &str = "fetch, look at what is there, and use `git push --force-with-lease` if the user wants it replaced";
 const MOVES_BRANCH: &str = "it moves an existing branch away from commits that the new place does not contain";
 const MOVE_INSTEAD: &str =
     "give the new branch another name, or keep the old one first with `git branch NAME-old NAME`";
+const SKIPS_HOOKS: &str = "it skips the checks in the project's hooks";
+const CORRECT: &str =
+    "run it without that and correct what the hook reports, or tell the user if the hook itself is broken";
+const PRUNES: &str = "it deletes lost commits and dropped stashes that could still be found again";
+const GC: &str = "use `git gc`, which keeps what is younger than two weeks";
 
-impl Judge<'_> {
-    /// Judges one call of git, `args` without the program's name.
-    fn call(&self, args: &[OsString], place: &Place) -> Judgement {
-        let Some(left) = self.calls_left.get().checked_sub(1) else {
-            return refuse(
-                "this git alias",
-                "it leads through too many other aliases to be checked",
-                "run the git commands that you mean one by one",
-            );
-        };
-        self.calls_left.set(left);
+/// The first that fits decides.
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    Rule { commands: HOOKED, when: If(|call| {
+            call.has(&["--no-verify"]) || (["commit", "am"].contains(&call.name) && call.has(&["-n"]))
+        }), unless: &[],
+        what: "--no-verify (git commit -n)", why: SKIPS_HOOKS, instead: CORRECT },
+    Rule { commands: HOOKED, when: If(|call| call.overrides_hooks), unless: &[],
+        what: "overriding core.hooksPath", why: SKIPS_HOOKS, instead: CORRECT },
+    // A project's own directory of hooks is a usual thing to set, this one is not.
+    Rule { commands: &["config"], when: If(|call| {
+            call.words.iter().any(|word| word.eq_ignore_ascii_case("core.hooksPath"))
+                && call.words.iter().any(|word| *word == "/dev/null" || word.is_empty())
+        }), unless: &[],
+        what: "setting core.hooksPath to nothing", why: "it switches the project's hooks off", instead: CORRECT },
+    Rule { commands: &["reset"], when: Flag(&["--hard"]), unless: &[],
+        what: "git reset --hard", why: LOSES_WORK, instead: SET_ASIDE },
+    Rule { commands: &["reset"], when: Flag(&["--merge"]), unless: &[],
+        what: "git reset --merge", why: "it throws away staged work", instead: SET_ASIDE },
+    Rule { commands: &["clean"], when: Always, unless: DRY_RUN,
+        what: "git clean without --dry-run", why: "it deletes untracked files, which nothing can bring back",
+        instead: "list them with `git clean -n` and delete by name those that you made, or set all aside with \
+            `git stash push --include-untracked`" },
+    // It switches a lease off.
+    Rule { commands: &["push"], when: Flag(FORCE), unless: DRY_RUN,
+        what: "git push --force", why: OVERWRITES_REMOTE, instead: LEASE },
+    Rule { commands: &["push"], when: Flag(&["--mirror"]), unless: DRY_RUN,
+        what: "git push --mirror", why: OVERWRITES_REMOTE, instead: "push the branches that you mean by name" },
+    Rule { commands: &["push"], when: If(|call| call.all_words().any(|word| word.as_bytes().starts_with(b"+"))),
+        unless: DRY_RUN,
+        what: "a forced git push (+REFSPEC)", why: OVERWRITES_REMOTE, instead: LEASE },
+    Rule { commands: &["push"], when: If(|call| {
+            call.has(&["--delete", "-d", "--prune"])
+                || call.all_words().any(|word| matches!(word.as_bytes(), [b':', _, ..]))
+        }), unless: DRY_RUN,
+        what: "deleting with git push", why: "it deletes branches or tags on the remote",
+        instead: "leave them, and name to the user what could be deleted" },
+    Rule { commands: &["branch"], when: If(|call| {
+            call.has(&["-D"]) || (call.has(&["-d", "--delete"]) && call.has(FORCE))
+        }), unless: &[],
+        what: "git branch -D", why: "it deletes a branch with its reflog even if its commits are nowhere else",
+        instead: "use `git branch -d NAME`, which deletes what is merged, or leave the branch and name it to the user" },
+    Rule { commands: &["branch"], when: If(|call| call.renames() && match call.words[..] {
+            [new] => call.moves_branch(Some(new), None),
+            [old, new, ..] => call.moves_branch(Some(new), Some(&old)),
+            [] => false,
+        }), unless: &[],
+        what: "git branch -M or -C onto an existing branch", why: MOVES_BRANCH, instead: MOVE_INSTEAD },
+    Rule { commands: &["branch"], when: If(|call| {
+            let (branch, to) = (call.words.first().copied(), call.words.get(1));
+            !call.renames() && call.has(FORCE) && call.moves_branch(branch, to)
+        }), unless: &[],
+        what: "git branch --force on an existing branch", why: MOVES_BRANCH, instead: MOVE_INSTEAD },
+    Rule { commands: &["checkout"], when: Flag(FORCE), unless: &[],
+        what: "git checkout --force", why: LOSES_WORK, instead: SWITCH_WITHOUT },
+    Rule { commands: &["checkout"], unless: &[],
+        when: If(|call| call.moves_branch(call.value(&["-B"]), call.words.first())),
+        what: "git checkout -B on an existing branch", why: MOVES_BRANCH, instead: MOVE_INSTEAD },
+    // With these it is a checkout of a branch.
+    Rule { commands: &["checkout"], when: If(|call| call.checks_files_out()),
+        unless: &["-b", "-B", "--orphan", "--detach", "-d", "--track", "-t"],
+        what: "git checkout of files", why: OVERWRITES_FILES, instead: READ_THE_OTHER },
+    Rule { commands: &["restore"], when: If(|call| {
+            let files = call.all_words().next().is_some() || call.has(&["--patch", "-p", "--pathspec-from-file"]);
+            files && (call.has(&["--worktree", "-W"]) || !call.has(&["--staged", "-S"]))
+        }), unless: &[],
+        what: "git restore of files", why: OVERWRITES_FILES, instead: READ_THE_OTHER },
+    Rule { commands: &["switch"], when: Flag(&["--discard-changes", "--force", "-f"]), unless: &[],
+        what: "git switch --discard-changes (-f)", why: LOSES_WORK, instead: SWITCH_WITHOUT },
+    Rule { commands: &["switch"], when: If(|call| {
+            call.moves_branch(call.value(&["-C", "--force-create"]), call.words.first())
+        }), unless: &[],
+        what: "git switch -C on an existing branch", why: MOVES_BRANCH, instead: MOVE_INSTEAD },
+    Rule { commands: &["worktree remove"], when: Flag(FORCE), unless: &[],
+        what: "git worktree remove --force", why: "it deletes the uncommitted work in that worktree",
+        instead: "commit or stash in that worktree, then remove it without --force" },
+    Rule { commands: &["stash pop"], when: Always, unless: &[],
+        what: "git stash pop",
+        why: "it drops the stash as soon as it is applied, also over changes that belong to something else",
+        instead: "use `git stash apply`, which keeps the stash" },
+    Rule { commands: &["stash drop", "stash clear"], when: Always, unless: &[],
+        what: "git stash drop or clear", why: "it deletes stashed work",
+        instead: "leave the stash where it is, it costs nothing; the user can drop it" },
+    Rule { commands: &["rm"], when: Flag(FORCE), unless: &["--cached", "--dry-run", "-n"],
+        what: "git rm --force", why: "it deletes files with changes that are not committed",
+        instead: "use `git rm` without force, or `git rm --cached` to keep the file" },
+    Rule { commands: &["mv"], when: Flag(FORCE), unless: DRY_RUN,
+        what: "git mv --force", why: "it overwrites the file that is there",
+        instead: "use `git mv` without force, after moving the other file away" },
+    Rule { commands: &["submodule update", "submodule deinit"], when: Flag(FORCE), unless: &[],
+        what: "git submodule update or deinit with --force", why: "it throws away uncommitted work in the submodules",
+        instead: "commit or stash inside the submodule, then run it without --force" },
+    Rule { commands: &["update-ref"], when: Flag(&["-d"]), unless: &[],
+        what: "git update-ref -d", why: "it deletes a ref even if its commits are nowhere else",
+        instead: "use `git branch -d NAME`, which deletes what is merged" },
+    Rule { commands: &["reflog expire", "reflog delete", "reflog drop"], when: Always, unless: DRY_RUN,
+        what: "git reflog expire, delete or drop", why: "the reflog is the way back to lost commits",
+        instead: "leave the reflog alone, git tidies it up by itself" },
+    Rule { commands: &["gc"], when: If(|call| call.value(&["--prune"]).is_some_and(is_soon)), unless: &[],
+        what: "git gc --prune=now", why: PRUNES, instead: GC },
+    Rule { commands: &["prune"], when: If(|call| call.value(&["--expire"]).is_none_or(is_soon)), unless: DRY_RUN,
+        what: "git prune", why: PRUNES, instead: GC },
+    Rule { commands: &["filter-branch", "filter-repo"], when: Always, unless: &[],
+        what: "rewriting the history with git filter-branch or filter-repo",
+        why: "it replaces every commit of the branches",
+        instead: "do it in a clone under the temp directory, and let the user look at the result" },
+    Rule { commands: &["read-tree"], when: If(|call| call.has(&["--reset"]) && call.has(&["-u"])), unless: DRY_RUN,
+        what: "git read-tree --reset -u", why: LOSES_WORK,
+        instead: "use `git read-tree -m -u`, which stops when changes would be lost" },
+    Rule { commands: &["checkout-index"], when: Flag(FORCE), unless: &["--prefix", "--temp"],
+        what: "git checkout-index --force", why: OVERWRITES_FILES, instead: READ_THE_OTHER },
+];
 
-        let mut place = place.clone();
-        let Some((command, args)) = self.globals(args, &mut place) else { return Ok(()) };
-        let Some(name) = command.to_str() else { return Ok(()) };
-        match self.command(name, args, &place) {
-            Err(_) if self.is_exempt(name, args, &place) => {}
-            judgement => judgement?,
-        }
-        // Judged by itself, since it may act elsewhere.
-        self.nested(name, args, &place)
-    }
+/// Flags of these commands whose value is the next word. A short one takes the rest of its own word, if there is one;
+/// with `?` it never takes the next.
+#[rustfmt::skip]
+const VALUES: &[(&str, &str)] = &[
+    ("commit", "-m --message -F --file -c -C -t --template --author --date --fixup --squash --trailer -S? -u?"),
+    ("merge", "-m --message -F --file -s --strategy -X --strategy-option -S?"),
+    ("pull", "-s --strategy -X --strategy-option -o --server-option -r? -j? -S?"),
+    ("rebase", "--onto -x --exec -s --strategy -X --strategy-option -C -r? -S?"),
+    ("push", "-o --push-option --repo --receive-pack --exec --recurse-submodules"),
+    ("branch", "-u --set-upstream-to --contains --no-contains --merged --no-merged --points-at --format --sort -t?"),
+    ("checkout", "-b -B --orphan --conflict --pathspec-from-file -t?"),
+    ("switch", "-c --create -C --force-create --orphan --conflict -t?"),
+    ("restore", "-s --source --conflict --pathspec-from-file"),
+    ("clean", "-e --exclude"),
+    ("stash", "-m --message --pathspec-from-file"),
+    ("prune", "--expire"),
+];
 
-    fn is_exempt(&self, command: &str, args: &[OsString], place: &Place) -> bool {
-        if place.lost || !self.facts.is_throwaway(&place.at) {
-            return false;
-        }
-        // A push acts on another repository.
-        command != "push" || {
-            let options = Options::read(command, args);
-            let remote = options.all_words().next().or_else(|| options.values("repo").last());
-            self.facts.is_throwaway_remote(&place.at, remote)
-        }
-    }
+/// Flags of git itself whose value is the next word, unless a `=` follows.
+const GLOBAL_VALUES: &[&str] = &["-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"];
 
-    /// Reads git's own flags (`handle_options` in `git.c`: neither abbreviated nor combined). Returns the command and its
-    /// arguments; `None` when git answers by itself.
-    fn globals<'b>(&self, args: &'b [OsString], place: &mut Place) -> Option<(&'b OsStr, &'b [OsString])> {
-        let mut rest = args;
-        while let [flag, tail @ ..] = rest {
-            let bytes = flag.as_bytes();
-            if !bytes.starts_with(b"-") {
-                return Some((flag, tail));
+/// One call of git: which subcommand, and its arguments.
+struct Call<'a> {
+    facts: &'a dyn GitFacts,
+    /// Git's own flags, as they are given to the real git when it is asked something.
+    at: &'a [OsString],
+    overrides_hooks: bool,
+    name: &'a str,
+    flags: Vec<(String, Option<&'a OsStr>)>,
+    /// Words that are no flags, up to `--`.
+    words: Vec<&'a OsStr>,
+    /// Words after `--`; `None` without one.
+    after: Option<&'a [OsString]>,
+}
+
+impl<'a> Call<'a> {
+    /// `None` when there is no subcommand.
+    fn read(args: &'a [OsString], facts: &'a dyn GitFacts) -> Option<Call<'a>> {
+        let (mut at, mut overrides_hooks) = (0, false);
+        while args.get(at)?.as_bytes().starts_with(b"-") {
+            let flag = args[at].to_str()?;
+            if matches!(flag, "-h" | "--help" | "-v" | "--version" | "--exec-path") {
+                return None;
             }
-            let (name, attached) = match bytes.iter().position(|byte| *byte == b'=') {
-                Some(at) => (&bytes[..at], Some(OsStr::from_bytes(&bytes[at + 1..]))),
-                None => (bytes, None),
-            };
-            let name = String::from_utf8_lossy(name);
-            let takes_value = match &*name {
-                "-C" | "-c" | "--shallow-file" => true,
-                "--git-dir" | "--work-tree" | "--namespace" | "--config-env" | "--attr-source" | "--super-prefix" => {
-                    attached.is_none()
+            let setting = args.get(at + 1).filter(|_| flag == "-c").map(|setting| setting.to_ascii_lowercase());
+            overrides_hooks |= setting.is_some_and(|setting| setting.as_bytes().starts_with(b"core.hookspath"));
+            at += 1 + usize::from(GLOBAL_VALUES.contains(&flag));
+        }
+        let name = args[at].to_str()?;
+        let (flags, words, at, rest) = (Vec::new(), Vec::new(), &args[..at], &args[at + 1..]);
+        let mut call = Call { facts, at, overrides_hooks, name, flags, words, after: None };
+        call.arguments(rest);
+        Some(call)
+    }
+
+    fn arguments(&mut self, rest: &'a [OsString]) {
+        let values = VALUES.iter().find(|(name, _)| *name == self.name).map_or("", |(_, values)| values);
+        let takes = |flag: &str| values.split(' ').any(|value| value.trim_end_matches('?') == flag);
+        let takes_next = |flag: &str| values.split(' ').any(|value| value == flag);
+        let mut rest = rest.iter();
+        while let Some(arg) = rest.next() {
+            let bytes = arg.as_bytes();
+            if bytes == b"--" || bytes == b"--end-of-options" {
+                self.after = Some(rest.as_slice());
+                return;
+            } else if bytes.starts_with(b"--") {
+                let (flag, value) = match bytes.iter().position(|byte| *byte == b'=') {
+                    Some(end) => (&bytes[..end], Some(OsStr::from_bytes(&bytes[end + 1..]))),
+                    None => (bytes, None),
+                };
+                let flag = String::from_utf8_lossy(flag).into_owned();
+                let value =
+                    value.or_else(|| if takes_next(&flag) { rest.next().map(OsString::as_os_str) } else { None });
+                self.flags.push((flag, value));
+            } else if bytes.len() > 1 && bytes[0] == b'-' {
+                for (index, letter) in bytes.iter().enumerate().skip(1) {
+                    let flag = format!("-{}", char::from(*letter));
+                    let attached = Some(&bytes[index + 1..]).filter(|_| takes(&flag));
+                    let value = match attached {
+                        Some([]) if takes_next(&flag) => rest.next().map(OsString::as_os_str),
+                        Some(value) => Some(OsStr::from_bytes(value)),
+                        None => None,
+                    };
+                    self.flags.push((flag, value));
+                    if attached.is_some() {
+                        break;
+                    }
                 }
-                "--exec-path" if attached.is_none() => return None,
-                "-h" | "--help" | "-v" | "--version" | "--html-path" | "--man-path" | "--info-path" => return None,
-                _ => false,
-            };
-            let taken = if takes_value { 2 } else { 1 };
-            let value = if takes_value { tail.first()?.as_os_str() } else { attached.unwrap_or_default() };
-            match &*name {
-                "-c" => place.config.push(setting(value)),
-                "--config-env" => {
-                    let (key, variable) = setting_by_variable(value)?;
-                    place.config.extend(self.facts.env(&variable).map(|value| (key, value)));
-                }
-                _ => {}
-            }
-            if !matches!(&*name, "-p" | "--paginate") {
-                place.at.extend_from_slice(&rest[..taken]);
-            }
-            rest = &rest[taken..];
-        }
-        None
-    }
-
-    fn command(&self, name: &str, args: &[OsString], place: &Place) -> Judgement {
-        let options = || Options::read(name, args);
-        self.hooks(name, args, place)?;
-        match name {
-            "reset" => reset(&options()),
-            "clean" => self.clean(&options(), place),
-            "push" => push(&options()),
-            "branch" => self.branch(&options(), place),
-            "checkout" => self.checkout(&options(), place),
-            "restore" => restore(&options()),
-            "switch" => self.switch(&options(), place),
-            "stash" => stash(args),
-            "rm" => rm(&options()),
-            "mv" => mv(&options()),
-            "worktree" => self.worktree(args, place),
-            "update-ref" => self.update_ref(&options(), place),
-            "fetch" | "pull" => self.fetch(&options(), place),
-            "reflog" => reflog(args),
-            "gc" => gc(&options(), place),
-            "prune" => prune(&options()),
-            "read-tree" => read_tree(&options()),
-            "checkout-index" => checkout_index(&options()),
-            "filter-branch" | "filter-repo" => refuse(
-                "rewriting the history with git filter-branch or filter-repo",
-                "it replaces every commit of the branches",
-                "do it in a clone under the temp directory, and let the user look at the result",
-            ),
-            "submodule" => submodule(args),
-            _ => Ok(()),
-        }
-    }
-
-    /// Calls of git that this one makes because it was told to.
-    fn nested(&self, name: &str, args: &[OsString], place: &Place) -> Judgement {
-        match name {
-            "submodule" => self.submodule_foreach(args, place),
-            "bisect" => match args {
-                [run, command @ ..] if run == "run" => self.shell_words(command, place),
-                _ => Ok(()),
-            },
-            "rebase" => Options::read(name, args).values("exec").try_for_each(|text| self.shell(text, &[], place)),
-            name if HAVE_RULES.contains(&name) || HARMLESS.contains(&name) => Ok(()),
-            name => self.alias(name, args, place),
-        }
-    }
-
-    // --- hooks -------------------------------------------------------------------------------------------------------
-
-    /// The checks that a project put into its hooks are not passed over.
-    fn hooks(&self, name: &str, args: &[OsString], place: &Place) -> Judgement {
-        const INSTEAD: &str = "run it without that and correct what the hook reports, or tell the user if the hook \
-                               itself is broken";
-        if name == "config" {
-            // A project's own directory of hooks is a usual thing to set, this one is not.
-            let sets = args.iter().any(|arg| arg.eq_ignore_ascii_case("core.hooksPath"));
-            if sets && args.iter().any(|arg| arg == "/dev/null" || arg.is_empty()) {
-                return refuse("setting core.hooksPath to nothing", "it switches the project's hooks off", INSTEAD);
+            } else {
+                self.words.push(arg);
             }
         }
-        if !HOOKED.contains(&name) {
-            return Ok(());
-        }
-        // `-n` is this option for `commit` and `am` only; for the others it is in their tables as what it is.
-        if Options::read(name, args).has("no-verify") {
-            return refuse("--no-verify (git commit -n)", "it skips the checks in the project's hooks", INSTEAD);
-        }
-        if place.inline("core.hookspath").is_some() {
-            return refuse("overriding core.hooksPath", "it skips the checks in the project's hooks", INSTEAD);
-        }
-        Ok(())
     }
 
-    // --- files -------------------------------------------------------------------------------------------------------
+    fn has(&self, flags: &[&str]) -> bool {
+        self.flags.iter().any(|(flag, _)| flags.contains(&flag.as_str()))
+    }
 
-    /// Forced and interactive cleaning; a dry run is the alternative.
-    fn clean(&self, options: &Options, place: &Place) -> Judgement {
-        if options.has("dry-run") {
-            return Ok(());
-        }
-        let free = || {
-            let key = "clean.requireforce";
-            let value = place.inline(key).map(OsStr::to_os_string).or_else(|| self.facts.config(&place.at, key));
-            value.is_some_and(|value| is_false(&value))
-        };
-        if options.has_any(&["force", "interactive"]) || free() {
-            return refuse(
-                "git clean without --dry-run",
-                "it deletes untracked files, which nothing can bring back",
-                "list them with `git clean -n` and delete by name those that you made, or set all aside with \
-                 `git stash push --include-untracked`",
-            );
-        }
-        Ok(())
+    fn value(&self, flags: &[&str]) -> Option<&'a OsStr> {
+        self.flags.iter().rev().find(|(flag, _)| flags.contains(&flag.as_str())).and_then(|(_, value)| *value)
+    }
+
+    fn all_words(&self) -> impl Iterator<Item = &'a OsStr> {
+        self.words.iter().copied().chain(self.after.into_iter().flatten().map(OsString::as_os_str))
+    }
+
+    /// A push acts on another repository, too.
+    fn is_exempt(&self) -> bool {
+        let remote = || self.all_words().next().or_else(|| self.value(&["--repo"]));
+        self.facts.is_throwaway(self.at) && (self.name != "push" || self.facts.is_throwaway_remote(self.at, remote()))
+    }
+
+    fn renames(&self) -> bool {
+        self.has(&["-M", "-C"]) || (self.has(&["-m", "--move", "-c", "--copy"]) && self.has(FORCE))
+    }
+
+    /// Whether `branch` exists and has commits that are not in `to` (`HEAD`). Moving it forward loses nothing.
+    fn moves_branch(&self, branch: Option<&OsStr>, to: Option<&&OsStr>) -> bool {
+        let Some(branch) = branch else { return false };
+        let branch = OsString::from_vec([b"refs/heads/", branch.as_bytes()].concat());
+        let to = to.copied().unwrap_or("HEAD".as_ref());
+        self.facts.is_revision(self.at, &branch) && !self.facts.is_ancestor(self.at, &branch, to)
     }
 
     /// Checkout of files, not of branches.
-    fn checkout(&self, options: &Options, place: &Place) -> Judgement {
-        if options.has("force") {
-            return refuse_discarding_switch("git checkout --force");
-        }
-        if let Some(branch) = options.values("B").last() {
-            let start = options.words.first().copied().unwrap_or(OsStr::new("HEAD"));
-            self.moves_branch("git checkout -B on an existing branch", branch, start, place)?;
-        }
-        let files = "git checkout of files";
+    fn checks_files_out(&self) -> bool {
         // `--patch` asks, but `yes |` answers.
-        if options.has_any(&["patch", "pathspec-from-file"]) {
-            return refuse_discarding_files(files);
+        if self.has(&["--patch", "-p", "--pathspec-from-file"]) {
+            return true;
         }
-        if let Some(after) = &options.after {
-            return if after.is_empty() { Ok(()) } else { refuse_discarding_files(files) };
+        if let Some(after) = self.after {
+            return !after.is_empty();
         }
-        // These make `git checkout` one of branches; with paths git refuses.
-        if options.has_any(&["b", "B", "orphan", "detach", "track"]) {
-            return Ok(());
-        }
-        let Some((first, more)) = options.words.split_first() else { return Ok(()) };
+        let Some((first, more)) = self.words.split_first() else { return false };
         // `:/` and `:(…)` are taken for paths here, although `:/text` may also name a commit.
-        let is_revision =
-            *first == "-" || (!first.as_bytes().starts_with(b":") && self.facts.is_revision(&place.at, first));
+        if *first == "-" || (!first.as_bytes().starts_with(b":") && self.facts.is_revision(self.at, first)) {
+            return !more.is_empty();
+        }
         // A word that is neither a revision nor a tracked file is a remote's branch, or a mistake that git reports.
-        let mut paths = if is_revision { more } else { &options.words[..] }.iter();
-        let loses =
-            if is_revision { !more.is_empty() } else { paths.any(|path| self.facts.is_tracked(&place.at, path)) };
-        if loses { refuse_discarding_files(files) } else { Ok(()) }
-    }
-
-    fn switch(&self, options: &Options, place: &Place) -> Judgement {
-        if options.has_any(&["force", "discard-changes"]) {
-            return refuse_discarding_switch("git switch --discard-changes (-f)");
-        }
-        match options.values("force-create").last() {
-            Some(branch) => {
-                let start = options.words.first().copied().unwrap_or(OsStr::new("HEAD"));
-                self.moves_branch("git switch -C on an existing branch", branch, start, place)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn worktree(&self, args: &[OsString], place: &Place) -> Judgement {
-        let Some((command, args)) = args.split_first() else { return Ok(()) };
-        if command == "remove" && Options::read("worktree remove", args).has("force") {
-            return refuse(
-                "git worktree remove --force",
-                "it deletes the uncommitted work in that worktree",
-                "commit or stash in that worktree, then remove it without --force",
-            );
-        }
-        if command == "add" {
-            let options = Options::read("worktree add", args);
-            if let Some(branch) = options.values("B").last() {
-                let start = options.all_words().nth(1).unwrap_or(OsStr::new("HEAD"));
-                return self.moves_branch("git worktree add -B on an existing branch", branch, start, place);
-            }
-        }
-        Ok(())
-    }
-
-    // --- branches ----------------------------------------------------------------------------------------------------
-
-    fn branch(&self, options: &Options, place: &Place) -> Judgement {
-        let force = options.has("force");
-        if options.has("D") || (options.has("delete") && force) {
-            return refuse(
-                "git branch -D",
-                "it deletes a branch with its reflog even if its commits are nowhere else",
-                "use `git branch -d NAME`, which deletes what is merged, or leave the branch and name it to the user",
-            );
-        }
-        let words: Vec<&OsStr> = options.all_words().collect();
-        let moves = options.has("M") || (options.has("move") && force);
-        let copies = options.has("C") || (options.has("copy") && force);
-        let (what, branch, start) = match (&words[..], moves || copies) {
-            (&[new], true) => ("git branch -M or -C onto an existing branch", new, OsStr::new("HEAD")),
-            (&[old, new, ..], true) => ("git branch -M or -C onto an existing branch", new, old),
-            (&[name], false) if force => ("git branch --force on an existing branch", name, OsStr::new("HEAD")),
-            (&[name, start, ..], false) if force => ("git branch --force on an existing branch", name, start),
-            _ => return Ok(()),
-        };
-        self.moves_branch(what, branch, start, place)
-    }
-
-    /// Plumbing: deleting a ref, or moving a branch. What `--stdin` brings is not known.
-    fn update_ref(&self, options: &Options, place: &Place) -> Judgement {
-        if options.has("d") {
-            return refuse(
-                "git update-ref -d",
-                "it deletes a ref even if its commits are nowhere else",
-                "use `git branch -d NAME`, which deletes what is merged",
-            );
-        }
-        match options.all_words().collect::<Vec<_>>()[..] {
-            [name, new, ..] => match name.as_bytes().strip_prefix(b"refs/heads/") {
-                Some(branch) => {
-                    self.moves_branch("git update-ref on an existing branch", OsStr::from_bytes(branch), new, place)
-                }
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        }
-    }
-
-    /// A forced refspec that ends in a local branch; the usual ones end in `refs/remotes`.
-    fn fetch(&self, options: &Options, place: &Place) -> Judgement {
-        if options.has("dry-run") {
-            return Ok(());
-        }
-        for refspec in options.all_words().skip(1) {
-            let bytes = refspec.as_bytes();
-            let forced = bytes.starts_with(b"+") || options.has("force");
-            let Some(colon) = bytes.iter().position(|byte| *byte == b':') else { continue };
-            let to = &bytes[colon + 1..];
-            let to = OsStr::from_bytes(to.strip_prefix(b"refs/heads/").unwrap_or(to));
-            if forced && self.is_branch(to, place) {
-                return refuse("a forced git fetch into a local branch", MOVES_BRANCH, MOVE_INSTEAD);
-            }
-        }
-        Ok(())
-    }
-
-    fn is_branch(&self, name: &OsStr, place: &Place) -> bool {
-        !name.is_empty() && self.facts.is_revision(&place.at, &branch_ref(name))
-    }
-
-    /// Refuses when `branch` exists and has commits that are not in `to`. Moving it forward loses nothing.
-    fn moves_branch(&self, what: &'static str, branch: &OsStr, to: &OsStr, place: &Place) -> Judgement {
-        if self.is_branch(branch, place) && !self.facts.is_ancestor(&place.at, &branch_ref(branch), to) {
-            return refuse(what, MOVES_BRANCH, MOVE_INSTEAD);
-        }
-        Ok(())
-    }
-
-    // --- aliases -----------------------------------------------------------------------------------------------------
-
-    fn alias(&self, name: &str, args: &[OsString], place: &Place) -> Judgement {
-        // Newer versions of git also have `alias.NAME.command`.
-        let keys = [format!("alias.{}", name.to_lowercase()), format!("alias.{}.command", name.to_lowercase())];
-        let inline = || keys.iter().find_map(|key| place.inline(key)).map(OsStr::to_os_string);
-        let Some(text) = inline().or_else(|| self.facts.config(&place.at, &format!("alias.{name}"))) else {
-            return Ok(());
-        };
-        if let Some(shell) = text.as_bytes().strip_prefix(b"!") {
-            return self.shell(OsStr::from_bytes(shell), args, place);
-        }
-        let Some(mut words) = words::split(&text) else { return Ok(()) };
-        words.extend_from_slice(args);
-        self.call(&words, place)
-    }
-
-    fn submodule_foreach(&self, args: &[OsString], place: &Place) -> Judgement {
-        let Some((command, args)) = after_flags(args).split_first() else { return Ok(()) };
-        if command != "foreach" {
-            return Ok(());
-        }
-        // Each submodule is a repository in its own place.
-        let place = Place { lost: true, ..place.clone() };
-        match after_flags(args) {
-            [text] => self.shell(text, &[], &place),
-            words => self.shell_words(words, &place),
-        }
-    }
-
-    /// Judges every call of git in shell text that is run with `args`, which git puts at its end.
-    fn shell(&self, text: &OsStr, args: &[OsString], place: &Place) -> Judgement {
-        let mut place = place.clone();
-        let commands = words::commands(text);
-        let last = commands.len().saturating_sub(1);
-        for (at, words) in commands.into_iter().enumerate() {
-            let mut words = words::with_arguments(words, args);
-            if at == last {
-                words.extend_from_slice(args);
-            }
-            place.lost |= words.iter().any(|word| {
-                word == "cd"
-                    || word == "pushd"
-                    || (word.as_bytes().starts_with(b"GIT_") && word.as_bytes().contains(&b'='))
-            });
-            self.shell_words(&words, &place)?;
-        }
-        Ok(())
-    }
-
-    /// Judges one simple command: what follows the word `git`, or the text that a shell is given with `-c`.
-    fn shell_words(&self, words: &[OsString], place: &Place) -> Judgement {
-        for (at, word) in words.iter().enumerate() {
-            let program = word.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            match program {
-                b"git" => return self.call(&words[at + 1..], place),
-                b"sh" | b"bash" | b"dash" | b"zsh" => {
-                    let is_command =
-                        |word: &OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
-                    if let Some(flag) = words[at..].iter().position(is_command)
-                        && let Some(text) = words.get(at + flag + 1)
-                    {
-                        return self.shell(text, &[], &Place { lost: true, ..place.clone() });
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        self.words.iter().any(|path| self.facts.is_tracked(self.at, path))
     }
 }
 
-fn branch_ref(name: &OsStr) -> OsString {
-    OsString::from_vec([b"refs/heads/", name.as_bytes()].concat())
+/// Whether a date of git's leaves less than weeks.
+fn is_soon(date: &OsStr) -> bool {
+    let date = date.to_string_lossy().to_lowercase();
+    !["never", "false", "week", "month", "year"].iter().any(|word| date.contains(word))
 }
-
-fn refuse(what: &'static str, why: &'static str, instead: &'static str) -> Judgement {
-    Err(Verdict::Refuse { what, why, instead })
-}
-
-fn refuse_discarding_files(what: &'static str) -> Judgement {
-    refuse(
-        what,
-        "it overwrites uncommitted changes in those files",
-        "set the changes aside with `git stash push -- FILE`, or read the other version with `git show REV:FILE` \
-         (`:2:FILE` and `:3:FILE` in a conflict) and edit the file",
-    )
-}
-
-fn refuse_discarding_switch(what: &'static str) -> Judgement {
-    refuse(
-        what,
-        "it throws away uncommitted work",
-        "commit the changes, or set them aside with `git stash push --include-untracked`, and switch without force",
-    )
-}
-
-/// `key=value` of `-c`; without `=` it is true.
-fn setting(text: &OsStr) -> (String, OsString) {
-    let bytes = text.as_bytes();
-    let (key, value) = match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) => (&bytes[..at], &bytes[at + 1..]),
-        None => (bytes, &b"true"[..]),
-    };
-    (String::from_utf8_lossy(key).to_lowercase(), OsString::from_vec(value.to_vec()))
-}
-
-/// `key=VARIABLE` of `--config-env`, split at the last `=`.
-fn setting_by_variable(text: &OsStr) -> Option<(String, String)> {
-    let (key, variable) = text.to_str()?.rsplit_once('=')?;
-    Some((key.to_lowercase(), variable.to_owned()))
-}
-
-/// Settings in the environment: `GIT_CONFIG_COUNT` with its keys and values, and what an outer git passes on.
-fn environment_config(facts: &dyn GitFacts) -> Vec<(String, OsString)> {
-    let count = facts.env("GIT_CONFIG_COUNT").and_then(|count| count.to_str()?.parse().ok()).unwrap_or(0);
-    let mut config = Vec::new();
-    for n in 0..count {
-        let pair = (facts.env(&format!("GIT_CONFIG_KEY_{n}")), facts.env(&format!("GIT_CONFIG_VALUE_{n}")));
-        // Git stops with an error when one is missing.
-        let (Some(key), Some(value)) = pair else { break };
-        config.push((key.to_string_lossy().to_lowercase(), value));
-    }
-    let passed_on = facts.env("GIT_CONFIG_PARAMETERS").and_then(|text| words::split(&text)).unwrap_or_default();
-    config.extend(passed_on.iter().map(|text| setting(text)));
-    config
-}
-
-fn is_false(value: &OsStr) -> bool {
-    ["false", "no", "off", "0", ""].iter().any(|word| value.eq_ignore_ascii_case(word))
-}
-
-// --- commands --------------------------------------------------------------------------------------------------------
-
-/// Commands that run hooks which can refuse.
-const HOOKED: &[&str] = &["commit", "merge", "pull", "push", "rebase", "am", "cherry-pick", "revert"];
-
-/// Commands that have a rule above. Git takes no alias for its own commands, and so nobody is asked for one.
-#[rustfmt::skip]
-const HAVE_RULES: &[&str] = &[
-    "am", "bisect", "branch", "checkout", "checkout-index", "cherry-pick", "clean", "commit", "fetch", "gc", "merge", "mv",
-    "prune", "pull", "push", "read-tree", "rebase", "reflog", "reset", "restore", "revert", "rm", "stash", "switch",
-    "update-ref", "worktree",
-];
-
-/// Commands of git that have no rule; likewise.
-#[rustfmt::skip]
-const HARMLESS: &[&str] = &[
-    "add", "annotate", "apply", "archive", "blame", "bundle", "cat-file", "check-attr", "check-ignore", "cherry", "clone",
-    "commit-tree", "config", "count-objects", "describe", "diff", "diff-files", "diff-index", "diff-tree", "difftool",
-    "fast-export", "for-each-ref", "format-patch", "fsck", "grep", "hash-object", "help", "init", "log", "ls-files",
-    "ls-remote", "ls-tree", "merge-base", "merge-file", "merge-tree", "name-rev", "notes", "range-diff", "remote",
-    "rev-list", "rev-parse", "shortlog", "show", "show-branch", "show-ref", "sparse-checkout", "status", "symbolic-ref",
-    "tag", "update-index", "var", "verify-commit", "version", "write-tree",
-];

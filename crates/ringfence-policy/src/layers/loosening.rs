@@ -60,7 +60,6 @@ impl Stack<'_> {
             allow_syscalls,
             skill_verdict,
             warm,
-            warm_fork,
         } = settings;
         let mut refuse = |place: &str, what: String| out.push(Loosening { place: place.to_owned(), what });
 
@@ -70,7 +69,7 @@ impl Stack<'_> {
             refuse(place, format!("changes the engine from `{}` to `{value}`", self.engine));
         }
         if let Some(At { value, place }) = network
-            && *value > self.network
+            && !value.is_within(&self.network)
         {
             refuse(place, "opens the network".into());
         }
@@ -111,19 +110,14 @@ impl Stack<'_> {
             refuse(place, "turns `strict` off".into());
         }
         if let Some(At { value, place }) = skill_verdict
-            && *value > self.skill_verdict
+            && *value > self.service.skill_verdict
         {
             refuse(place, format!("lets skills run that are `{value}`"));
         }
         if let Some(At { value, place }) = warm
-            && *value > self.warm
+            && *value > self.service.warm
         {
             refuse(place, format!("holds {value} interpreters ready"));
-        }
-        if let Some(At { value: true, place }) = warm_fork
-            && !self.warm_fork
-        {
-            refuse(place, "forks interpreters".into());
         }
         for At { value, place } in optional {
             if !self.optional.contains(value) {
@@ -160,7 +154,7 @@ impl Stack<'_> {
         // cannot stand in a project's file.
         let RecordSettings { output, secrets: _, keep: _, max_size: _, database: _ } = records;
         if let Some(At { value, place }) = output
-            && *value != self.records.output
+            && *value != self.service.records.output
         {
             refuse(place, format!("changes `records.output` to `{value}`"));
         }
@@ -218,7 +212,7 @@ impl Stack<'_> {
             (Pattern::Exact(path), _) => vec![path.clone()],
             // Where all that it matches is writable already it says nothing, and what it will match is not known.
             (Pattern::Glob(glob), Access::Rw) => return Some(format!("makes `{}` writable", glob.as_str())),
-            (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
+            (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob).paths.clone(),
         };
         for path in paths {
             for name in [tree::real(lookup, &path), path] {
@@ -246,7 +240,7 @@ fn idle(lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String>
     let paths = match (&rule.pattern, rule.access) {
         (_, Access::Exclude | Access::Rw) => return None,
         (Pattern::Exact(path), Access::Ro) => vec![path.clone()],
-        (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob),
+        (Pattern::Glob(glob), Access::Ro) => lookup.matches(glob).paths.clone(),
     };
     let writable = |name: &std::path::Path| decide(before, name).is_some_and(|rule| rule.access == Access::Rw);
     let outside = paths.into_iter().find(|path| !writable(path) || !writable(&tree::real(lookup, path)))?;
@@ -299,7 +293,7 @@ fn larger_limits(settings: &LimitSettings, stack: &Stack<'_>) -> Vec<Loosening> 
     always!(tmp_size);
     always!(tmp_inodes);
     always!(output);
-    optional!(idle of stack);
-    optional!(life of stack);
+    optional!(idle of stack.service);
+    optional!(life of stack.service);
     out
 }

@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::values::optional_text;
 use super::{LayerError, Loosening, Resolved};
 use crate::env;
 use crate::git;
+use crate::guarantee::Guarantee;
 use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
 use crate::limits::{Limits, format_duration};
 use crate::look::Lookup;
-use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Verdict, WARM};
+use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Workspace};
 use crate::presets::{self, Places, Preset, Selection, Warning};
-use crate::profiles::{self, EngineChoice, Profile};
-use crate::records::Records;
+use crate::profiles::{self, EngineChoice, KnownEngine, Profile};
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, decide};
+use crate::service::ServiceSettings;
+use crate::suggest::Suggestion;
 use crate::tree::BUILT_IN;
 
 /// Whether a preset also speaks of a home that is not the caller's. It hides and protects there, and grants nothing, save
@@ -42,6 +43,8 @@ pub(super) struct Stack<'a> {
     pub(super) profile: &'static Profile,
     pub(super) name: String,
     pub(super) engine: EngineChoice,
+    /// The engines that can be named, where that is known.
+    pub(super) engines: Vec<KnownEngine>,
     pub(super) network: Network,
     pub(super) image: Option<String>,
     pub(super) user: User,
@@ -50,14 +53,9 @@ pub(super) struct Stack<'a> {
     pub(super) nesting: bool,
     pub(super) strict: bool,
     pub(super) trace_denials: bool,
-    pub(super) skill_verdict: Verdict,
-    pub(super) warm: u64,
-    pub(super) warm_fork: bool,
-    pub(super) idle: Option<Duration>,
-    pub(super) life: Option<Duration>,
+    pub(super) service: ServiceSettings,
     pub(super) env: EnvPolicy,
     pub(super) limits: Limits,
-    pub(super) records: Records,
     pub(super) commands: BTreeMap<String, CommandRule>,
     pub(super) allow_syscalls: Vec<String>,
     pub(super) optional: BTreeSet<crate::Guarantee>,
@@ -89,8 +87,9 @@ impl<'a> Stack<'a> {
             hidden_dirs: Vec::new(),
             profile,
             name,
-            engine: profile.engine,
-            network: profile.network,
+            engine: profile.engine.clone(),
+            engines: Vec::new(),
+            network: profile.network.clone(),
             image: None,
             user: profile.user,
             caches: Caches { read_only: profile.caches_read_only, ..Caches::default() },
@@ -98,14 +97,9 @@ impl<'a> Stack<'a> {
             nesting: false,
             strict: false,
             trace_denials: false,
-            skill_verdict: Verdict::default(),
-            warm: WARM,
-            warm_fork: true,
-            idle: Some(profiles::IDLE),
-            life: Some(profiles::LIFE),
+            service: ServiceSettings::default(),
             env: EnvPolicy { inherit: profile.inherit_env, ..EnvPolicy::default() },
             limits: profile.limits.clone(),
-            records: Records::default(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
             optional: BTreeSet::from(profiles::OPTIONAL),
@@ -126,12 +120,27 @@ impl<'a> Stack<'a> {
         stack
     }
 
-    /// What the root is made of: an image where one is named, and on the engine that has nothing else.
+    /// What the root is made of: an image where one is named, for a home that stays, and on an engine that has nothing else.
     pub(super) fn root(&self) -> Root {
-        match (&self.image, self.engine) {
-            (Some(name), _) => Root::Image(name.clone()),
-            (None, EngineChoice::Docker | EngineChoice::Kubernetes) => Root::Image(STANDARD_IMAGE.to_owned()),
-            (None, _) => self.profile.root.clone(),
+        let named = self.engines.iter().find(|engine| engine.name == self.engine.name());
+        match &self.image {
+            Some(name) => Root::Image(name.clone()),
+            None if self.profile.keep_home || named.is_some_and(|engine| engine.images) => {
+                Root::Image(STANDARD_IMAGE.to_owned())
+            }
+            None => self.profile.root.clone(),
+        }
+    }
+
+    fn check_engine(&self, At { value, place }: &At<EngineChoice>) -> Result<(), LayerError> {
+        let known = |name: &str| self.engines.is_empty() || self.engines.iter().any(|engine| engine.name == name);
+        match value {
+            EngineChoice::Named(name) if !known(name) => {
+                let names = self.engines.iter().map(|engine| &*engine.name).chain([EngineChoice::AUTO]);
+                let (place, suggestion) = (place.clone(), Suggestion::among(name, names));
+                Err(LayerError::UnknownEngine { place, name: name.to_string(), suggestion })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -271,7 +280,6 @@ impl<'a> Stack<'a> {
             allow_syscalls,
             skill_verdict,
             warm,
-            warm_fork,
         } = settings;
         macro_rules! take {
             ($key:literal, $from:expr => $to:expr) => {
@@ -281,6 +289,7 @@ impl<'a> Stack<'a> {
                 }
             };
         }
+        engine.as_ref().map_or(Ok(()), |engine| self.check_engine(engine))?;
         take!("engine", engine => self.engine);
         take!("network", network => self.network);
         if let Some(At { value, place }) = image {
@@ -303,9 +312,8 @@ impl<'a> Stack<'a> {
         take!("nesting", nesting => self.nesting);
         take!("strict", strict => self.strict);
         take!("trace_denials", trace_denials => self.trace_denials);
-        take!("skill_verdict", skill_verdict => self.skill_verdict);
-        take!("warm", warm => self.warm);
-        take!("warm_fork", warm_fork => self.warm_fork);
+        take!("skill_verdict", skill_verdict => self.service.skill_verdict);
+        take!("warm", warm => self.service.warm);
         let LimitSettings {
             memory,
             cpus,
@@ -330,10 +338,10 @@ impl<'a> Stack<'a> {
         take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
         take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
         take!("limits.output", output => self.limits.output);
-        take!("limits.idle", idle => self.idle);
-        take!("limits.life", life => self.life);
+        take!("limits.idle", idle => self.service.idle);
+        take!("limits.life", life => self.service.life);
 
-        self.records.apply(records);
+        self.service.records.apply(records);
         let RecordSettings { output, secrets, keep, max_size, database } = records;
         let places = [
             ("records.output", output.as_ref().map(|at| &at.place)),
@@ -411,19 +419,22 @@ impl<'a> Stack<'a> {
         self.check_timeout()?;
         let rules = self.take_rules();
         self.check_workdir(&rules)?;
-        let warnings = self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
+        let warnings: Vec<Warning> =
+            self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
+        let weakening =
+            warnings.iter().map(|Warning::Git(suspicion)| suspicion).filter(|suspicion| suspicion.weakens());
+        let weakened = weakening.map(|suspicion| (Guarantee::FsProtectedPaths, suspicion.to_string())).collect();
         let root = self.root();
-        // Only an engine of containers has images.
-        let images = matches!(root, Root::Image(_)) && self.engine == EngineChoice::Auto;
-        let engine = if images { EngineChoice::Docker } else { self.engine };
         let policy = Policy {
             profile: self.name,
-            workdir: self.workdir,
+            workspace: Workspace::HostDirectory(self.workdir),
             workdir_at: self.profile.workdir_at.map(PathBuf::from),
+            narrowed: Vec::new(),
             root,
             rules,
             shown: Vec::new(),
             network: self.network,
+            devices: Vec::new(),
             caches: self.caches,
             keep_home: self.profile.keep_home,
             tmp_exec: self.profile.tmp_exec,
@@ -432,21 +443,17 @@ impl<'a> Stack<'a> {
             env: self.env,
             user: self.user,
             limits: self.limits,
-            records: self.records,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
             optional: self.optional,
             strict: self.strict,
             trace_denials: self.trace_denials,
-            skill_verdict: self.skill_verdict,
-            warm: self.warm,
-            warm_fork: self.warm_fork,
-            idle: self.idle,
-            life: self.life,
+            weakened,
         };
         Ok(Resolved {
             policy,
-            engine,
+            service: self.service,
+            engine: self.engine,
             loosened,
             warnings,
             origins: self.origins,

@@ -83,7 +83,6 @@ fn a_project_may_tighten() {
         "strict = true",
         "skill_verdict = \"clean\"",
         "warm = 0",
-        "warm_fork = false",
         "trace_denials = true",
         "profile = \"agent\"",
         "profile = \"shell\"",
@@ -111,7 +110,6 @@ fn a_project_may_not_loosen() {
         ("", "nesting = true", "allows user namespaces inside"),
         ("strict = true", "strict = false", "turns `strict` off"),
         ("", "warm = 200", "holds 200 interpreters ready"),
-        ("warm_fork = false", "warm_fork = true", "forks interpreters"),
         ("", "skill_verdict = \"dangerous\"", "lets skills run that are `dangerous`"),
         ("", "engine = \"bubblewrap\"", "changes the engine from `auto` to `bubblewrap`"),
         ("", "optional = [\"limit.memory\"]", "makes guarantee `limit.memory` optional"),
@@ -178,8 +176,8 @@ fn the_error_lists_every_line() {
     let error = resolve(host.inputs("", "docker = true\nnesting = true")).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`p.toml` is not trusted and would loosen the sandbox: \
-         p.toml:1: opens the Docker socket; p.toml:2: allows user namespaces inside"
+        "`p.toml` would loosen the sandbox, and you do not trust it yet\n  \
+         p.toml:1: opens the Docker socket\n  p.toml:2: allows user namespaces inside"
     );
 }
 
@@ -386,4 +384,18 @@ fn another_users_home_counts() {
     ] {
         assert_eq!(decided(&other.join("project"), name), access, "{name}");
     }
+}
+
+#[test]
+fn an_engine_that_is_not_known() {
+    use crate::profiles::KnownEngine;
+    let host = Host::new();
+    let known =
+        vec![KnownEngine { name: "native".into(), images: false }, KnownEngine { name: "vm".into(), images: true }];
+    let with = |config: &str| resolve(Inputs { engines: known.clone(), ..host.inputs(config, "") });
+    let error = with("engine = \"nativ\"").unwrap_err().to_string();
+    assert!(error.ends_with("g.toml:1: unknown engine `nativ` (did you mean `native`?)"), "{error}");
+    assert!(matches!(with("engine = \"native\"").unwrap().policy.root, Root::Host));
+    assert!(matches!(with("engine = \"vm\"").unwrap().policy.root, Root::Image(_)));
+    assert!(with("engine = \"auto\"").is_ok());
 }

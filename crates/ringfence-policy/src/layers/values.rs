@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::Resolved;
 use crate::limits::{Limits, format_duration, format_size};
-use crate::policy::{CommandRule, Guard, Root, User};
+use crate::policy::{CommandRule, Guard, Root};
 use crate::records::Records;
 use crate::rules::{LayerKind, Origin};
 
 impl Resolved {
     /// Every value with its origin, in the order of the configuration file, for `config show`.
     pub fn values(&self) -> Vec<Value> {
-        let policy = &self.policy;
+        let (policy, service) = (&self.policy, &self.service);
         let mut out = Vec::new();
         let mut add = |key: String, text: String| {
             let origin = self.origins.get(&key).cloned().unwrap_or_else(|| Origin {
@@ -26,7 +26,7 @@ impl Resolved {
         let time = |t: &Option<Duration>| optional_text(*t, format_duration);
         add("profile".into(), policy.profile.clone());
         add("engine".into(), self.engine.to_string());
-        add("workdir".into(), policy.workdir.display().to_string());
+        add("workdir".into(), policy.workdir().display().to_string());
         if let Some(at) = &policy.workdir_at {
             add("workdir_at".into(), at.display().to_string());
         }
@@ -35,14 +35,11 @@ impl Resolved {
             Root::Programs => add("root".into(), "programs".into()),
             Root::Image(name) => add("image".into(), name.clone()),
         }
-        add(
-            "user".into(),
-            match policy.user {
-                User::Caller => "caller".into(),
-                User::Ids { uid, gid } => format!("{uid}:{gid}"),
-            },
-        );
+        add("user".into(), policy.user.to_string());
         add("network".into(), policy.network.name().into());
+        for device in &policy.devices {
+            add(format!("devices.{}", device.path.display()), "true".into());
+        }
         for name in &policy.caches.names {
             add(format!("caches.{name}"), if policy.caches.read_only { "read-only" } else { "shared" }.into());
         }
@@ -83,9 +80,9 @@ impl Resolved {
         add("limits.tmp_size".into(), format_size(*tmp_size));
         add("limits.tmp_inodes".into(), tmp_inodes.to_string());
         add("limits.output".into(), format_size(*output));
-        add("limits.idle".into(), time(&policy.idle));
-        add("limits.life".into(), time(&policy.life));
-        let Records { output, secrets, keep, max_size, database } = &policy.records;
+        add("limits.idle".into(), time(&service.idle));
+        add("limits.life".into(), time(&service.life));
+        let Records { output, secrets, keep, max_size, database } = &service.records;
         add("records.output".into(), output.to_string());
         add("records.keep".into(), time(keep));
         add("records.max_size".into(), optional_text(*max_size, format_size));
@@ -96,9 +93,8 @@ impl Resolved {
         for name in secrets {
             add(format!("records.secrets.{name}"), "true".into());
         }
-        add("warm".into(), policy.warm.to_string());
-        add("warm_fork".into(), policy.warm_fork.to_string());
-        add("skill_verdict".into(), policy.skill_verdict.to_string());
+        add("warm".into(), service.warm.to_string());
+        add("skill_verdict".into(), service.skill_verdict.to_string());
         for (name, rule) in &policy.commands {
             let text = match rule {
                 CommandRule::Block => "false".into(),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::layer::Layer;
 use crate::layers::{Inputs, resolve};
+use crate::policy::{CommandRule, Guard, Narrowed, NetworkRules, Workspace};
 
 /// A home with a project in it.
 struct Host {
@@ -91,6 +92,93 @@ fn what_is_missing_and_protected_gets_a_name_for_as_long_as_the_box_lives() {
     assert!(host.plan(|_| {}).unwrap().stubs.iter().all(|stub| stub.path != planted));
 }
 
+/// Seen when the rules were applied, and gone when the plan is made: it was the placeholder of a sandbox that ended in between.
+#[test]
+fn what_is_gone_at_the_second_look_is_planned_as_missing() {
+    let host = Host::new();
+    let (protected, hidden) = (host.workdir.join(".mcp.json"), host.workdir.join("key"));
+    let (shown, written) = (host.home.join("shown"), host.workdir.join("out"));
+    let mut layer = Layer::flags();
+    layer.exclude("key");
+    layer.ro(&shown.display().to_string());
+    layer.rw(&written.display().to_string());
+    let all = [&protected, &hidden, &shown, &written];
+    all.iter().for_each(|path| fs::create_dir(path).unwrap());
+    let policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), layer)).unwrap().policy;
+    let lookup = Tree::lookup(&policy, &host.facts);
+    assert!(all.iter().all(|path| lookup.exists(path)));
+    let planned = || plan_with(&lookup, &policy, &host.facts, &["sh".into()]).unwrap();
+    let stub = |plan: &Plan, path: &Path| plan.stubs.iter().find(|stub| stub.path == path).cloned();
+    let is_mounted = |plan: &Plan, path: &Path, which: fn(&Mount) -> bool| position(plan, path, which).is_some();
+
+    // There: it may be another sandbox's placeholder, which must stay until this one ends.
+    let there = planned();
+    assert!(stub(&there, &protected).unwrap().present && stub(&there, &hidden).unwrap().present);
+    assert!(is_mounted(&there, &protected, |m| matches!(m, Mount::Bind { writable: false, .. })));
+
+    all.iter().for_each(|path| fs::remove_dir(path).unwrap());
+    let gone = planned();
+    for path in [&protected, &hidden, &written] {
+        assert_eq!(stub(&gone, path), Some(Stub::missing(path, Kind::Dir, "")));
+    }
+    assert!(is_mounted(&gone, &protected, |m| matches!(m, Mount::Empty { .. })));
+    assert!(is_mounted(&gone, &hidden, |m| matches!(m, Mount::Hide { fleeting: false, .. })));
+    assert!(is_mounted(&gone, &written, |m| matches!(m, Mount::Bind { writable: true, .. })));
+    // Nothing can be planted where the sandbox cannot write.
+    assert!(stub(&gone, &shown).is_none() && position(&gone, &shown, |_| true).is_none());
+}
+
+/// The placeholder is the one that the rule asks for, also where the user's own was of another kind.
+#[test]
+fn what_is_gone_gets_the_placeholder_of_its_rule() {
+    let host = Host::new();
+    let (text, directory) = (host.home.join(".claude/settings.json"), host.workdir.join(".mcp.json"));
+    fs::create_dir(host.home.join(".claude")).unwrap();
+    for path in [&text, &directory] {
+        fs::write(path, "{ \"own\": true }").unwrap();
+    }
+    let policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), Layer::flags())).unwrap().policy;
+    let lookup = Tree::lookup(&policy, &host.facts);
+    assert!(lookup.exists(&text) && lookup.exists(&directory));
+    for path in [&text, &directory] {
+        fs::remove_file(path).unwrap();
+    }
+    let plan = plan_with(&lookup, &policy, &host.facts, &["sh".into()]).unwrap();
+    assert!(plan.stubs.contains(&Stub::missing(&text, Kind::File, "{}\n")), "{:?}", plan.stubs);
+    assert!(plan.stubs.contains(&Stub::missing(&directory, Kind::Dir, "")), "{:?}", plan.stubs);
+}
+
+/// A name can also go in the middle of the second look. It is never taken for the user's own then.
+#[test]
+fn a_placeholder_that_comes_and_goes_is_never_the_users_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (directory, file) = (dir.path().join("directory"), dir.path().join("file"));
+    // Shown under its name when it is complete, as the keeper's own is held.
+    let made = dir.path().join("made");
+    fs::write(&made, ".\n").unwrap();
+    fs::set_permissions(&made, fs::Permissions::from_mode(STUB_FILE_MODE)).unwrap();
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::create_dir(&directory).unwrap();
+                fs::hard_link(&made, &file).unwrap();
+                fs::remove_dir(&directory).unwrap();
+                fs::remove_file(&file).unwrap();
+            }
+        });
+        let looks = (0..50_000).flat_map(|_| [Look::at(&directory, Kind::Dir), Look::at(&file, Kind::File)]);
+        let own = looks.filter(|look| *look == Look::Own).count();
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(own, 0);
+    });
+    // What is the user's own is.
+    fs::create_dir_all(directory.join("own")).unwrap();
+    fs::write(&file, "own").unwrap();
+    assert_eq!((Look::at(&directory, Kind::Dir), Look::at(&file, Kind::File)), (Look::Own, Look::Own));
+    assert_eq!((Look::at(&file, Kind::Dir), Look::at(&directory, Kind::File)), (Look::Own, Look::Own));
+}
+
 #[test]
 fn directories_above_a_protected_path_are_pinned() {
     let host = Host::new();
@@ -131,6 +219,9 @@ fn only_what_is_asked_for_is_promised() {
         host.plan(flags).unwrap().promises.iter().any(|promise| promise.guarantee == guarantee)
     };
     assert!(!promised(&|_| {}, Guarantee::NetIsolated) && promised(&|f| f.network(false), Guarantee::NetIsolated));
+    let listed = |flags: &mut Layer| flags.network_kind(Network::Allowlist(NetworkRules::default()));
+    assert!(!promised(&|_| {}, Guarantee::NetByName) && promised(&listed, Guarantee::NetByName));
+    assert!(!promised(&listed, Guarantee::NetIsolated));
     assert!(!promised(&|_| {}, Guarantee::LimitMemory));
     assert!(promised(&|f| f.memory("1g").unwrap(), Guarantee::LimitMemory));
     assert!(promised(&|_| {}, Guarantee::FsSecretsHidden) && !promised(&|_| {}, Guarantee::NetByName));
@@ -141,12 +232,56 @@ fn programs_are_found_as_the_box_sees_them() {
     let host = Host::new();
     let find = |command: &str| {
         let policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), Layer::flags())).unwrap().policy;
-        plan(&policy, &host.facts, &[command.into()]).map(|plan| plan.command.program)
+        plan(&policy, &host.facts, &[command.into()]).map(|plan| plan.runs.command().unwrap().program.clone())
     };
     assert!(find("sh").unwrap().ends_with("bin/sh"));
     assert_eq!(find("./x").unwrap(), host.workdir.join("./x"));
     assert!(matches!(find("no-such-program"), Err(PlanError::ProgramNotFound(_))));
     assert!(matches!(find(""), Err(PlanError::NoCommand)));
+}
+
+#[test]
+fn a_command_with_a_directory_and_variables_is_found_with_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new();
+    let programs = host.workdir.join("sub/programs");
+    fs::create_dir_all(&programs).unwrap();
+    fs::write(programs.join("own"), "").unwrap();
+    fs::set_permissions(programs.join("own"), fs::Permissions::from_mode(0o755)).unwrap();
+    let policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), Layer::flags())).unwrap().policy;
+    let lookup = Tree::lookup(&policy, &host.facts);
+    let find = |command: &str, cwd: Option<&str>, path: Option<&str>| {
+        let env: Vec<_> = path.into_iter().map(|path| ("PATH".into(), path.into())).collect();
+        let changes = Changes { env: &env, cwd: cwd.map(Path::new) };
+        let plan = plan_changed(&lookup, &policy, &host.facts, &[command.into()], changes)?;
+        assert_eq!(plan.workdir, cwd.map_or_else(|| host.workdir.clone(), |cwd| host.workdir.join(cwd)));
+        Ok(plan.runs.command().unwrap().program.clone())
+    };
+    assert_eq!(find("./x", Some("sub"), None).unwrap(), host.workdir.join("sub/./x"));
+    assert_eq!(find("own", None, programs.to_str()).unwrap(), programs.join("own"));
+    assert_eq!(find("own", Some("sub"), Some("/nowhere:programs")).unwrap(), programs.join("own"));
+    assert!(find("sh", Some("sub"), None).unwrap().ends_with("bin/sh"));
+    for (name, path) in [("own", None), ("own", Some("programs")), ("sh", programs.to_str())] {
+        assert!(matches!(find(name, None, path), Err(PlanError::ProgramNotFound(_))), "{name} {path:?}");
+    }
+}
+
+#[test]
+fn without_the_program_nothing_stands_in_front() {
+    let mut host = Host::new();
+    let guarded = |host: &Host, rule: Option<CommandRule>| {
+        let mut policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), Layer::flags())).unwrap().policy;
+        policy.commands.clear();
+        policy.commands.extend(rule.map(|rule| ("sh".to_owned(), rule)));
+        let plan = plan(&policy, &host.facts, &["sh".into()])?;
+        Ok(plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if *source == host.facts.program)))
+    };
+    let guard = || Some(CommandRule::Guard(Guard::Git));
+    assert!(guarded(&host, guard()).unwrap() && guarded(&host, Some(CommandRule::Block)).unwrap());
+    host.facts.program = PathBuf::new();
+    assert!(!guarded(&host, guard()).unwrap() && !guarded(&host, None).unwrap());
+    let refused = guarded(&host, Some(CommandRule::Block));
+    assert!(matches!(&refused, Err(PlanError::NoGuard(name)) if name == "sh"), "{refused:?}");
 }
 
 #[test]
@@ -163,4 +298,44 @@ fn what_is_gone_needs_no_hiding() {
     assert!(hides(&plan, &goes) && !hides(&rest, &goes) && hides(&rest, &stays));
     assert_eq!(rest.mounts.len() + 1, plan.mounts.len());
     drop(sockets);
+}
+
+#[test]
+fn a_part_is_mounted_where_the_working_directory_is_and_the_rest_nowhere() {
+    let host = Host::new();
+    let (conf, secret) = (host.workdir.join("conf"), host.workdir.join("conf/secret"));
+    fs::create_dir(&conf).unwrap();
+    for file in [&secret, &host.workdir.join("other")] {
+        fs::write(file, "").unwrap();
+    }
+    let above = host.home.display().to_string();
+    for shown in [false, true] {
+        let mut layer = Layer::flags();
+        layer.profile("shell");
+        layer.exclude("conf/secret");
+        layer.ro("other");
+        if shown {
+            layer.ro(&above);
+        }
+        let mut policy = resolve(Inputs::new(host.workdir.clone(), host.home.clone(), layer)).unwrap().policy;
+        policy.workspace = Workspace::HostDirectory(conf.clone());
+        policy.narrowed = vec![Narrowed { whole: host.workdir.clone(), parts: vec![conf.clone()] }];
+        let plan = plan(&policy, &host.facts, &["sh".into()]).unwrap();
+        let bound: Vec<(&Path, &Path, bool)> = plan
+            .mounts
+            .iter()
+            .filter_map(|mount| match mount {
+                Mount::Bind { source, target, writable, .. } => Some((source.as_path(), target.as_path(), *writable)),
+                _ => None,
+            })
+            .filter(|(source, ..)| source.starts_with(&host.workdir))
+            .collect();
+        assert!(bound.contains(&(&conf, Path::new("/workspace"), true)), "{bound:?}");
+        assert!(bound.iter().all(|(source, ..)| source.starts_with(&conf)), "{bound:?}");
+        assert!(position(&plan, Path::new("/workspace/secret"), |m| matches!(m, Mount::Hide { .. })).is_some());
+        // Also where a rule shows what lies above it.
+        let hidden = position(&plan, &host.workdir, |m| matches!(m, Mount::Hide { .. }));
+        let above = position(&plan, &host.home, |m| matches!(m, Mount::Bind { .. }));
+        assert_eq!((hidden.is_some(), hidden > above), (shown, shown), "{:?}", plan.mounts);
+    }
 }

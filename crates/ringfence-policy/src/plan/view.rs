@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use super::sockets::DockerSockets;
 use super::{
-    COMMANDS_FILE, ETC, FEW_INODES, GUARDS_DIR, HOME, MARKER_DIR, Mount, OWN_TEXTS, PROGRAMS, PlanError, SMALL, Stub,
-    Volume,
+    COMMANDS_FILE, ETC, FEW_INODES, GUARDS_DIR, HOME, Look, MARKER_DIR, Mount, OWN_TEXTS, PROGRAMS, PlanError, SMALL,
+    Stub, Volume,
 };
-use crate::caches;
 use crate::facts::Facts;
 use crate::look::{End, Lookup, Walk, is_in};
 use crate::policy::{CommandRule, Guard, Network, Policy, Root, Shown, User};
 use crate::rules::{Access, Kind};
 use crate::tree::{Node, State, Tree, above, in_private};
+use crate::{caches, env};
 
 /// The mounts under construction, with what is known of the space they make.
 pub(super) struct View<'a> {
@@ -56,7 +56,7 @@ impl<'a> View<'a> {
 
     /// Where a path of the host stands inside.
     fn inside(&self, path: &Path) -> PathBuf {
-        match (&self.policy.workdir_at, path.strip_prefix(&self.policy.workdir)) {
+        match (&self.policy.workdir_at, path.strip_prefix(self.policy.workdir())) {
             (Some(at), Ok(below)) if below.as_os_str().is_empty() => at.clone(),
             (Some(at), Ok(below)) => at.join(below),
             _ => path.to_path_buf(),
@@ -250,7 +250,7 @@ impl<'a> View<'a> {
             return;
         }
         let conf = Path::new("/etc/resolv.conf");
-        let Ok(Walk { real, end: End::File, links }) = self.lookup.walk(conf) else { return };
+        let Ok(Walk { real, end: End::File, links, .. }) = self.lookup.walk(conf) else { return };
         if self.policy.root == Root::Programs {
             return self.bind(&real, conf, false, Kind::File);
         }
@@ -283,8 +283,18 @@ impl<'a> View<'a> {
             }
             match &node.state {
                 State::Present => {
-                    self.stubs.extend(Stub::look_at(path, node));
-                    self.present(path, node, above.map(|(_, n)| n.access), tree);
+                    let look = if node.exact { Look::at(path, node.kind) } else { Look::Own };
+                    // The list of living sandboxes is made by the keeper when it is missing.
+                    let gone = look == Look::Gone && path != self.facts.registry;
+                    match look {
+                        _ if gone => self.gone(path, node, pinned),
+                        Look::Gone => self.stubs.push(Stub::shared(path, node.kind, String::new())),
+                        Look::Placeholder(text) => self.stubs.push(Stub::shared(path, node.kind, text)),
+                        Look::Own => {}
+                    }
+                    if !gone {
+                        self.present(path, node, above.map(|(_, n)| n.access), tree);
+                    }
                 }
                 // Mounted on itself, the link can be followed, and neither replaced nor moved away.
                 State::Link if node.access != Access::Rw => {
@@ -332,10 +342,35 @@ impl<'a> View<'a> {
                 let passable = node.kind == Kind::Dir && tree.exposes_below(path);
                 self.mount_point(&target, node.kind);
                 self.spaces.insert(target.clone().into(), if passable { Space::Sealed } else { Space::Host });
-                // Gone since it was looked up is as fleeting as a socket.
-                let fleeting =
-                    Tree::is_barred(node) || fs::symlink_metadata(path).map_or(true, |m| m.file_type().is_socket());
+                // A name that no rule gives may go at any time, as sockets do. One that a rule gives is hidden, or there is
+                // no sandbox.
+                let may_be_gone = !node.exact || path == self.facts.registry;
+                let fleeting = Tree::is_barred(node)
+                    || fs::symlink_metadata(path).map_or(may_be_gone, |m| m.file_type().is_socket());
                 self.mounts.push(Mount::Hide { target, kind: node.kind, passable, fleeting });
+            }
+        }
+    }
+
+    /// A path that was there when the rules were applied, and is gone: it is planned as one that is missing. `pinned`: it
+    /// could be planted, and the directories above it are pinned.
+    fn gone(&mut self, path: &Path, node: &Node, pinned: bool) {
+        let (kind, text) = node.placeholder;
+        match (node.access, node.kind) {
+            // Nothing can be planted there, and no placeholder be made.
+            _ if self.facts.read_only(path) => {}
+            (Access::Ro, _) if !pinned => {}
+            (Access::Ro | Access::Exclude, _) => self.absent(path, &Node { kind, ..node.clone() }, text),
+            // Another sandbox had it made, and this one needs it too.
+            (Access::Rw, Kind::Dir) => {
+                self.stubs.push(Stub::missing(path, Kind::Dir, ""));
+                let target = self.inside(path);
+                self.bind(path, &target, true, Kind::Dir);
+            }
+            // A file that is to be written is never a placeholder. The engine says that it is missing.
+            (Access::Rw, Kind::File) => {
+                let target = self.inside(path);
+                self.bind(path, &target, true, Kind::File);
             }
         }
     }
@@ -368,12 +403,18 @@ impl<'a> View<'a> {
     /// Puts guards, wrappers and blocks in front of programs, at all places where they are found. The real program stays
     /// reachable beside the marker: this is a courtesy to the agent, not a wall.
     pub fn commands(&mut self, environment: &[(OsString, OsString)]) -> Result<(), PlanError> {
-        let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
-        let mut dirs: Vec<PathBuf> = path.iter().flat_map(|p| std::env::split_paths(p)).collect();
+        let mut dirs = env::search_path(environment);
         dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
         let mut table = String::new();
         let mut taken = BTreeSet::new();
         for (index, (name, rule)) in self.policy.commands.iter().enumerate() {
+            if self.facts.program.as_os_str().is_empty() {
+                match rule {
+                    // It only gives advice, and comes with the profile.
+                    CommandRule::Guard(_) => continue,
+                    CommandRule::Block | CommandRule::Wrapper(_) => return Err(PlanError::NoGuard(name.clone())),
+                }
+            }
             let rule = match rule {
                 CommandRule::Block => "block".to_owned(),
                 CommandRule::Guard(Guard::Git) => "@git".to_owned(),

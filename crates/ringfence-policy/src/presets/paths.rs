@@ -1,6 +1,6 @@
 //! The paths that presets name, as data. What belongs into each list is said above it.
 
-use crate::rules::{Kind, Missing};
+use crate::rules::{Kind, Missing, PlaceholderText};
 
 /// What only the user may read, below home. Files that builds cannot do without (`~/.m2/settings.xml`,
 /// `~/.gradle/gradle.properties`) are not here although a token may stand in them: `exclude` them where one does.
@@ -206,7 +206,7 @@ pub(super) const AGENTS: &[&str] = &[
 /// What agents execute, or what tells them what to execute, below [`AGENTS`]. Where an empty stand-in reads as no
 /// settings it is protected also when missing; an empty JSON file stops some agents, so these are only kept as they are.
 pub(super) const AGENTS_EXECUTE: &[(&str, Missing)] = &[
-    (".claude/settings.json", Missing::ProtectText("{}\n")),
+    (".claude/settings.json", Missing::ProtectText(PlaceholderText::EmptyObject)),
     (".claude/settings.local.json", Missing::Ignore),
     (".claude/hooks", Missing::Protect(Kind::Dir)),
     (".claude/local", Missing::Ignore),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::layer::Layer;
 use crate::layers::{Inputs, resolve};
+use crate::policy::Workspace;
 use std::os::unix::fs::symlink;
 
 /// A home with a project in it; entries ending in `/` are directories, `a -> b` are links.
@@ -75,8 +76,7 @@ fn a_link_neither_shows_what_is_hidden_nor_opens_what_is_not_writable() {
 #[test]
 fn what_a_stranger_cannot_enter_is_hidden_and_passable_where_something_is_shown() {
     use std::os::unix::fs::PermissionsExt;
-    let base = std::env::current_dir().unwrap();
-    let dir = tempfile::tempdir_in(&base).unwrap();
+    let dir = ringfence_testing::project_dir(env!("CARGO_MANIFEST_DIR"));
     let top = dir.path().canonicalize().unwrap();
     let (home, workdir, barred) = (top.join("home"), top.join("p"), top.join("barred"));
     for dir in [&home, &workdir, &barred, &barred.join("shown")] {
@@ -177,6 +177,57 @@ fn a_second_name_of_a_hidden_file_is_an_error() {
 }
 
 #[test]
+fn what_links_in_a_hidden_directory_lead_to_is_hidden() {
+    let (dir, project) = place(&[
+        "dir/",
+        "dir/own",
+        "keys/",
+        "keys/id",
+        "keys/shown",
+        "chain -> keys",
+        "free",
+        "more/",
+        "dir/a -> ../chain/id",
+        "dir/b -> own",
+        "dir/c -> nothing",
+        "dir/d -> ../keys/shown",
+        "dir/e -> ../more",
+        "more/on -> ../../beside",
+    ]);
+    let home = dir.path().canonicalize().unwrap();
+    fs::write(home.join("beside"), "").unwrap();
+    let found = decisions(&project, |flags| {
+        flags.exclude("dir");
+        flags.ro("keys/shown");
+    });
+    let beside = format!("exclude present {}", home.join("beside").display());
+    let expected = [
+        &beside,
+        "exclude link chain",
+        "exclude present dir",
+        "exclude present keys/id",
+        "ro present keys/shown",
+        "exclude present more",
+    ];
+    assert_eq!(BTreeSet::from_iter(found.unwrap().iter().map(String::as_str)), BTreeSet::from(expected));
+}
+
+#[test]
+fn a_link_from_a_hidden_directory_to_half_the_machine_is_reported() {
+    let (dir, project) = place(&["dir/", "dir/a -> /etc/hostname", "dir/b -> ../..", "dir/c -> .."]);
+    let home = dir.path().canonicalize().unwrap();
+    let mut layer = Layer::flags();
+    layer.exclude("dir");
+    let policy = resolve(Inputs::new(project.clone(), home.clone(), layer)).unwrap().policy;
+    let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() }).unwrap();
+    assert_eq!(tree.decide(&project.join("x")).map(|(_, node)| node.access), Some(Access::Rw));
+    let mut weakened: Vec<String> = tree.weakened().map(|(_, why)| why).collect();
+    weakened.sort();
+    assert_eq!(weakened.len(), 3);
+    assert!(weakened[0].ends_with("p/dir/a` leads to `/etc/hostname`, which is not hidden"), "{weakened:?}");
+}
+
+#[test]
 fn other_mounts_of_a_hidden_file_are_hidden() {
     let (dir, project) = place(&["secret"]);
     let base = dir.path().canonicalize().unwrap();
@@ -197,10 +248,20 @@ fn other_mounts_of_a_hidden_file_are_hidden() {
     };
     let mut layer = Layer::flags();
     layer.exclude("secret");
-    let policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
-    let tree = Tree::new(&policy, &facts).unwrap();
-    let (_, node) = tree.decide(&base.join("alias/p/secret")).unwrap();
-    assert_eq!(node.access, Access::Exclude);
+    let mut policy = resolve(Inputs::new(project, base.clone(), layer)).unwrap().policy;
+    let alias = base.join("alias/p/secret");
+    let access = |policy: &Policy| Tree::new(policy, &facts).unwrap().decide(&alias).unwrap().1.access;
+    assert_eq!(access(&policy), Access::Exclude);
+    // Who names the other name shows it, but not a project.
+    for (layer, expected) in [(LayerKind::Project, Access::Exclude), (LayerKind::Flags, Access::Ro)] {
+        policy.rules.push(FileRule {
+            access: Access::Ro,
+            pattern: Pattern::Exact(alias.clone()),
+            missing: Missing::Ignore,
+            origin: Origin { layer, place: "test".into() },
+        });
+        assert_eq!(access(&policy), expected, "{layer:?}");
+    }
 }
 
 #[test]
@@ -276,4 +337,101 @@ fn a_place_of_the_boxs_own_is_no_working_directory() {
         let tree = Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() });
         assert!(matches!(tree, Err(TreeError::WorkdirPrivate(_))), "{}", workdir.display());
     }
+}
+
+/// The tree of a part of the project, under the rules of the whole.
+fn of_part(project: &Path, profile: &str, part: &str, flags: impl FnOnce(&mut Layer)) -> Result<Tree, TreeError> {
+    let mut layer = Layer::flags();
+    layer.profile(profile);
+    flags(&mut layer);
+    let home = project.parent().unwrap().to_path_buf();
+    let mut policy = resolve(Inputs::new(project.to_path_buf(), home.clone(), layer)).unwrap().policy;
+    policy.workspace = Workspace::HostDirectory(project.join(part));
+    policy.narrowed = vec![Narrowed { whole: project.to_path_buf(), parts: vec![project.join(part)] }];
+    Tree::new(&policy, &Facts { home, uid: 1, ..Facts::default() })
+}
+
+#[test]
+fn the_rules_of_the_whole_hold_in_a_part() {
+    let entries = ["conf/hooks/", "conf/husky/", ".husky -> conf/husky", "conf/real", "hidden -> conf/real"];
+    let (_dir, project) =
+        place(&[&entries[..], &["conf/secret", "conf/a.pem", "conf/file", "other", "shown"]].concat());
+    for name in [".git/objects", ".git/refs", ".vscode"] {
+        fs::create_dir_all(project.join(name)).unwrap();
+    }
+    fs::write(project.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(project.join(".git/config"), "[core]\n\thooksPath = conf/hooks\n").unwrap();
+    let flags = |f: &mut Layer| {
+        f.exclude("conf/secret");
+        f.exclude("**/*.pem");
+        f.exclude("hidden");
+        f.ro("shown");
+    };
+    for profile in ["agent", "shell"] {
+        let access = |part: &str, path: &str| {
+            let tree = of_part(&project, profile, part, flags).unwrap();
+            tree.decide(&project.join(path)).map(|(_, node)| node.access)
+        };
+        let table = [
+            ("conf/file", Access::Rw),
+            ("conf/new", Access::Rw),
+            ("conf/secret", Access::Exclude),
+            ("conf/a.pem", Access::Exclude),
+            ("conf/real", Access::Exclude),
+            ("conf/hooks/pre-commit", Access::Ro),
+            ("conf/husky/pre-commit", Access::Ro),
+        ];
+        for (path, expected) in table {
+            assert_eq!(access("conf", path), Some(expected), "{profile} {path}");
+            assert_eq!(access("", path), Some(expected), "{profile} {path}, all of it");
+        }
+        // What is protected in the whole is no less so when it is all that is given.
+        for part in [".vscode", "conf/hooks"] {
+            assert_eq!(access(part, &format!("{part}/x")), Some(Access::Ro), "{profile} {part}");
+        }
+        // The rest cannot be written, and is not shown where the machine is not.
+        for path in ["other", "new", "shown", ".git/objects"] {
+            let seen = access("conf", path).filter(|access| *access != Access::Exclude);
+            assert_eq!(seen, (profile == "agent").then_some(Access::Ro), "{profile} {path}");
+        }
+        assert_eq!(access("", "other"), Some(Access::Rw), "{profile}");
+    }
+}
+
+#[test]
+fn what_the_whole_hides_is_hidden_in_a_part() {
+    let (_dir, project) = place(&["conf/", "secret"]);
+    for profile in ["agent", "shell"] {
+        let of_conf = |rule: &str| of_part(&project, profile, "conf", |f| f.exclude(rule));
+        assert!(of_conf("secret").is_ok());
+        for rule in ["conf", "con?"] {
+            assert!(matches!(of_conf(rule), Err(TreeError::WorkdirExcluded { .. })), "{profile} {rule}");
+        }
+    }
+    // By a name in the part, while the hidden one is outside of it.
+    fs::hard_link(project.join("secret"), project.join("conf/name")).unwrap();
+    for profile in ["agent", "shell"] {
+        let found = of_part(&project, profile, "conf", |f| f.exclude("secret"));
+        assert!(matches!(found, Err(TreeError::HardLinked { links: 2, .. })), "{profile}");
+    }
+}
+
+#[test]
+fn a_directory_that_was_swapped_for_a_link_is_not_given() {
+    let (_dir, project) = place(&["conf/", "elsewhere/"]);
+    let home = project.parent().unwrap().to_path_buf();
+    let tree = |dirs: [&Path; 2]| {
+        let mut policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
+        policy.narrowed = dirs.map(|dir| Narrowed { whole: dir.to_path_buf(), parts: vec![dir.to_path_buf()] }).into();
+        Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() })
+    };
+    let second = home.join("second");
+    fs::create_dir(&second).unwrap();
+    assert!(tree([&project, &second]).is_ok());
+    fs::remove_dir(&second).unwrap();
+    symlink(project.join("elsewhere"), &second).unwrap();
+    assert!(matches!(tree([&project, &second]), Err(TreeError::Moved { dir, .. }) if dir == second));
+    fs::remove_dir(project.join("conf")).unwrap();
+    symlink("elsewhere", project.join("conf")).unwrap();
+    assert!(matches!(of_part(&project, "shell", "conf", |_| {}), Err(TreeError::Moved { .. })));
 }

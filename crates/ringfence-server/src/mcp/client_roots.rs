@@ -4,12 +4,20 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Where the session works.
+use ringfence::policy::policy::Narrowed;
+
+/// Where the session works. None of the directories lies in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     pub workdir: PathBuf,
     /// Further directories.
     pub also: Vec<PathBuf>,
+    /// The owner's roots that these lie in, each with those that lie in it; that of the working directory comes first.
+    /// The policy is that of the roots.
+    pub roots: Vec<Narrowed>,
+    /// Directories in these roots whose own rules hold as well, where they take something away: those that are given,
+    /// and roots within roots.
+    pub stricter: Vec<PathBuf>,
     /// What the client named and the owner does not allow.
     pub left_out: Vec<String>,
 }
@@ -30,11 +38,30 @@ pub fn choose(owners: &[PathBuf], client: &[String]) -> Places {
     if chosen.is_empty() {
         chosen = owners.to_vec();
     }
+    // What lies in another one is there already. Given twice, it would have two names, and rules hide but one.
+    let lies_in_another = |path: &Path| chosen.iter().any(|other| path != other && path.starts_with(other));
+    let chosen: Vec<PathBuf> = chosen.iter().filter(|path| !lies_in_another(path)).cloned().collect();
+    let mut roots: Vec<Narrowed> = Vec::new();
+    for part in &chosen {
+        // The widest: a root in it does not free what is below from its rules.
+        let whole = owners.iter().filter(|owner| part.starts_with(owner)).min_by_key(|owner| owner.as_os_str().len());
+        // A directory outside of all roots was left out above. One that is here all the same gets no access.
+        let Some(whole) = whole else { continue };
+        match roots.iter_mut().find(|root| root.whole == *whole) {
+            Some(root) => root.parts.push(part.clone()),
+            None => roots.push(Narrowed { whole: whole.clone(), parts: vec![part.clone()] }),
+        }
+    }
+    let concerns = |owner: &Path| chosen.iter().any(|part| owner.starts_with(part) || part.starts_with(owner));
+    let mut stricter: Vec<PathBuf> = Vec::new();
+    for dir in owners.iter().filter(|owner| concerns(owner)).chain(&chosen) {
+        if !stricter.contains(dir) && roots.iter().all(|root| root.whole != *dir) {
+            stricter.push(dir.clone());
+        }
+    }
     let mut chosen = chosen.into_iter();
     let workdir = chosen.next().unwrap_or_else(|| PathBuf::from("/"));
-    // What lies in the working directory is there already.
-    let also = chosen.filter(|path| !path.starts_with(&workdir)).collect();
-    Places { workdir, also, left_out }
+    Places { workdir, also: chosen.collect(), roots, stricter, left_out }
 }
 
 /// The path of a `file://` address of this machine.
@@ -100,5 +127,33 @@ mod tests {
         assert_eq!(chosen(one, &["file:///usr/../etc", "file:///usr/bin"]), ("/usr/bin".into(), 0, 1));
         assert_eq!(chosen(one, &["file:///usr/no-such"]), ("/usr".into(), 0, 1));
         assert_eq!(chosen(&both, &["file:///etc", "file:///usr/share"]), ("/etc".into(), 1, 0));
+        // In whichever order.
+        assert_eq!(chosen(one, &["file:///usr/share", "file:///usr"]), ("/usr".into(), 0, 0));
+        assert_eq!(chosen(one, &["file:///usr", "file:///usr/share"]), ("/usr".into(), 0, 0));
+        assert_eq!(chosen(&["/usr/share".into(), usr.clone()], &[]), ("/usr".into(), 0, 0));
+    }
+
+    #[test]
+    fn the_policy_is_that_of_the_widest_root() {
+        let owners: Vec<PathBuf> = ["/usr/share", "/usr", "/etc"].map(PathBuf::from).into();
+        let chosen = |client: &[&str]| {
+            let client: Vec<String> = client.iter().map(|uri| (*uri).to_owned()).collect();
+            let Places { roots, stricter, .. } = choose(&owners, &client);
+            let text = |path: &PathBuf| path.display().to_string();
+            let of_root = |root: &Narrowed| {
+                format!("{}: {}", root.whole.display(), root.parts.iter().map(text).collect::<Vec<_>>().join(" "))
+            };
+            let roots: Vec<String> = roots.iter().map(of_root).collect();
+            (roots.join(", "), stricter.iter().map(text).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(chosen(&[]), ("/usr: /usr, /etc: /etc".into(), "/usr/share".into()));
+        assert_eq!(chosen(&["file:///usr"]), ("/usr: /usr".into(), "/usr/share".into()));
+        assert_eq!(chosen(&["file:///usr/bin"]), ("/usr: /usr/bin".into(), "/usr/bin".into()));
+        assert_eq!(chosen(&["file:///usr/share"]), ("/usr: /usr/share".into(), "/usr/share".into()));
+        let two = ["file:///usr/share/doc", "file:///usr/bin", "file:///etc"];
+        assert_eq!(
+            chosen(&two),
+            ("/usr: /usr/share/doc /usr/bin, /etc: /etc".into(), "/usr/share /usr/share/doc /usr/bin".into())
+        );
     }
 }

@@ -1,11 +1,12 @@
 //! Commands that run for the client, and those that ran: what each wrote, kept within bounds, and how it ended.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ringfence::session::{Controls, Event, Execution, SessionError};
 use ringfence::{Capture, Outcome};
+use ringfence_linux::sys::locked;
 use tokio::sync::watch;
 
 /// So many that ended are remembered; what is older is forgotten.
@@ -83,7 +84,7 @@ impl Job {
 
     /// Nothing panics while it is held, and half a change to a capture is none.
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.shared)
     }
 
     pub fn outcome(&self) -> Option<Outcome> {
@@ -218,7 +219,7 @@ pub struct Jobs {
 
 impl Jobs {
     fn all(&self) -> MutexGuard<'_, VecDeque<Arc<Job>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.all)
     }
 
     pub fn add(&self, job: Arc<Job>) {

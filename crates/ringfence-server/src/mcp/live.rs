@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ringfence::Engine;
 use ringfence::code::CodeResult;
-use ringfence::policy::Guarantee;
-use ringfence::session::{Create, Session, SessionError};
+use ringfence::session::{Session, SessionError};
+use ringfence_linux::sys::locked;
 use rmcp::model::Tool;
 use serde::Serialize;
 use tokio::sync::{Mutex, Semaphore};
@@ -17,11 +16,15 @@ use tokio::sync::{Mutex, Semaphore};
 use super::answer::Trouble;
 use super::client_roots::{self, Places};
 use super::jobs::Jobs;
-use super::owner::{Allowed, Owner};
+use super::owner::{Allowed, Owner, Refusal};
 use super::tools;
 
 /// So many pieces of code and skills run at once; more wait.
 pub const MOST_BOXES: usize = 4;
+/// So many searches and lists run at once; more wait. Each may hold a list of a million entries.
+const MOST_WALKS: usize = 4;
+/// A search or a list takes no longer.
+pub const MOST_TIME: Duration = Duration::from_secs(30);
 /// So many pieces of code and skills that ran are remembered.
 const REMEMBERED: usize = 64;
 /// How often the server looks whether skills have changed.
@@ -40,6 +43,8 @@ pub struct Live {
     pub watched: AtomicBool,
     /// Boxes beside the session that may run at once: each has all that the policy allows one sandbox.
     pub boxes: Semaphore,
+    /// Searches and lists that may run at once.
+    pub walks: Semaphore,
     pub jobs: Jobs,
     /// Code and skills that ran, the latest last.
     ran: std::sync::Mutex<VecDeque<Ran>>,
@@ -90,6 +95,7 @@ impl Live {
             listed: Default::default(),
             watched: AtomicBool::new(false),
             boxes: Semaphore::new(MOST_BOXES),
+            walks: Semaphore::new(MOST_WALKS),
             jobs: Jobs::default(),
             ran: Default::default(),
         }
@@ -106,7 +112,7 @@ impl Live {
 
     /// What the owner allows where the session is, or where it would be made.
     pub fn allowed(&self, places: &Places) -> Result<Allowed, Trouble> {
-        let allowed = self.owner.terms.allowed(&places.workdir, &places.also);
+        let allowed = self.owner.allowed(places);
         allowed.map_err(|refusal| Trouble::new(format!("There is no sandbox: {refusal}")).advise("Tell the owner."))
     }
 
@@ -125,39 +131,32 @@ impl Live {
             return Err(Trouble::new("The client is gone."));
         }
         let places = self.places(&roots);
+        self.owner.prepare()?;
         let mut allowed = self.allowed(&places)?;
-        let create = Create::new(allowed.policy.clone(), allowed.facts.clone()).choice(allowed.choice);
-        let create = Create { records: allowed.records.clone(), ..create };
+        let create = allowed.sandbox.create().map_err(Refusal::from)?;
         let sessions = &self.owner.sessions;
         let made = match &self.owner.keep {
             Some(name) => sessions.open_or_create(name, create).await,
             // It ends with the server.
             None => sessions.create_owned(create).await,
         };
-        let session = made.map_err(|error| {
-            Trouble::new(format!("There is no sandbox: {error}."))
-                .advise("Tell the owner; `ringfence doctor` looks for causes.")
+        let session = made.map_err(|error| match error {
+            // What is said of a sandbox must be true of it.
+            SessionError::OtherPolicy(name) => {
+                let message = format!(
+                    "The sandbox {name} was made with another policy than the one that holds now. Nothing was run. \
+                     `ringfence session stop {name}` ends it, and the next call makes a new one."
+                );
+                Trouble::new(message).advise("Tell the owner. `--keep` with another name leaves this one as it is.")
+            }
+            error => Trouble::new(format!("There is no sandbox: {error}."))
+                .advise("Tell the owner; `ringfence doctor` looks for causes."),
         })?;
         let info = session.info().await?;
-        let report = session.report().await?;
-        let same = |now: &ringfence::report::Answer| {
-            now.id == Guarantee::RecordComplete
-                || report.guarantees.iter().all(|then| then.id != now.id || then.state == now.state)
-        };
-        let limits = &allowed.policy.limits;
-        let limits = (limits.timeout, limits.timeout_ceiling, limits.output)
-            == (info.timeout, info.timeout_ceiling, info.output);
-        let like_now = limits && info.workdir == allowed.policy.workdir && allowed.report.guarantees.iter().all(same);
-        // What is said of a sandbox must be true of it.
-        if let Some(name) = self.owner.keep.as_ref().filter(|_| !like_now) {
-            let message =
-                format!("The sandbox {name} was kept from before, when its policy or its directory was another.");
-            let advice =
-                "Nothing was run. Tell the owner: `ringfence session rm` ends it, and the next call makes a new one.";
-            return Err(Trouble::new(message).advise(advice));
-        }
-        allowed.report = report;
-        let sessions_only = info.engine == Engine::Docker.name();
+        // How it is kept there, which may be otherwise than a new one would be.
+        allowed.report = session.report().await?;
+        let commands = |engine: ringfence::EngineRef| engine.abilities().commands;
+        let sessions_only = !ringfence::engines::find(&info.engine).is_some_and(commands);
         let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only });
         *opened = Some(new.clone());
         Ok(new)
@@ -165,7 +164,7 @@ impl Live {
 
     /// The client has seen these tools.
     pub fn listed(&self, mark: Option<u64>, tools: &[Tool]) {
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Listed::new(mark, tools));
+        *locked(&self.listed) = Some(Listed::new(mark, tools));
     }
 
     /// Returns when there are other tools than the client has seen, and than it was told of here before. One that has seen
@@ -173,8 +172,8 @@ impl Live {
     pub async fn tools_changed(self: &Arc<Self>, told: &mut Option<Listed>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Some(seen) = self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone() else { continue };
-            let mark = self.owner.terms.skills_mark();
+            let Some(seen) = locked(&self.listed).clone() else { continue };
+            let mark = self.owner.skills_mark();
             if seen.mark == mark || told.as_ref().is_some_and(|told| told.mark == mark) {
                 continue;
             }
@@ -190,7 +189,7 @@ impl Live {
     /// Remembers code or a skill that ran.
     pub fn ran(&self, what: &str, result: &CodeResult) {
         let (status, duration_ms) = (tools::status(result.status), result.usage.duration_ms);
-        let mut all = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.ran);
         all.push_back(Ran { id: result.id.clone(), what: what.to_owned(), status, duration_ms });
         if all.len() > REMEMBERED {
             all.pop_front();
@@ -199,7 +198,7 @@ impl Live {
 
     /// Code and skills that ran, the latest last.
     pub fn all_ran(&self) -> Vec<Ran> {
-        self.ran.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        locked(&self.ran).iter().cloned().collect()
     }
 
     /// What to say when something went wrong. A session that is gone is forgotten, so that the next call makes a new one.

@@ -13,7 +13,7 @@ mod server;
 mod tools;
 mod words;
 
-pub use owner::{Allowed, Cure, Noted, Owner, Reach, Refusal, Terms};
+pub use owner::Owner;
 
 use rmcp::service::ServiceExt;
 use rmcp::transport::async_rw::AsyncRwTransport;

@@ -41,8 +41,8 @@ pub async fn read(live: &Live, uri: &str) -> Result<ReadResourceResult, ErrorDat
     let value = match uri {
         POLICY => {
             let (allowed, places) = allowed(live).await?;
-            let at = allowed.policy.workdir_at.clone().unwrap_or_else(|| allowed.policy.workdir.clone());
-            encode(&words::of(&allowed.policy, &at, &places.also))?
+            let at = allowed.sandbox.policy().workdir_inside();
+            encode(&words::of(allowed.sandbox.policy(), at, &places.also))?
         }
         REPORT => encode(&allowed(live).await?.0.report)?,
         EXECUTIONS => executions(live).await?,

@@ -131,7 +131,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mark = self.live.owner().terms.skills_mark();
+        let mark = self.live.owner().skills_mark();
         let tools = tools::all(&self.live).await;
         self.live.listed(mark, &tools);
         Ok(ListToolsResult::with_all_items(tools))

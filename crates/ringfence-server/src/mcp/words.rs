@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ringfence::policy::limits::{Limits, format_duration, format_size};
-use ringfence::policy::policy::{CommandRule, Network, Policy, Root};
+use ringfence::policy::policy::{CommandRule, Narrowed, Network, Policy, Root};
 use ringfence::policy::rules::{Access, FileRule, Pattern};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,8 +41,13 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
     // The working directory is said already; what lies in it has another name inside.
     let named = |access: Access| {
         let rules = policy.rules.iter().filter(move |rule| rule.access == access).filter_map(own);
-        rules.filter(|path| *path != policy.workdir && !also.iter().any(|root| root == path)).map(|path| {
-            let inside = client_roots::inside(path, &policy.workdir, at);
+        let given = |path: &&Path| {
+            let whole = |narrowed: &Narrowed| policy.root == Root::Host && narrowed.whole != **path;
+            policy.narrowed.iter().all(|narrowed| whole(narrowed) || !narrowed.leaves_out(path))
+        };
+        let rules = rules.filter(given);
+        rules.filter(|path| *path != policy.workdir() && !also.iter().any(|root| root == path)).map(|path| {
+            let inside = client_roots::inside(path, policy.workdir(), at);
             inside.as_deref().unwrap_or(path).display().to_string()
         })
     };
@@ -51,6 +56,7 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
         .into_iter()
         .chain(also.iter().map(|path| path.display().to_string()))
         .chain(named(Access::Rw))
+        .chain(policy.devices.iter().map(|device| format!("the device {}", device.path.display())))
         .chain([format!("/tmp, {} of its own", format_size(policy.limits.tmp_size))]);
     let mut write: Vec<String> = write.collect();
     write.dedup();
@@ -59,6 +65,7 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
         Network::Bridge => {
             "a private network: what the outside offers, not the machine and not other sandboxes".to_owned()
         }
+        Network::Allowlist(_) => "only what an allow list names".to_owned(),
         Network::None => "none: nothing outside can be reached, not even the machine's own loopback".to_owned(),
     };
     Words {

@@ -14,7 +14,7 @@ use super::frames::{Decoder, Received};
 use super::result::result;
 use super::{Code, CodeError, Ran};
 use crate::capture::Capture;
-use crate::engines::{Engine, Running};
+use crate::engines::{EngineRef, Running};
 use crate::supervise::{Companion, Ended, Outcome};
 
 /// As large as the kernel lets anybody make a pipe.
@@ -49,7 +49,7 @@ enum Source {
 #[derive(Debug)]
 pub(super) struct Hurry {
     pub code: Code,
-    pub engine: Engine,
+    pub engine: EngineRef,
     pub started: Instant,
     pub tell: SyncSender<Result<Ran, CodeError>>,
 }
@@ -97,11 +97,6 @@ impl Channel {
     pub fn into_parts(self) -> Parts {
         let [stdout, stderr] = self.captures;
         Parts { stdout, stderr, received: self.decoder.into_received() }
-    }
-
-    /// The socket to the runner, for whoever speaks to it in another way.
-    pub fn into_socket(self) -> Option<OwnedFd> {
-        self.socket
     }
 
     /// More requests come after the first.

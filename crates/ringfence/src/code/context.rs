@@ -324,7 +324,7 @@ impl Call<'_> {
         let started = Instant::now();
         let controls = execution.controls();
         // However this process ends, the code does not run for longer.
-        controls.allow(Some(self.time.map_or(Duration::MAX, |time| time + GRACE + SLACK))).await?;
+        controls.allow(Some(self.time.map_or(Duration::MAX, |time| time.saturating_add(GRACE + SLACK)))).await?;
         let mut answer = Answer::new(&self.mark);
         let mut stopped = None;
         let mut ended = None;
@@ -332,7 +332,8 @@ impl Call<'_> {
         let mut deaf = false;
         let mut writing = std::pin::pin!(controls.write(&self.request));
         let mut cancel = std::pin::pin!(cancel);
-        let (mut written, mut until) = (false, self.time.map(|time| tokio::time::Instant::now() + time));
+        let (mut written, mut until) =
+            (false, self.time.and_then(|time| tokio::time::Instant::now().checked_add(time)));
         while !answer.is_whole() && ended.is_none() {
             let limit = async {
                 match until {
@@ -404,6 +405,9 @@ impl Call<'_> {
     ) -> Result<CodeResult, ContextError> {
         if let (Some(reason), false, None) = (received.unwritten.take(), received.started, stopped) {
             return Err(CodeError::Unwritten(reason).into());
+        }
+        if let (Some(name), false, None) = (received.taken.take(), received.started, stopped) {
+            return Err(self.code.input_name(name).into());
         }
         if let Some(outcome) = &ended {
             if outcome.reason == Some(Reason::Lost) {

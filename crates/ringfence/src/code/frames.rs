@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `w` | the interpreter is ready for code |
 //! | `u` | the code does not start: a file that goes in cannot be written |
+//! | `v` | the code does not start: the shell has a variable with the name of an input |
 //! | `s` | the code starts now |
 //! | `d` | a rich result: a JSON object of media types |
 //! | `f` | a file: the length of its path, its path, its bytes |
@@ -43,6 +44,8 @@ pub struct Received {
     pub files_dropped: u64,
     /// A file that goes in cannot be written, and why. Code that has started cannot say so.
     pub unwritten: Option<String>,
+    /// An input whose name the interpreter has for itself. Code that has started cannot say so.
+    pub taken: Option<String>,
     /// Of a context: what was written to stdout and stderr, and how much of it was dropped.
     pub written: [Option<(u64, Vec<u8>)>; 2],
     /// Of a context: milliseconds of CPU and most bytes of memory, as it says itself.
@@ -121,7 +124,8 @@ impl Decoder {
 
     /// Whether the last frame is there.
     pub(super) fn has_result(&self) -> bool {
-        self.received.result.is_some() || self.received.unwritten.is_some() || self.broken
+        let Received { result, unwritten, taken, .. } = &self.received;
+        result.is_some() || unwritten.is_some() || taken.is_some() || self.broken
     }
 
     /// What came until now; a frame that is not whole is lost.
@@ -151,7 +155,7 @@ impl Decoder {
         let Some((kind, length)) = parsed else { return self.give_up() };
         let room = match kind {
             b's' | b'w' => 0,
-            b'u' => MAX_REASON,
+            b'u' | b'v' => MAX_REASON,
             b'n' | b't' => MAX_NUMBERS,
             b'r' | b'b' | b'o' | b'e' => MAX_MESSAGE,
             b'd' if self.received.rich.len() < MAX_RICH => MAX_MESSAGE.min(MAX_RICH_BYTES - self.rich_bytes),
@@ -186,9 +190,10 @@ impl Decoder {
                 self.received.warm = true;
                 true
             }
-            b'u' if self.received.started => false,
-            b'u' => {
-                self.received.unwritten.get_or_insert_with(|| String::from_utf8_lossy(&data).into_owned());
+            b'u' | b'v' if self.received.started => false,
+            b'u' | b'v' => {
+                let place = if kind == b'u' { &mut self.received.unwritten } else { &mut self.received.taken };
+                place.get_or_insert_with(|| String::from_utf8_lossy(&data).into_owned());
                 true
             }
             // The first one counts.

@@ -95,10 +95,8 @@ pub(super) const PYTHON: &str = include_str!("runners/python.py");
 pub(super) const PYTHON_MORE: &str = include_str!("runners/python_more.py");
 /// Makes an interpreter stay: goes with the first request.
 pub(super) const PYTHON_STAY: &str = include_str!("runners/python_stay.py");
-/// Makes an interpreter one that is forked.
-pub(super) const PYTHON_FORK: &str = include_str!("runners/python_fork.py");
 const NODE: &str = include_str!("runners/node.cjs");
-const BASH: &str = include_str!("runners/bash.sh");
+pub(super) const BASH: &str = include_str!("runners/bash.sh");
 
 impl Language {
     /// By its name, or another that people use.

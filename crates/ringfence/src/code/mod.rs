@@ -10,15 +10,16 @@ mod context;
 mod frames;
 mod javascript;
 mod language;
-mod nursery;
 mod pool;
 mod request;
 pub mod requirements;
 mod result;
 mod runner;
+mod variables;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use ringfence_linux::limits::Home;
 use ringfence_policy::facts::Facts;
@@ -36,12 +37,12 @@ pub use self::context::{Context, ContextError, Contexts};
 pub use self::frames::{Decoder, Received};
 use self::language::Wire;
 pub use self::language::{LANGUAGES, Language};
-pub use self::pool::{Pool, Warm};
+pub use self::pool::{Pool, Pools, Warm};
 use self::requirements::{Installed, Requirements};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use self::runner::{Place, Runner};
 use crate::capture::Capture;
-use crate::engines::{self, Engine, EngineError, Seed, StdioSpec};
+use crate::engines::{self, EngineError, EngineRef, StdioSpec};
 use crate::report::Report;
 use crate::supervise::{Outcome, supervise};
 
@@ -64,7 +65,8 @@ pub struct Code {
     pub source: String,
     /// What messages call it; the language's own name for a program when `None`.
     pub name: Option<String>,
-    /// Any JSON. The code has it as `inputs`, and each member of an object as a variable.
+    /// Any JSON. The code has it as `inputs`, and each member of an object as a variable where its name can be one. Bash
+    /// has variables that do more than hold a value: a member with the name of one is refused.
     pub inputs: serde_json::Value,
     /// Files that are there when it starts, in its working directory.
     pub files: Vec<File>,
@@ -76,6 +78,8 @@ pub struct Code {
     pub requirements: Option<Requirements>,
     /// The set that they are; code with requirements does not run without.
     pub installed: Option<Installed>,
+    /// Time that was spent on it before it runs. It counts: the time limit of the run is shorter by it.
+    pub spent: Duration,
 }
 
 /// A file that goes in or came out.
@@ -96,6 +100,8 @@ pub enum CodeError {
     InputsTooLarge(usize),
     #[error("the inputs are nested too deeply")]
     InputsTooDeep,
+    #[error("input `{name}` cannot be a variable: {language} has one of this name")]
+    InputName { language: &'static str, name: String },
     #[error("{0} files, more than {MAX_FILES}")]
     TooManyFiles(usize),
     #[error("the files have {0} bytes, more than {MAX_FILE_BYTES}")]
@@ -138,6 +144,7 @@ impl Code {
             packages: false,
             requirements: None,
             installed: None,
+            spent: Duration::ZERO,
         }
     }
 
@@ -150,6 +157,16 @@ impl Code {
         self.source.strip_prefix('\u{feff}').unwrap_or(&self.source)
     }
 
+    /// An input that would be one of the shell's own variables.
+    fn taken_input(&self) -> Option<&str> {
+        let members = self.inputs.as_object().filter(|_| self.language.wire == Wire::Lines)?;
+        members.keys().map(String::as_str).find(|name| variables::is_taken(name))
+    }
+
+    fn input_name(&self, name: impl Into<String>) -> CodeError {
+        CodeError::InputName { language: self.language.name, name: name.into() }
+    }
+
     fn check(&self) -> Result<(), CodeError> {
         if self.source.len() > MAX_SOURCE {
             return Err(CodeError::SourceTooLarge(self.source.len()));
@@ -159,6 +176,9 @@ impl Code {
         }
         if self.out.len() > MAX_PATTERNS {
             return Err(CodeError::TooManyFiles(self.out.len()));
+        }
+        if let Some(name) = self.taken_input() {
+            return Err(self.input_name(name));
         }
         let bytes = self.files.iter().map(|file| file.data.len()).sum();
         if bytes > MAX_FILE_BYTES {
@@ -229,7 +249,7 @@ pub fn run(
     choice: EngineChoice,
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<CodeResult, CodeError> {
-    prepare(code, policy, facts, choice, None)?.run(facts, cancel).map(|ran| ran.result)
+    prepare(code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
 }
 
 /// Code with the plan of its box: nothing has started.
@@ -239,13 +259,11 @@ pub struct Prepared<'a> {
     /// That of the code, with what it needs.
     pub policy: Policy,
     request: Vec<u8>,
-    /// What could be begun beside the plan.
-    seed: Option<Seed>,
     pub plan: Plan,
-    pub engine: Engine,
+    pub engine: EngineRef,
     pub report: Report,
-    /// Where a runner can be kept for later ones.
-    unkept: Option<Place>,
+    /// Where a runner is kept, or can be, that the interpreter need not compile.
+    runner: Option<Place>,
 }
 
 /// Code that has run: its result, and what a record is made of.
@@ -257,40 +275,45 @@ pub struct Ran {
     pub captures: [Capture; 2],
 }
 
-/// Checks everything that can be checked before a box is there; `guess`: what was begun for it, as [`engines::guess`] does.
+/// Checks everything that can be checked before a box is there.
 pub fn prepare<'a>(
     code: &'a Code,
     policy: &Policy,
     facts: &Facts,
     choice: EngineChoice,
-    guess: Option<Seed>,
+) -> Result<Prepared<'a>, CodeError> {
+    prepare_with(&Tree::lookup(policy, facts), code, policy, facts, choice)
+}
+
+/// The same with the lookup that the policy was judged with.
+pub(crate) fn prepare_with<'a>(
+    lookup: &Lookup,
+    code: &'a Code,
+    policy: &Policy,
+    facts: &Facts,
+    choice: EngineChoice,
 ) -> Result<Prepared<'a>, CodeError> {
     code.check()?;
-    let lookup = Tree::lookup(policy, facts);
-    let seed = engines::begin(guess, choice, &lookup, policy, facts);
-    let mut request = request::encode(code, None, code.installed.is_some())?;
-    let policy = with_packages(with_environment(policy), code)?;
-    let mut plan = plan_for(&lookup, code, &policy, facts)?;
-    let (engine, report) = engines::select(choice, &plan, facts)?;
-    let mut unkept = kept_runner(code.language, &plan, engine, facts);
-    if let Some(runner) = unkept.as_ref().and_then(Place::read) {
-        request = runner.start(&mut plan, request);
-        unkept = None;
-    }
-    Ok(Prepared { code, policy, request, seed, plan, engine, report, unkept })
+    let request = request::encode(code, None, code.installed.is_some())?;
+    let mut policy = with_packages(with_environment(policy), code)?;
+    policy.limits.timeout = policy.limits.timeout.map(|limit| time_left(limit, code.spent));
+    let plan = plan_for(lookup, code, &policy, facts)?;
+    let (engine, report) = engines::select(&choice, &plan, facts)?;
+    let runner = kept_runner(code.language, &plan, engine, facts);
+    Ok(Prepared { code, policy, request, plan, engine, report, runner })
 }
 
 /// Where a runner is kept that its interpreter need not compile.
-fn kept_runner(language: &Language, plan: &Plan, engine: Engine, facts: &Facts) -> Option<Place> {
-    let own = language.wire == Wire::Marshal && engine != Engine::Docker;
-    if own { Place::of(&plan.command.program, facts) } else { None }
+fn kept_runner(language: &Language, plan: &Plan, engine: EngineRef, facts: &Facts) -> Option<Place> {
+    let own = language.wire == Wire::Marshal && engine.abilities().commands;
+    plan.runs.command().filter(|_| own).and_then(|command| Place::of(&command.program, facts))
 }
 
 /// Has the runner compiled, for later ones. When that cannot be, each compiles its own.
-fn keep_runner(language: &'static Language, policy: &Policy, facts: &Facts, engine: Engine, place: &Place) {
+fn keep_runner(language: &'static Language, policy: &Policy, facts: &Facts, engine: EngineRef, place: &Place) {
     let mut code = Code::new(language, runner::COMPILE);
     code.inputs = language::PYTHON.into();
-    let none = Facts { spare: None, ..facts.clone() };
+    let none = Facts { runners: None, ..facts.clone() };
     let compiled = run(&code, policy, &none, engine.into(), None).ok().and_then(|result| result.value);
     if let Some(runner) = compiled.as_ref().and_then(Runner::from_value) {
         // What cannot be kept is compiled.
@@ -300,9 +323,13 @@ fn keep_runner(language: &'static Language, policy: &Policy, facts: &Facts, engi
 
 impl Prepared<'_> {
     pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, request, seed, plan, engine, unkept, .. } = self;
+        let Prepared { code, policy, mut request, mut plan, engine, runner: mut unkept, .. } = self;
+        if let Some(runner) = unkept.as_ref().and_then(Place::read) {
+            request = runner.start(&mut plan, request);
+            unkept = None;
+        }
         let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
-        let running = engines::start_from(seed, engine, &plan, facts, StdioSpec::Files(stdio))?;
+        let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
         let outcome = supervise(running, &policy, facts, &mut channel)?;
         let parts = channel.into_parts();
         let captures = [parts.stdout.clone(), parts.stderr.clone()];
@@ -312,6 +339,12 @@ impl Prepared<'_> {
         }
         Ok(Ran { result, outcome, captures })
     }
+}
+
+/// What is left of a time limit. When nothing is, the run ends at once, as every other that is out of time.
+fn time_left(limit: Duration, spent: Duration) -> Duration {
+    // Below this it makes no difference, and messages are to name the limit that was set.
+    if spent < Duration::from_millis(50) { limit } else { limit.saturating_sub(spent).max(Duration::from_millis(1)) }
 }
 
 /// The box's own directory, and figures without a screen.
@@ -348,7 +381,7 @@ fn plan_for(lookup: &Lookup, code: &Code, policy: &Policy, facts: &Facts) -> Res
             plan => {
                 let mut plan = plan?;
                 // The channel. What it would tell of the host's network is refused.
-                plan.handed_socket = plan.network == Network::None;
+                plan.handed_socket = matches!(plan.network, Network::None | Network::Allowlist(_));
                 has_room(code, &plan)?;
                 return Ok(plan);
             }
@@ -415,7 +448,15 @@ mod tests {
         let start = std::time::Instant::now();
         assert!(!matches(&"*a".repeat(20), &"a".repeat(200).replace("aaaaaaaaaa", "aaaaaaaaab")));
         assert!(!matches(&format!("{}x", "**/a/".repeat(20)), &format!("{}y", "a/".repeat(100))));
-        assert!(start.elapsed() < std::time::Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn time_that_was_spent_counts() {
+        let [limit, short] = [Duration::from_secs(30), Duration::from_millis(10)];
+        assert_eq!(time_left(limit, Duration::from_secs(2)), Duration::from_secs(28));
+        assert_eq!(time_left(limit, short), limit);
+        assert_eq!(time_left(limit, limit * 2), Duration::from_millis(1));
     }
 
     #[test]

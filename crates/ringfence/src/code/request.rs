@@ -2,32 +2,15 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ringfence_linux::forked::{self, Arg, Call, Calls};
 use serde_json::{Map, Number, Value, json};
 
 use super::javascript::{self, Look};
-use super::language::{PYTHON_FORK, PYTHON_MORE, PYTHON_STAY, Wire};
+use super::language::{PYTHON_MORE, PYTHON_STAY, Wire};
+use super::variables::is_variable;
 use super::{Code, CodeError, MAX_INPUTS, Warm};
 
 /// Lists in lists.
 const MAX_DEPTH: usize = 500;
-/// Variables that are not for inputs: they change what the shell or other programs do.
-const SHELL_RESERVED: &[&str] = &[
-    "PATH",
-    "IFS",
-    "ENV",
-    "HOME",
-    "SHELLOPTS",
-    "BASHOPTS",
-    "PS4",
-    "PROMPT_COMMAND",
-    "UID",
-    "EUID",
-    "PPID",
-    "GROUPS",
-    "inputs",
-    "result",
-];
 
 /// Goes before an answer in a session, where the interpreter waits for another request.
 #[derive(Debug, Clone, Copy)]
@@ -82,52 +65,6 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
         }
         Wire::Json => framed(json!({ "warm": warm.preload }).to_string().into_bytes()),
         Wire::Lines => Vec::new(),
-    }
-}
-
-/// Makes an interpreter one that is forked, with these calls for each fork.
-pub(super) fn fork(calls: &Calls) -> Vec<u8> {
-    let mut out = vec![b'{'];
-    marshal_text(&mut out, "fork");
-    marshal_text(&mut out, PYTHON_FORK);
-    let program = forked::Program::new();
-    marshal_text(&mut out, "program");
-    marshal_bytes(&mut out, &program.file);
-    for (name, number) in [("serve", program.serve as i64), ("flags", forked::CLONE)] {
-        marshal_text(&mut out, name);
-        marshal_number(&mut out, &number.into());
-    }
-    let Calls { nursery, new_network, same_network, process_one, becomes, command } = calls;
-    let own = [("nursery", nursery), ("new", new_network), ("same", same_network)];
-    for (name, calls) in own.into_iter().chain([("first", process_one), ("becomes", becomes), ("then", command)]) {
-        marshal_text(&mut out, name);
-        out.push(b'[');
-        length(&mut out, calls.len());
-        calls.iter().for_each(|call| marshal_call(&mut out, call));
-    }
-    out.push(b'0');
-    framed(out)
-}
-
-/// Stage, number, arguments, and what it must return.
-fn marshal_call(out: &mut Vec<u8>, call: &Call) {
-    out.push(b'(');
-    length(out, 4);
-    marshal_number(out, &call.stage.into());
-    marshal_number(out, &call.number.into());
-    marshal_arguments(out, &call.args);
-    marshal_number(out, &call.wants.into());
-}
-
-fn marshal_arguments(out: &mut Vec<u8>, arguments: &[Arg]) {
-    out.push(b'(');
-    length(out, arguments.len());
-    for argument in arguments {
-        match argument {
-            Arg::Number(number) => marshal_number(out, &(*number).into()),
-            Arg::Bytes(data) => marshal_bytes(out, data),
-            Arg::Words(words) => marshal_arguments(out, words),
-        }
     }
 }
 
@@ -202,13 +139,6 @@ fn lines(code: &Code, inputs: &[u8], mark: Option<Mark<'_>>) -> Vec<u8> {
         bytes.extend(pattern.as_bytes());
     }
     bytes
-}
-
-fn is_variable(name: &str) -> bool {
-    let shape = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let special = ["BASH", "LD_", "__", "COMP_", "FUNC", "DIR"].iter().any(|start| name.starts_with(start));
-    shape && !special && !SHELL_RESERVED.contains(&name)
 }
 
 /// Python's own format, version 2: it is read in one call by what every interpreter has in it.

@@ -11,7 +11,7 @@ use super::frames::{self, Received, Shown};
 use super::{Code, CodeError, File, matches};
 use crate::capture::Capture;
 use crate::denials::Denial;
-use crate::engines::{Engine, EngineError};
+use crate::engines::{EngineError, EngineRef};
 use crate::supervise::{Ended, Outcome, Reason, signal_name};
 
 /// Errors of the system that mean a wall was in the way.
@@ -190,8 +190,19 @@ impl CodeResult {
 }
 
 fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option<frames::Result>, bool) {
-    let Received { started, warm: _, unwritten: _, result, rich, files, files_dropped, written: _, cut, used } =
-        parts.received;
+    let Received {
+        started,
+        warm: _,
+        unwritten: _,
+        taken: _,
+        result,
+        rich,
+        files,
+        files_dropped,
+        written: _,
+        cut,
+        used,
+    } = parts.received;
     let (stdout_dropped, stderr_dropped) = (parts.stdout.dropped(), parts.stderr.dropped());
     let ((stdout, raw_stdout), (stderr, raw_stderr)) = (captured(parts.stdout), captured(parts.stderr));
     let blank = CodeResult {
@@ -222,11 +233,11 @@ fn blank(code: &Code, engine: Option<&str>, parts: Parts) -> (CodeResult, Option
 /// What came of it: the limits and the end as seen from outside decide, then what the runner says.
 pub(super) fn result(
     code: &Code,
-    engine: Engine,
+    engine: EngineRef,
     outcome: &Outcome,
     mut parts: Parts,
 ) -> Result<CodeResult, CodeError> {
-    let unwritten = parts.received.unwritten.take();
+    let (unwritten, taken) = (parts.received.unwritten.take(), parts.received.taken.take());
     let (mut result, sent, started) = blank(code, Some(engine.name()), parts);
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     result.usage =
@@ -244,6 +255,9 @@ pub(super) fn result(
     result.denied.clone_from(&outcome.denied);
     if let (Some(reason), false, None) = (unwritten, started, limit) {
         return Err(CodeError::Unwritten(reason));
+    }
+    if let (Some(name), false, None) = (taken, started, limit) {
+        return Err(code.input_name(name));
     }
     if !started && limit.is_none() {
         let tail: String = result.stderr.trim().chars().rev().take(TAIL).collect();

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::Plan;
+use ringfence_policy::plan::{Command, Plan, Runs};
 
 use super::language::PYTHON;
 
@@ -52,7 +52,7 @@ impl Runner {
              exec(marshal.loads(c) if i.MAGIC_NUMBER.hex() == '{magic}' else sys.argv[1])",
             length = code.len(),
         );
-        let args = &mut plan.command.args;
+        let Runs::Command(Command { args, .. }) = &mut plan.runs else { return request };
         if args.last().is_none_or(|last| last != PYTHON) {
             return request;
         }
@@ -75,7 +75,7 @@ impl Place {
         (data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec())
             .hash(&mut hasher);
         (interpreter, PYTHON).hash(&mut hasher);
-        Some(Place(facts.spare.as_ref()?.with_file_name("runners").join(in_hex(&hasher))))
+        Some(Place(facts.runners.as_ref()?.join(in_hex(&hasher))))
     }
 
     pub fn read(&self) -> Option<Runner> {
@@ -143,7 +143,7 @@ mod tests {
     fn what_is_kept_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let mut facts = crate::facts::gather().unwrap();
-        facts.spare = Some(dir.path().join("spare"));
+        facts.runners = Some(dir.path().join("runners"));
         let interpreter = dir.path().join("python");
         std::fs::write(&interpreter, "one").unwrap();
         let place = Place::of(&interpreter, &facts).unwrap();
@@ -158,7 +158,7 @@ mod tests {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o622);
         std::fs::set_permissions(&place.0, mode).unwrap();
         assert_eq!(place.read(), None);
-        facts.spare = None;
+        facts.runners = None;
         assert!(Place::of(&interpreter, &facts).is_none());
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
         let mut facts = crate::facts::gather().unwrap();
-        facts.spare = Some(base.join("spare"));
+        facts.runners = Some(base.join("runners"));
         let mut layer = Layer::flags();
         layer.profile("skill");
         let policy = resolve(Inputs::new(base.clone(), facts.home.clone(), layer)).unwrap().policy;

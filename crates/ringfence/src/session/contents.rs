@@ -1,11 +1,11 @@
-//! Contents of files on their way in and out: through a pipe between the guest and this process, which nobody else reads.
+//! Contents of files on their way in and out: through a pipe between the guest and this process, which nobody else reads,
+//! and in frames where no pipe can be passed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use ringfence_guest::frame::{Channel, Kind, MAX_DATA};
-use ringfence_guest::message::Reply;
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -14,7 +14,7 @@ use super::SessionError;
 use super::error::unexpected;
 use super::files::Asked;
 use super::link::Incoming;
-use super::protocol::Answer;
+use super::protocol::SupervisorReply;
 
 /// Moved at once by the kernel.
 const PIECE: usize = 1 << 20;
@@ -47,6 +47,8 @@ fn grow(grown: &mut bool, pipe: impl AsFd) {
 #[derive(Debug)]
 pub struct FileReader {
     asked: Asked,
+    /// They come in frames.
+    framed: bool,
     /// `None` when everything was read.
     pipe: Option<Receiver>,
     /// The guest has written all of it.
@@ -56,13 +58,23 @@ pub struct FileReader {
 }
 
 impl FileReader {
-    pub(super) fn new(asked: Asked, pipe: OwnedFd) -> Result<FileReader, SessionError> {
-        let pipe = Some(Receiver::from_owned_fd_unchecked(pipe).map_err(|error| failed(&error))?);
-        Ok(FileReader { asked, pipe, done: false, grown: false, buffer: BytesMut::new() })
+    /// Without a pipe they come in frames.
+    pub(super) fn new(asked: Asked, pipe: Option<OwnedFd>) -> Result<FileReader, SessionError> {
+        let pipe = pipe.map(Receiver::from_owned_fd_unchecked).transpose().map_err(|error| failed(&error))?;
+        let framed = pipe.is_none();
+        Ok(FileReader { asked, framed, pipe, done: false, grown: false, buffer: BytesMut::new() })
     }
 
     /// The next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, SessionError> {
+        while self.framed && !self.done {
+            match self.asked.next().await? {
+                Incoming::Data(_, bytes) if !bytes.is_empty() => return Ok(Some(bytes)),
+                Incoming::Reply(SupervisorReply::Done { .. }) => self.done = true,
+                Incoming::Reply(_) => return Err(unexpected()),
+                Incoming::Data(..) | Incoming::Eof => {}
+            }
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.capacity() < MAX_DATA {
             buffer.reserve(BUFFER);
@@ -86,10 +98,19 @@ impl FileReader {
         let file = file.as_fd();
         let mut total = 0;
         loop {
-            match self.take(|pipe| to_file(pipe, file)).await? {
-                0 => return Ok(total),
-                n => total += n as u64,
+            let copied = match self.framed {
+                false => self.take(|pipe| to_file(pipe, file)).await?,
+                true => {
+                    let bytes = self.next().await?.unwrap_or_default();
+                    let failed = |errno| SessionError::Copy { path: self.asked.path.clone(), errno };
+                    write_all(file, &bytes).map_err(failed)?;
+                    bytes.len()
+                }
+            };
+            if copied == 0 {
+                return Ok(total);
             }
+            total += copied as u64;
             if total > limit {
                 return Err(SessionError::TooLong { path: self.asked.path.clone(), limit });
             }
@@ -114,7 +135,7 @@ impl FileReader {
                 && let Poll::Ready(incoming) = self.asked.stream.poll_next(context)
             {
                 let incoming = self.asked.checked(incoming)?;
-                self.done = matches!(incoming, Incoming::Answer(Answer::Guest(Reply::Done { .. })));
+                self.done = matches!(incoming, Incoming::Reply(SupervisorReply::Done { .. }));
                 continue;
             }
             let Some(pipe) = &self.pipe else {
@@ -152,38 +173,45 @@ fn to_file(pipe: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<usize, Errno> {
         Err(Errno::INVAL) => {
             let mut buffer = vec![0; MAX_DATA];
             let n = rustix::io::read(pipe, &mut buffer[..])?;
-            let mut rest = &buffer[..n];
-            while !rest.is_empty() {
-                match rustix::io::write(file, rest) {
-                    Ok(written) => rest = &rest[written..],
-                    Err(Errno::INTR) => {}
-                    // The pipe's own AGAIN means something else.
-                    Err(Errno::AGAIN) => return Err(Errno::IO),
-                    Err(errno) => return Err(errno),
-                }
-            }
-            Ok(n)
+            write_all(file, &buffer[..n]).map(|()| n)
         }
         result => result,
     }
+}
+
+fn write_all(file: BorrowedFd<'_>, mut rest: &[u8]) -> Result<(), Errno> {
+    while !rest.is_empty() {
+        match rustix::io::write(file, rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(Errno::INTR) => {}
+            // A pipe's own AGAIN means something else.
+            Err(Errno::AGAIN) => return Err(Errno::IO),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Contents of a file on their way.
 #[derive(Debug)]
 pub struct FileWriter {
     asked: Asked,
-    pipe: Sender,
+    /// Without it they go in frames.
+    pipe: Option<Sender>,
     grown: bool,
 }
 
 impl FileWriter {
-    pub(super) fn new(asked: Asked, pipe: OwnedFd) -> Result<FileWriter, SessionError> {
-        let pipe = Sender::from_owned_fd_unchecked(pipe).map_err(|error| failed(&error))?;
+    pub(super) fn new(asked: Asked, pipe: Option<OwnedFd>) -> Result<FileWriter, SessionError> {
+        let pipe = pipe.map(Sender::from_owned_fd_unchecked).transpose().map_err(|error| failed(&error))?;
         Ok(FileWriter { asked, pipe, grown: false })
     }
 
     /// Writes more; waits while the box does not take it.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
+        if self.pipe.is_none() {
+            return if self.asked.stream.sender.write(bytes).await { Ok(()) } else { Err(self.why().await) };
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             let written = self.give(|pipe| rustix::io::write(pipe, rest)).await?;
@@ -200,7 +228,7 @@ impl FileWriter {
             match self.give(|pipe| splice(file, None, pipe, None, PIECE, SpliceFlags::NONBLOCK)).await {
                 Ok(0) => return Ok(total),
                 Ok(n) => total += n as u64,
-                // Its file system has no splicing.
+                // Its file system has no splicing, or there is no pipe.
                 Err(SessionError::Copy { errno: Errno::INVAL, path }) => {
                     let mut buffer = vec![0; MAX_DATA];
                     match rustix::io::read(file, &mut buffer[..]) {
@@ -223,19 +251,24 @@ impl FileWriter {
         &mut self,
         mut act: impl FnMut(BorrowedFd<'_>) -> Result<usize, Errno>,
     ) -> Result<usize, SessionError> {
+        let copy = |errno| SessionError::Copy { path: self.asked.path.clone(), errno };
+        let Some(pipe) = &self.pipe else { return Err(copy(Errno::INVAL)) };
         loop {
-            self.pipe.writable().await.map_err(|error| failed(&error))?;
-            match self.pipe.try_io(|| Ok(act(self.pipe.as_fd())?)).map_err(|error| errno(&error)) {
+            pipe.writable().await.map_err(|error| failed(&error))?;
+            match pipe.try_io(|| Ok(act(pipe.as_fd())?)).map_err(|error| errno(&error)) {
                 Ok(n) => return Ok(n),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => grow(&mut self.grown, &self.pipe),
+                Err(Errno::AGAIN) => grow(&mut self.grown, pipe),
                 Err(Errno::PIPE) => break,
-                Err(errno) => return Err(SessionError::Copy { path: self.asked.path.clone(), errno }),
+                Err(errno) => return Err(copy(errno)),
             }
         }
-        // It ended before its contents did: what came says why.
-        self.asked.done().await?;
-        Err(unexpected())
+        Err(self.why().await)
+    }
+
+    /// It ended before its contents did: what came says why.
+    async fn why(&mut self) -> SessionError {
+        self.asked.done().await.err().unwrap_or_else(unexpected)
     }
 
     /// The file is complete; how many bytes it took. Dropped without, what was there before stays.

@@ -4,13 +4,16 @@ use std::io;
 use std::path::PathBuf;
 
 use ringfence_guest::FrameError;
+use ringfence_guest::frame::NoCommonVersion;
 use ringfence_guest::message::Step;
+use ringfence_policy::Failure;
 use ringfence_policy::plan::PlanError;
 use rustix::io::Errno;
 
+use super::document::DocumentError;
 use super::info::End;
 use super::protocol::Refusal;
-use crate::engines::{EngineError, docker};
+use crate::engines::EngineError;
 use crate::facts::FactsError;
 
 /// An execution that was to be, and could not be started.
@@ -39,6 +42,8 @@ pub enum SessionError {
     NotFound(String),
     #[error("there is a session `{0}` already")]
     NameTaken(String),
+    #[error("session `{0}` was made with another policy than the one that is asked for")]
+    OtherPolicy(String),
     #[error("a session with a home of its own needs a name")]
     NamelessHome,
     #[error("`{0}` cannot be the name of a session: use letters, digits, `.`, `_` and `-`, 64 at most")]
@@ -58,17 +63,23 @@ pub enum SessionError {
     #[error("cannot start the supervisor `{}`: {source}", program.display())]
     Supervisor { program: PathBuf, source: io::Error },
     #[error("cannot make the sandbox: {0}")]
-    Start(String),
+    Start(Failure),
     #[error("the session was made with packages that were removed since (set `{0}`)")]
     NoSet(String),
-    #[error("cannot make the sandbox: {message}")]
-    Docker { kind: docker::Kind, message: String, cure: Option<String> },
     #[error("cannot connect to session {id}: {source}")]
     Connect { id: String, source: io::Error },
     #[error("cannot end the supervisor of session {id}, process {pid}: {source}")]
     Kill { id: String, pid: u32, source: io::Error },
-    #[error("session {id} was made by another version of Ringfence: end it and make a new one")]
-    Version { id: String },
+    #[error("session {id} was made by another version of Ringfence: {source}; end it and make a new one")]
+    Version { id: String, source: NoCommonVersion },
+    #[error(
+        "session {id} runs under another release of Ringfence, which cannot do this: end it and make a new one for it"
+    )]
+    UnknownRequest { id: String },
+    #[error("cannot use `{}`: {source}", path.display())]
+    Stored { path: PathBuf, source: DocumentError },
+    #[error("cannot read what session {id} says: {source}")]
+    Document { id: String, source: DocumentError },
     #[error("lost the connection to session {id}")]
     Lost { id: String },
     #[error("lost the connection to session {id}: whether the command ran is not known")]
@@ -97,6 +108,14 @@ pub enum SessionError {
     BadRequest,
     #[error("it cannot be recorded, and the policy is strict: {reason}")]
     NotRecorded { reason: String },
+    #[error("session {id} does not support this")]
+    Unsupported { id: String },
+    #[error("a limit can be tightened, and raised up to what session {id} was made with")]
+    AboveLimit { id: String },
+    #[error("session {id} is frozen")]
+    Frozen { id: String },
+    #[error("cannot change session {id}: {reason}")]
+    NotChanged { id: String, reason: String },
     #[error("the runtime is shutting down")]
     ShuttingDown,
     #[error("`{}` is longer than {limit} bytes", path.display())]
@@ -118,7 +137,12 @@ impl Refusal {
             Refusal::NoExecution => SessionError::NoExecution(String::new()),
             Refusal::NotRecorded(reason) => SessionError::NotRecorded { reason },
             Refusal::TooMany => SessionError::TooMany { id },
-            Refusal::Ended(end) => SessionError::Ended { id, end },
+            Refusal::UnknownRequest => SessionError::UnknownRequest { id },
+            Refusal::SessionEnded(end) => SessionError::Ended { id, end },
+            Refusal::Unsupported => SessionError::Unsupported { id },
+            Refusal::AboveLimit => SessionError::AboveLimit { id },
+            Refusal::Frozen => SessionError::Frozen { id },
+            Refusal::NotChanged(reason) => SessionError::NotChanged { id, reason },
             Refusal::BadRequest | Refusal::TimeoutAboveCeiling { .. } | Refusal::Failed { .. } => {
                 SessionError::BadRequest
             }

@@ -16,7 +16,7 @@ use super::SessionError;
 use super::error::{Tried, unexpected};
 use super::link::{Incoming, Link, Sender, Stream};
 use super::outputs::Outputs;
-use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
+use super::protocol::{ClientInput, ClientRequest, ExecRequest, ExecutionEnd, PIPES, Refusal, SupervisorReply};
 use crate::capture::Capture;
 use crate::records::Caller;
 use crate::supervise::{Ended, Outcome, Reason};
@@ -24,15 +24,15 @@ use crate::supervise::{Ended, Outcome, Reason};
 /// A command to run in a session.
 #[derive(Debug, Clone)]
 pub struct Exec {
-    pub(super) argv: Vec<OsString>,
-    pub(super) env: Vec<(OsString, OsString)>,
-    pub(super) cwd: Option<PathBuf>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) stdin: bool,
-    pub(super) terminal: Option<Size>,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) cwd: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) stdin: bool,
+    pub(crate) terminal: Option<Size>,
     pub(super) background: bool,
     pub(super) context: Option<String>,
-    pub(super) caller: Option<Caller>,
+    pub(crate) caller: Option<Caller>,
 }
 
 impl Exec {
@@ -82,7 +82,8 @@ impl Exec {
         self
     }
 
-    /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches.
+    /// It goes on when this client is gone, and its output is kept, head and tail, for whoever attaches. In sessions only:
+    /// a sandbox for one command ends with its [`Execution`](crate::Execution), and this changes nothing there.
     pub fn background(mut self, background: bool) -> Exec {
         self.background = background;
         self
@@ -98,6 +99,24 @@ impl Exec {
     pub(crate) fn context(mut self, context: String) -> Exec {
         self.context = Some(context);
         self
+    }
+}
+
+impl<S: Into<OsString>, const N: usize> From<[S; N]> for Exec {
+    fn from(argv: [S; N]) -> Exec {
+        Exec::new(argv)
+    }
+}
+
+impl<S: Into<OsString>> From<Vec<S>> for Exec {
+    fn from(argv: Vec<S>) -> Exec {
+        Exec::new(argv)
+    }
+}
+
+impl<S: Into<OsString> + Clone> From<&[S]> for Exec {
+    fn from(argv: &[S]) -> Exec {
+        Exec::new(argv.iter().cloned())
     }
 }
 
@@ -128,9 +147,9 @@ pub struct Execution {
 }
 
 impl Exec {
-    fn ask(&self, piped: bool) -> Ask {
+    fn ask(&self, piped: bool) -> ClientRequest {
         let env = self.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-        Ask::Exec(ExecAsk {
+        ClientRequest::Exec(ExecRequest {
             argv: self.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
             env: env.collect(),
             cwd: self.cwd.as_ref().map(|cwd| cwd.as_os_str().as_bytes().to_vec()),
@@ -152,7 +171,8 @@ impl Exec {
     /// Asks for it.
     pub(super) fn send(&self, link: &Link) -> Result<Asked, SessionError> {
         // Only where somebody waits for what it writes. Without descriptors left, that comes in frames.
-        let made = (!self.background && self.terminal.is_none()).then(Outputs::new).and_then(Result::ok);
+        let made =
+            (!self.background && self.terminal.is_none() && !link.lacks(PIPES)).then(Outputs::new).and_then(Result::ok);
         let (outputs, pipes) = made.map_or_else(Default::default, |(outputs, pipes)| (Some(outputs), pipes));
         let ask = self.ask(outputs.is_some());
         let stream = link.open(&ask, pipes).map_err(|error| match error {
@@ -192,15 +212,19 @@ impl Execution {
         let program =
             || exec.and_then(|e| e.argv.first()).map_or_else(String::new, |p| p.to_string_lossy().into_owned());
         match stream.next().await {
-            Some(Incoming::Answer(Answer::Begun { id, record, trouble })) => {
+            Some(Incoming::Reply(SupervisorReply::ExecutionStarted {
+                execution: id,
+                record,
+                record_error: trouble,
+            })) => {
                 let id = id.to_string();
                 let (outputs, ending, skipped) = (None, None, [0; 2]);
                 Ok(Execution { id, record, trouble, stream, skipped, started, outputs, ending, ended: false })
             }
-            Some(Incoming::Answer(Answer::NotBegun { id, record, step, errno })) => {
+            Some(Incoming::Reply(SupervisorReply::ExecutionFailed { execution: id, record, step, errno })) => {
                 Err(not_started(program(), step, errno, Some(Tried { execution: id.to_string(), record })))
             }
-            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
+            Some(Incoming::Reply(SupervisorReply::Refused(refusal))) => Err(refused(refusal, exec, program(), &stream)),
             Some(_) => Err(unexpected()),
             None => Err(match stream.sender.link.lost() {
                 // It was asked for: nobody can say what became of it.
@@ -233,14 +257,16 @@ impl Execution {
                 match incoming {
                     Some(Incoming::Data(Channel::Err, bytes)) => return Poll::Ready(Some(Event::Stderr(bytes))),
                     Some(Incoming::Data(_, bytes)) => return Poll::Ready(Some(Event::Stdout(bytes))),
-                    Some(Incoming::Answer(Answer::Skipped { stderr, bytes })) => {
+                    Some(Incoming::Reply(SupervisorReply::OutputSkipped { stderr, bytes })) => {
                         let skipped = &mut self.skipped[usize::from(stderr)];
                         *skipped = skipped.saturating_add(bytes);
                     }
-                    Some(Incoming::Answer(Answer::Ended(finished))) => self.ending = Some(outcome(&finished)),
-                    Some(Incoming::Answer(Answer::Begun { .. }) | Incoming::Eof) => {}
+                    Some(Incoming::Reply(SupervisorReply::ExecutionEnded(finished))) => {
+                        self.ending = Some(outcome(&finished))
+                    }
+                    Some(Incoming::Reply(SupervisorReply::ExecutionStarted { .. }) | Incoming::Eof) => {}
                     // Its supervisor is gone, and the box with it.
-                    Some(Incoming::Answer(_)) | None => self.ending = Some(lost(self.started.elapsed())),
+                    Some(Incoming::Reply(_)) | None => self.ending = Some(lost(self.started.elapsed())),
                 }
                 if let (Some(_), Some(outputs)) = (&self.ending, &mut self.outputs) {
                     outputs.command_ended();
@@ -365,24 +391,24 @@ impl Controls {
     /// As [`Execution::signal`].
     pub async fn signal(&self, signal: i32) -> Result<(), SessionError> {
         let tree = matches!(signal, libc::SIGTERM | libc::SIGKILL);
-        self.sender.message(Kind::Input, &Say::Signal { signal, tree })
+        self.sender.message(Kind::Input, &ClientInput::Signal { signal, tree })
     }
 
     /// As [`Execution::stop`].
     pub async fn stop(&self) -> Result<(), SessionError> {
-        self.sender.message(Kind::Input, &Say::Stop)
+        self.sender.message(Kind::Input, &ClientInput::Stop)
     }
 
     /// From now on a context works, and may for so long ([`Duration::MAX`]: without end); `None`: it waits, and has its
     /// session's time.
     pub(crate) async fn allow(&self, time: Option<Duration>) -> Result<(), SessionError> {
         let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        self.sender.message(Kind::Input, &Say::Allow { ms })
+        self.sender.message(Kind::Input, &ClientInput::ContextTime { ms })
     }
 
     /// As [`Execution::resize`].
     pub async fn resize(&self, size: Size) -> Result<(), SessionError> {
-        self.sender.message(Kind::Input, &Say::Resize(size))
+        self.sender.message(Kind::Input, &ClientInput::Resize(size))
     }
 }
 
@@ -406,7 +432,7 @@ fn refused(refusal: Refusal, exec: Option<&Exec>, program: String, stream: &Stre
 }
 
 /// An outcome as the supervisor tells it.
-pub(super) fn outcome(finished: &Finished) -> Outcome {
+pub(super) fn outcome(finished: &ExecutionEnd) -> Outcome {
     let ended = if libc::WIFSIGNALED(finished.status) {
         Ended::Signaled(libc::WTERMSIG(finished.status))
     } else {

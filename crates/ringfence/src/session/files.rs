@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use ringfence_guest::frame::{Channel, Kind};
-use ringfence_guest::message::{Changed, Entry, Reply, Request, Write, WriteHow};
+use ringfence_guest::message::{Changed, Entry, WriteMode};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
@@ -20,7 +20,7 @@ use super::contents::{FileReader, FileWriter};
 use super::error::unexpected;
 use super::link::{Incoming, Link, Stream};
 use super::pipes;
-use super::protocol::{Answer, Ask, Refusal};
+use super::protocol::{ClientRequest, PIPES, Refusal, SupervisorReply};
 
 /// Files of a session. Relative paths are below its working directory.
 #[derive(Debug, Clone)]
@@ -34,13 +34,13 @@ pub struct WriteOptions {
     pub mode: u32,
     /// Make the directories above it.
     pub parents: bool,
-    pub how: WriteHow,
+    pub how: WriteMode,
 }
 
 impl Default for WriteOptions {
     /// A new file of mode 644 takes the name when it is complete.
     fn default() -> WriteOptions {
-        WriteOptions { mode: 0o644, parents: false, how: WriteHow::Replace }
+        WriteOptions { mode: 0o644, parents: false, how: WriteMode::Replace }
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// What comes next; a failure is an error.
-    async fn next(&mut self) -> Result<Incoming, SessionError> {
+    pub async fn next(&mut self) -> Result<Incoming, SessionError> {
         let incoming = self.stream.next().await;
         self.checked(incoming)
     }
@@ -65,14 +65,16 @@ impl Asked {
     pub fn checked(&self, incoming: Option<Incoming>) -> Result<Incoming, SessionError> {
         match incoming {
             None => Err(self.stream.sender.link.lost()),
-            Some(Incoming::Answer(
-                Answer::Guest(Reply::Failed { step, errno }) | Answer::Refused(Refusal::Failed { step, errno }),
-            )) => Err(SessionError::File {
-                step,
-                path: self.path.clone(),
-                errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),
-            }),
-            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(self.stream.sender.link.id())),
+            Some(Incoming::Reply(SupervisorReply::Refused(Refusal::Failed { step, errno }))) => {
+                Err(SessionError::File {
+                    step,
+                    path: self.path.clone(),
+                    errno: Errno::from_raw_os_error(errno.clamp(1, 4095)),
+                })
+            }
+            Some(Incoming::Reply(SupervisorReply::Refused(refusal))) => {
+                Err(refusal.into_error(self.stream.sender.link.id()))
+            }
             Some(incoming) => Ok(incoming),
         }
     }
@@ -82,8 +84,8 @@ impl Asked {
         let (mut entries, mut names) = (Vec::new(), 0);
         loop {
             match self.next().await? {
-                Incoming::Answer(Answer::Guest(Reply::Done { bytes })) => return Ok((entries, bytes)),
-                Incoming::Answer(Answer::Guest(Reply::Entries(more))) if entries.len() < MOST_ENTRIES => {
+                Incoming::Reply(SupervisorReply::Done { bytes }) => return Ok((entries, bytes)),
+                Incoming::Reply(SupervisorReply::Entries(more)) if entries.len() < MOST_ENTRIES => {
                     let name = |entry: &Entry| entry.path.len() + entry.target.as_ref().map_or(0, Vec::len);
                     names += more.iter().map(name).sum::<usize>();
                     if names > MOST_NAMES {
@@ -92,7 +94,7 @@ impl Asked {
                     }
                     entries.extend(more);
                 }
-                Incoming::Answer(_) => return Err(unexpected()),
+                Incoming::Reply(_) => return Err(unexpected()),
                 Incoming::Data(..) | Incoming::Eof => {}
             }
         }
@@ -104,12 +106,21 @@ fn bytes_of(path: &Path) -> Vec<u8> {
 }
 
 impl Files {
-    fn ask(&self, path: &Path, request: Request) -> Result<Asked, SessionError> {
+    fn ask(&self, path: &Path, request: ClientRequest) -> Result<Asked, SessionError> {
         self.ask_with(path, request, Vec::new())
     }
 
-    fn ask_with(&self, path: &Path, request: Request, pipes: Vec<OwnedFd>) -> Result<Asked, SessionError> {
-        Ok(Asked { stream: self.link.open(&Ask::Guest(request), pipes)?, path: path.to_path_buf() })
+    fn ask_with(&self, path: &Path, request: ClientRequest, pipes: Vec<OwnedFd>) -> Result<Asked, SessionError> {
+        Ok(Asked { stream: self.link.open(&request, pipes)?, path: path.to_path_buf() })
+    }
+
+    /// A pipe for contents, where it can reach the guest: our end, and what goes with the request.
+    fn pipe(&self, ours_reads: bool) -> Result<(Option<OwnedFd>, Vec<OwnedFd>), SessionError> {
+        if !self.link.has(PIPES) {
+            return Ok((None, Vec::new()));
+        }
+        let (ours, theirs) = pipes::pipe(ours_reads).map_err(SessionError::Pipe)?;
+        Ok((Some(ours), vec![theirs]))
     }
 
     /// All of a file, `limit` bytes at most; a longer one is an error.
@@ -129,9 +140,9 @@ impl Files {
     /// The contents of a file as they come, from `offset` on.
     pub async fn reader(&self, path: impl AsRef<Path>, offset: u64) -> Result<FileReader, SessionError> {
         let path = path.as_ref();
-        let (ours, theirs) = pipes::pipe(true).map_err(SessionError::Pipe)?;
-        let request = Request::Read { path: bytes_of(path), offset, length: None, piped: true };
-        FileReader::new(self.ask_with(path, request, vec![theirs])?, ours)
+        let (ours, theirs) = self.pipe(true)?;
+        let request = ClientRequest::ReadFile { path: bytes_of(path), offset, length: None, piped: ours.is_some() };
+        FileReader::new(self.ask_with(path, request, theirs)?, ours)
     }
 
     /// Writes a whole file.
@@ -150,27 +161,33 @@ impl Files {
     pub async fn writer(&self, path: impl AsRef<Path>, options: WriteOptions) -> Result<FileWriter, SessionError> {
         let path = path.as_ref();
         let WriteOptions { mode, parents, how } = options;
-        let (ours, theirs) = pipes::pipe(false).map_err(SessionError::Pipe)?;
-        let request = Request::Write(Write { path: bytes_of(path), mode, parents, how, piped: true });
-        FileWriter::new(self.ask_with(path, request, vec![theirs])?, ours)
+        let (ours, theirs) = self.pipe(false)?;
+        let request = ClientRequest::WriteFile {
+            path: bytes_of(path),
+            permissions: mode,
+            parents,
+            mode: how,
+            piped: ours.is_some(),
+        };
+        FileWriter::new(self.ask_with(path, request, theirs)?, ours)
     }
 
     /// What a directory holds, down to this depth (1: itself only).
     pub async fn list(&self, path: impl AsRef<Path>, depth: u16) -> Result<Vec<Entry>, SessionError> {
         let path = path.as_ref();
-        Ok(self.ask(path, Request::List { path: bytes_of(path), depth })?.done().await?.0)
+        Ok(self.ask(path, ClientRequest::ListDirectory { path: bytes_of(path), depth })?.done().await?.0)
     }
 
     /// One entry; links are not followed.
     pub async fn stat(&self, path: impl AsRef<Path>) -> Result<Entry, SessionError> {
         let path = path.as_ref();
-        let (entries, _) = self.ask(path, Request::Stat { path: bytes_of(path) })?.done().await?;
+        let (entries, _) = self.ask(path, ClientRequest::Stat { path: bytes_of(path) })?.done().await?;
         entries.into_iter().next().ok_or_else(unexpected)
     }
 
     pub async fn make_directory(&self, path: impl AsRef<Path>, parents: bool) -> Result<(), SessionError> {
         let path = path.as_ref();
-        let request = Request::MakeDirectory { path: bytes_of(path), mode: 0o755, parents };
+        let request = ClientRequest::MakeDirectory { path: bytes_of(path), permissions: 0o755, parents };
         self.ask(path, request)?.done().await.map(drop)
     }
 
@@ -181,21 +198,21 @@ impl Files {
         replace: bool,
     ) -> Result<(), SessionError> {
         let from = from.as_ref();
-        let request = Request::Move { from: bytes_of(from), to: bytes_of(to.as_ref()), replace };
+        let request = ClientRequest::Move { from: bytes_of(from), to: bytes_of(to.as_ref()), replace };
         self.ask(from, request)?.done().await.map(drop)
     }
 
     pub async fn remove(&self, path: impl AsRef<Path>, recursive: bool) -> Result<(), SessionError> {
         let path = path.as_ref();
-        self.ask(path, Request::Remove { path: bytes_of(path), recursive })?.done().await.map(drop)
+        self.ask(path, ClientRequest::Remove { path: bytes_of(path), recursive })?.done().await.map(drop)
     }
 
     /// Changes below a path until the answer is dropped.
     pub async fn watch(&self, path: impl AsRef<Path>, recursive: bool) -> Result<Changes, SessionError> {
         let path = path.as_ref();
-        let mut asked = self.ask(path, Request::Watch { path: bytes_of(path), recursive })?;
+        let mut asked = self.ask(path, ClientRequest::Watch { path: bytes_of(path), recursive })?;
         match asked.next().await? {
-            Incoming::Answer(Answer::Guest(Reply::Started { .. })) => Ok(Changes { asked }),
+            Incoming::Reply(SupervisorReply::Ready) => Ok(Changes { asked }),
             _ => Err(unexpected()),
         }
     }
@@ -212,8 +229,8 @@ impl Changes {
     pub async fn next(&mut self) -> Result<Changed, SessionError> {
         loop {
             match self.asked.next().await? {
-                Incoming::Answer(Answer::Guest(Reply::Changed(changed))) => return Ok(changed),
-                Incoming::Answer(_) => return Err(unexpected()),
+                Incoming::Reply(SupervisorReply::Changed(changed)) => return Ok(changed),
+                Incoming::Reply(_) => return Err(unexpected()),
                 Incoming::Data(..) | Incoming::Eof => {}
             }
         }
@@ -241,15 +258,15 @@ impl std::fmt::Debug for Port {
 
 impl Port {
     pub(super) async fn open(link: &Link, port: u16) -> Result<Port, SessionError> {
-        let mut stream = link.open(&Ask::Guest(Request::Connect { port }), Vec::new())?;
+        let mut stream = link.open(&ClientRequest::ConnectPort { port }, Vec::new())?;
         match stream.next().await {
-            Some(Incoming::Answer(Answer::Guest(Reply::Started { .. }))) => {
+            Some(Incoming::Reply(SupervisorReply::Ready)) => {
                 Ok(Port { stream, rest: Bytes::new(), ended: false, shut: false, window: None })
             }
-            Some(Incoming::Answer(Answer::Guest(Reply::Failed { errno, .. }))) => {
+            Some(Incoming::Reply(SupervisorReply::Refused(Refusal::Failed { errno, .. }))) => {
                 Err(SessionError::Port { port, errno: Errno::from_raw_os_error(errno.clamp(1, 4095)) })
             }
-            Some(Incoming::Answer(Answer::Refused(refusal))) => Err(refusal.into_error(link.id())),
+            Some(Incoming::Reply(SupervisorReply::Refused(refusal))) => Err(refusal.into_error(link.id())),
             Some(_) => Err(unexpected()),
             None => Err(link.lost()),
         }
@@ -261,12 +278,12 @@ impl AsyncRead for Port {
         while self.rest.is_empty() && !self.ended {
             match ready!(self.stream.poll_next(cx)) {
                 Some(Incoming::Data(_, bytes)) => self.rest = bytes,
-                Some(Incoming::Eof | Incoming::Answer(Answer::Guest(Reply::Done { .. }))) => self.ended = true,
-                Some(Incoming::Answer(Answer::Guest(Reply::Failed { errno, .. }))) => {
+                Some(Incoming::Eof | Incoming::Reply(SupervisorReply::Done { .. })) => self.ended = true,
+                Some(Incoming::Reply(SupervisorReply::Refused(Refusal::Failed { errno, .. }))) => {
                     self.ended = true;
                     return Poll::Ready(Err(std::io::Error::from_raw_os_error(errno.clamp(1, 4095))));
                 }
-                Some(Incoming::Answer(_)) | None => {
+                Some(Incoming::Reply(_)) | None => {
                     self.ended = true;
                     return Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()));
                 }

@@ -60,9 +60,9 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::process::{Child, Command, Stdio};
 
-    use ringfence_guest::frame::{self, Kind};
+    use ringfence_guest::frame::{self, Greeting, Kind};
 
-    use super::super::protocol::Hello;
+    use super::super::protocol::{GREETING, SupervisorHello};
     use super::super::supervisor::tests::kept;
     use super::super::{End, Sessions, State};
     use super::*;
@@ -169,21 +169,30 @@ mod tests {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let mut bytes = Vec::new();
-                frame::put_message(&mut bytes, 0, Kind::Reply, &Hello { version: 99, output: 1 }).unwrap();
+                let greeting = Greeting { oldest: 98, newest: 99, ..GREETING };
+                let hello = SupervisorHello { greeting, output: 1 };
+                frame::put_message(&mut bytes, 0, Kind::Reply, &hello).unwrap();
                 let mut client = client.unwrap();
                 // It may have had enough.
                 let _ = std::io::Write::write_all(&mut client, &bytes);
                 let _ = std::io::Read::read_to_end(&mut client, &mut Vec::new());
             }
         });
-        silent.see_it_listed_and_ended("another version").await;
+        silent.see_it_listed_and_ended("versions 98 to 99").await;
     }
 
     #[tokio::test]
     async fn a_state_that_cannot_be_read_hides_no_session() {
         let silent = silent();
         let state = silent.place.session(&silent.id).join("state");
-        std::fs::write(state, format!("{{\"info\": {{\"pid\": {}}}, \"new\": 1}}", silent.child.id())).unwrap();
+        std::fs::write(
+            state,
+            format!(
+                r#"{{"format":"ringfence.session-state","version":99,"body":{{"info":{{"pid":{}}}}}}}"#,
+                silent.child.id()
+            ),
+        )
+        .unwrap();
         let all = silent.sessions.list().await.unwrap();
         assert_eq!((all.len(), all[0].name.as_deref()), (1, Some("silent")));
         assert!(all[0].unreachable.is_some());

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use ringfence_policy::canonical;
 use ringfence_policy::env::name_matches;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Mount, Plan, Volume};
@@ -13,8 +14,9 @@ use ringfence_policy::policy::EnvPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
-use super::supervisor::Start;
-use crate::engines::{self, docker::names};
+use super::document::{self, DocumentError, Packed};
+use super::supervisor::SessionStart;
+use crate::engines::{self, EngineError, EngineRef, names};
 
 /// A file is never longer.
 const LARGEST: u64 = 4 << 20;
@@ -25,12 +27,10 @@ pub(super) struct Homes(PathBuf);
 
 /// How a session with a home is made.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Home {
-    /// Of the program that wrote it: another one may plan otherwise.
-    version: String,
+pub(super) struct HomeFile {
     /// Hash of all that its box is made from.
     pub hash: String,
-    start: Start,
+    start: SessionStart,
 }
 
 /// Variables that say where the home is. The rest of the environment may hold secrets, and is not written down.
@@ -43,20 +43,29 @@ pub(super) fn has_home(plan: &Plan) -> bool {
 
 /// Hash of all that a box with a home is made from: its container, and the variables that the policy names. What else is in
 /// the environment (the caller's terminal, say) is no reason to make it again.
-pub(super) fn hash(plan: &Plan, env: &EnvPolicy, facts: &Facts) -> Result<String, SessionError> {
+pub(super) fn hash(engine: EngineRef, plan: &Plan, env: &EnvPolicy, facts: &Facts) -> Result<String, SessionError> {
     let named = |name: &OsStr| {
         env.pass.iter().any(|pattern| name_matches(pattern, name)) || env.set.keys().any(|set| name == OsStr::new(set))
     };
     let named: Vec<_> = plan.env.iter().filter(|(name, _)| named(name)).collect();
-    let container = engines::docker::container::hash_of(plan, facts)?;
-    Ok(ringfence_policy::layers::content_hash(format!("{container} {named:?}").as_bytes()))
+    let container = engine.made_from(plan, facts)?;
+    canonical::hash(&(container, named)).map_err(|error| EngineError::from(error).into())
 }
 
-impl Home {
-    pub fn new(hash: String, start: &Start) -> Home {
+impl Packed for HomeFile {
+    const FORMAT: &'static str = "ringfence.session-home";
+}
+
+impl HomeFile {
+    pub fn new(hash: String, start: &SessionStart) -> HomeFile {
         let mut start = start.clone();
         start.facts.env.retain(|name, _| KEPT.iter().any(|kept| name == kept));
-        Home { version: env!("CARGO_PKG_VERSION").to_owned(), hash, start }
+        HomeFile { hash, start }
+    }
+
+    /// The engine that keeps it.
+    pub fn engine(&self) -> Result<EngineRef, EngineError> {
+        engines::registry::get(&self.start.engine)
     }
 
     /// Facts as they were, as far as they were kept.
@@ -65,17 +74,22 @@ impl Home {
     }
 
     /// What its session is made from now: facts of today, and the daemon that has its home.
-    pub fn start_now(self) -> Result<Start, SessionError> {
-        let mut facts = crate::facts::gather()?;
+    pub fn start_now(self, mut facts: Facts) -> SessionStart {
         facts.env.retain(|name, _| KEPT.iter().all(|kept| name != kept));
         facts.env.extend(self.start.facts.env);
-        Ok(Start { facts, ..self.start })
+        SessionStart { facts, ..self.start }
     }
 }
 
 impl Homes {
     pub fn new(dir: &Path) -> Homes {
         Homes(dir.to_path_buf())
+    }
+
+    /// No sandbox sees it, and it outlives a restart of the machine: the key of containers and homes lies in it, too, by a
+    /// name that no home has.
+    pub fn dir(&self) -> &Path {
+        &self.0
     }
 
     /// `None` for what cannot be the name of a home, and so leads nowhere else.
@@ -88,11 +102,11 @@ impl Homes {
         names::part(name).ok().map(|name| self.0.join(format!(".{name}")))
     }
 
-    pub fn keep(&self, name: &str, home: &Home) -> Result<(), SessionError> {
+    pub fn keep(&self, name: &str, home: &HomeFile) -> Result<(), SessionError> {
         let path = self.path(name).ok_or_else(|| SessionError::NotFound(name.to_owned()))?;
         let failed = |source: io::Error| SessionError::Directory { path: path.clone(), source };
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0).map_err(failed)?;
-        let bytes = postcard::to_allocvec(home).map_err(|error| failed(io::Error::other(error)))?;
+        let bytes = document::pack(home).map_err(failed)?;
         // The new one takes the name when it is complete.
         let partial = self.0.join(format!("..{name}.{}", std::process::id()));
         let mut options = fs::OpenOptions::new();
@@ -101,13 +115,13 @@ impl Homes {
     }
 
     /// Keeps it; what was kept before.
-    pub fn replace(&self, name: &str, home: &Home) -> Result<Option<Home>, SessionError> {
+    pub fn replace(&self, name: &str, home: &HomeFile) -> Result<Option<HomeFile>, SessionError> {
         let before = self.find(name);
         self.keep(name, home).map(|()| before)
     }
 
     /// Takes it back: what was kept before is kept again. How a removed one is reached stays as it is.
-    pub fn put_back(&self, name: &str, before: Option<Home>) -> Result<(), SessionError> {
+    pub fn put_back(&self, name: &str, before: Option<HomeFile>) -> Result<(), SessionError> {
         match (before, self.path(name)) {
             (Some(before), _) => self.keep(name, &before),
             (None, Some(path)) => fs::remove_file(&path).map_err(|source| SessionError::Directory { path, source }),
@@ -117,13 +131,19 @@ impl Homes {
 
     /// How the session of this name is made again. `None` also where another version wrote it: the session is made anew
     /// then, and its home is still there.
-    pub fn find(&self, name: &str) -> Option<Home> {
-        read(&self.path(name)?).filter(|home| home.version == env!("CARGO_PKG_VERSION"))
+    pub fn find(&self, name: &str) -> Option<HomeFile> {
+        read(self.path(name)?).ok().flatten()
     }
 
-    /// The same of one that may have been removed meanwhile.
-    pub fn find_any(&self, name: &str) -> Option<Home> {
-        self.find(name).or_else(|| read(&self.removed(name)?))
+    /// The same of one that may have been removed meanwhile. One that another release wrote is an error: where its home is,
+    /// only that release knows.
+    pub fn find_any(&self, name: &str) -> Result<Option<HomeFile>, SessionError> {
+        for path in [self.path(name), self.removed(name)].into_iter().flatten() {
+            if let Some(found) = read(path)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The session is removed, its home is not: it is not started by itself any more. Whether there was one.
@@ -150,13 +170,19 @@ impl Homes {
     }
 }
 
-/// What is kept in a file: not by way of a link, and never more of it than can be.
-fn read(path: &Path) -> Option<Home> {
+/// What is kept in a file: not by way of a link, and never more of it than can be. What is damaged is as good as missing.
+fn read(path: PathBuf) -> Result<Option<HomeFile>, SessionError> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let Ok(file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path) else { return Ok(None) };
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
-    postcard::from_bytes(&bytes).ok()
+    if io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).is_err() {
+        return Ok(None);
+    }
+    match document::unpack(&bytes) {
+        Ok(home) => Ok(Some(home)),
+        Err(source @ DocumentError::Release { .. }) => Err(SessionError::Stored { path, source }),
+        Err(_) => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +208,17 @@ mod tests {
         assert!(homes.find("pipe").is_none());
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("homes/link")).unwrap();
         assert!(homes.find("link").is_none());
+        // One of another release is not misread: its session is made anew, and what was removed is reached by that release.
+        let other = "{\"format\":\"ringfence.session-home\",\"release\":\"9.9.9\"}\n";
+        fs::write(dir.path().join("homes/other"), other).unwrap();
+        assert!(homes.find("other").is_none());
+        let refused = |path: &str| {
+            let error = homes.find_any("other").map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains("release 9.9.9"), "{error}");
+        };
+        refused("homes/other");
+        assert!(homes.retire("other").unwrap());
+        refused("homes/.other");
         homes.forget("../outside").unwrap();
         assert!(dir.path().join("outside").exists());
         homes.forget("pipe").unwrap();

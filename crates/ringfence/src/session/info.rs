@@ -8,7 +8,7 @@ use ringfence_guest::message::{Entry, EntryKind};
 use ringfence_policy::policy::Shown;
 use serde::{Deserialize, Serialize};
 
-use crate::engines::docker::volumes::Cache;
+use crate::engines::Cache;
 use crate::sets;
 use crate::supervise::Reason;
 
@@ -18,6 +18,9 @@ pub struct Info {
     pub id: String,
     pub name: Option<String>,
     pub profile: String,
+    /// A hash of the policy that it was made with. Two sessions have the same one where files, flags and trust say so.
+    #[serde(default)]
+    pub policy: String,
     pub engine: String,
     /// Of the host; at `workdir_inside` in the box.
     #[serde(serialize_with = "readable")]
@@ -54,6 +57,41 @@ pub struct Info {
     /// Why its supervisor cannot be talked to: what is said here is as old as its state file then.
     #[serde(default)]
     pub unreachable: Option<String>,
+    /// Everything in it is stopped until it is thawed.
+    #[serde(default)]
+    pub frozen: bool,
+    /// What the tree as a whole may use now: bytes, CPUs, processes.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    #[serde(default)]
+    pub cpus: Option<f64>,
+    #[serde(default)]
+    pub processes: Option<u64>,
+}
+
+/// Other limits for a live session: those that are given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitChange {
+    pub memory: Option<u64>,
+    pub cpus: Option<f64>,
+    pub processes: Option<u64>,
+}
+
+/// What the sandbox of a session uses; `None` where nothing counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time so far.
+    pub cpu: Option<Duration>,
+    /// Bytes of memory now, and at most so far.
+    pub memory: Option<u64>,
+    pub peak_memory: Option<u64>,
+    /// Processes and threads now, the guest's own among them.
+    pub processes: Option<u64>,
+    /// Bytes that were read from disks and written to them.
+    pub read: Option<u64>,
+    pub written: Option<u64>,
+    /// Processes killed for memory.
+    pub killed_for_memory: u64,
 }
 
 impl Info {
@@ -63,6 +101,7 @@ impl Info {
             id: id.to_owned(),
             name: None,
             profile: "-".to_owned(),
+            policy: String::new(),
             engine: "-".to_owned(),
             workdir: PathBuf::new(),
             workdir_inside: PathBuf::new(),
@@ -81,6 +120,10 @@ impl Info {
             requirements: Vec::new(),
             left: None,
             unreachable: None,
+            frozen: false,
+            memory: None,
+            cpus: None,
+            processes: None,
         }
     }
 }
@@ -102,7 +145,7 @@ impl Required {
 
 /// What stands, as long as the session lives, in the place of a name that is protected and was missing. It is nobody's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandIn {
+pub struct Placeholder {
     /// Inside.
     #[serde(with = "ringfence_policy::wire::path")]
     pub path: PathBuf,
@@ -110,7 +153,7 @@ pub struct StandIn {
     pub length: u64,
 }
 
-impl StandIn {
+impl Placeholder {
     /// Whether this entry is still it; `empty` says whether a directory is.
     pub fn is(&self, entry: &Entry, empty: bool) -> bool {
         match entry.kind {
@@ -152,6 +195,8 @@ pub enum End {
     Lost,
     /// Its directory was removed, so that nobody could find it any more.
     Removed,
+    /// A process that it needs beside its sandbox ended.
+    Helper,
 }
 
 impl fmt::Display for End {
@@ -165,6 +210,7 @@ impl fmt::Display for End {
             End::Unruly => "its guest did not obey",
             End::Lost => "its supervisor was killed",
             End::Removed => "its directory was removed",
+            End::Helper => "a process that it needs ended",
         })
     }
 }

@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_DATA, MAX_REQUEST, WINDOW};
+use ringfence_guest::frame::{
+    Agreed, Channel, Decoder, Frame, FrameError, Greeting, Kind, MAX_DATA, MAX_REQUEST, NoCommonVersion, WINDOW,
+};
+use ringfence_linux::sys::locked;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
@@ -19,14 +22,15 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::SessionError;
 use super::pipes::Outbox;
-use super::protocol::{Answer, Ask, Hello, Refusal, VERSION};
+use super::protocol::{ClientHello, ClientRequest, GREETING, Refusal, SupervisorHello, SupervisorReply};
 use super::supervisor::address;
+use crate::host::Host;
 use crate::records::redact::{SHORTEST_VALUE, is_secret_variable};
 
 /// What comes on a stream. Its end without a last answer: the supervisor is gone.
 #[derive(Debug)]
 pub enum Incoming {
-    Answer(Answer),
+    Reply(SupervisorReply),
     Data(Channel, Bytes),
     /// No more data.
     Eof,
@@ -41,7 +45,11 @@ pub struct Link {
 
 #[derive(Debug)]
 struct Shared {
+    /// Whose environment must not be in records.
+    host: Option<Host>,
     id: String,
+    /// What this side says first.
+    greeting: Greeting,
     /// Watched for what comes, and not for room: that would wake us each time the other side has read.
     socket: pipe::Receiver,
     /// What the socket did not take yet.
@@ -63,10 +71,12 @@ struct Streams {
     open: HashMap<u32, Entry>,
     /// Nothing comes any more.
     closed: bool,
-    /// It speaks another version.
-    foreign: bool,
-    /// It has said who it is.
-    greeted: bool,
+    /// It speaks no version that this release does.
+    foreign: Option<NoCommonVersion>,
+    /// What both sides can do, once it has said who it is.
+    agreed: Option<Agreed>,
+    /// It was greeted.
+    spoke: bool,
     /// It knows what of this process must not be in records.
     introduced: bool,
 }
@@ -105,14 +115,10 @@ impl Drop for Task {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The environment of this process, for what must not be in the record. Of one that is very large, what is secret by name.
-fn own_variables() -> Vec<Vec<u8>> {
-    let all = || std::env::vars_os().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
+/// The environment of this host, for what must not be in the record. Of one that is very large, what is secret by name.
+fn own_variables(host: Option<&Host>) -> Vec<Vec<u8>> {
+    let variables = host.map(Host::variables).unwrap_or_default();
+    let all = || variables.iter().filter(|(_, value)| value.len() >= SHORTEST_VALUE);
     let size: usize = all().map(|(name, value)| name.len() + value.len()).sum();
     let sent = all().filter(|(name, _)| size <= MOST_VARIABLES || is_secret_variable(name));
     sent.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
@@ -120,7 +126,18 @@ fn own_variables() -> Vec<Vec<u8>> {
 
 impl Link {
     /// Connects to the supervisor that listens at `path`. Where as many others wait as there is room for, so does this.
-    pub async fn connect(id: &str, path: &Path, until: Instant) -> io::Result<Link> {
+    pub async fn connect(id: &str, path: &Path, host: Option<Host>, until: Instant) -> io::Result<Link> {
+        Link::connect_as(GREETING, id, path, host, until).await
+    }
+
+    /// The same with another greeting than this release's.
+    pub(super) async fn connect_as(
+        greeting: Greeting,
+        id: &str,
+        path: &Path,
+        host: Option<Host>,
+        until: Instant,
+    ) -> io::Result<Link> {
         let (_dir, address) = address(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -138,6 +155,8 @@ impl Link {
         }
         let shared = Arc::new(Shared {
             id: id.to_owned(),
+            greeting,
+            host,
             socket: pipe::Receiver::from_owned_fd_unchecked(socket)?,
             out: Mutex::default(),
             waiting: Notify::new(),
@@ -160,17 +179,35 @@ impl Link {
         self.shared.keeps.load(Ordering::Relaxed)
     }
 
+    /// Whether both sides can do this, as far as the supervisor has spoken.
+    pub fn has(&self, feature: u64) -> bool {
+        locked(&self.shared.streams).agreed.is_some_and(|agreed| agreed.features & feature != 0)
+    }
+
+    /// Whether it is known that one side cannot do this.
+    pub fn lacks(&self, feature: u64) -> bool {
+        locked(&self.shared.streams).agreed.is_some_and(|agreed| agreed.features & feature == 0)
+    }
+
     pub fn is_closed(&self) -> bool {
         locked(&self.shared.streams).closed
     }
 
     pub fn lost(&self) -> SessionError {
         let id = self.shared.id.clone();
-        if locked(&self.shared.streams).foreign { SessionError::Version { id } } else { SessionError::Lost { id } }
+        match locked(&self.shared.streams).foreign {
+            Some(source) => SessionError::Version { id, source },
+            None => SessionError::Lost { id },
+        }
     }
 
     /// Opens a stream, with the pipes that go with the request.
-    pub fn open(&self, ask: &Ask, pipes: Vec<OwnedFd>) -> Result<Stream, SessionError> {
+    pub fn open(&self, request: &ClientRequest, pipes: Vec<OwnedFd>) -> Result<Stream, SessionError> {
+        self.open_with(request, matches!(request, ClientRequest::Exec(_)), pipes)
+    }
+
+    /// `runs`: it is a command, before which the supervisor must know what is secret.
+    fn open_with(&self, request: &impl Serialize, runs: bool, pipes: Vec<OwnedFd>) -> Result<Stream, SessionError> {
         let (sender, incoming) = mpsc::unbounded_channel();
         let window = Arc::new(Semaphore::new(WINDOW as usize));
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -181,17 +218,27 @@ impl Link {
                 return Err(self.lost());
             }
             // Under the lock, so that numbers reach the supervisor in rising order.
-            let introduce = matches!(ask, Ask::Exec(_)) && !std::mem::replace(&mut streams.introduced, true);
+            let introduce = runs && !std::mem::replace(&mut streams.introduced, true);
             let first = self.shared.next.fetch_add(1 + u32::from(introduce), Ordering::Relaxed);
             let number = first + u32::from(introduce);
             let entry = Entry { incoming: sender, waiting: Arc::clone(&waiting), window: Arc::clone(&window) };
             streams.open.insert(number, entry);
-            // In one go with the first command, which costs nobody a turn.
+            // In one go with the first request and the first command, which costs nobody a turn.
+            let greet = !std::mem::replace(&mut streams.spoke, true);
             let put = |out: &mut Outbox| {
-                if introduce {
-                    out.message(first, Kind::Open, &Ask::Introduce { variables: own_variables() }, Vec::new())?;
+                if greet {
+                    let hello = ClientHello { greeting: self.shared.greeting };
+                    out.message(0, Kind::Input, &hello, Vec::new())?;
                 }
-                out.message(number, Kind::Open, ask, pipes)
+                if introduce {
+                    out.message(
+                        first,
+                        Kind::Open,
+                        &ClientRequest::Environment { variables: own_variables(self.shared.host.as_ref()) },
+                        Vec::new(),
+                    )?;
+                }
+                out.message(number, Kind::Open, request, pipes)
             };
             if let Err(error) = self.shared.send(put) {
                 streams.open.remove(&number);
@@ -204,12 +251,22 @@ impl Link {
         Ok(Stream { sender, incoming, waiting, owed: [0; 2], done: false })
     }
 
+    /// Asks for what no release knows yet.
+    #[cfg(test)]
+    pub async fn ask_unknown(&self) -> Result<SupervisorReply, SessionError> {
+        let mut stream = self.open_with(&[200u8, 1, 1, 2], false, Vec::new())?;
+        match stream.next().await {
+            Some(Incoming::Reply(reply)) => Ok(reply),
+            _ => Err(self.lost()),
+        }
+    }
+
     /// Asks for one answer.
-    pub async fn ask(&self, ask: &Ask) -> Result<Answer, SessionError> {
+    pub async fn ask(&self, ask: &ClientRequest) -> Result<SupervisorReply, SessionError> {
         let mut stream = self.open(ask, Vec::new())?;
         loop {
             match stream.next().await {
-                Some(Incoming::Answer(answer)) => {
+                Some(Incoming::Reply(answer)) => {
                     stream.done = true;
                     return Ok(answer);
                 }
@@ -224,7 +281,7 @@ impl Link {
     pub async fn greeted(&self) -> Result<(), SessionError> {
         match self.shared.greeted.acquire().await {
             // It may have been killed since: what was asked of it may have been heard.
-            Err(_) if !locked(&self.shared.streams).greeted => Err(self.lost()),
+            Err(_) if locked(&self.shared.streams).agreed.is_none() => Err(self.lost()),
             _ => Ok(()),
         }
     }
@@ -336,26 +393,29 @@ impl Shared {
         let mut most = 0;
         while let Some(frame) = decoder.next_frame()? {
             if frame.stream == 0 && frame.kind == Kind::Reply {
-                match frame.message::<Hello>() {
-                    Ok(Hello { version: VERSION, output }) => {
-                        self.keeps.store(output, Ordering::Relaxed);
-                        streams.greeted = true;
-                        self.greeted.add_permits(1);
-                    }
-                    _ => {
-                        streams.foreign = true;
+                let hello = frame.message::<SupervisorHello>()?;
+                match self.greeting.meet(hello.greeting) {
+                    Ok(agreed) => streams.agreed = Some(agreed),
+                    Err(foreign) => {
+                        streams.foreign = Some(foreign);
                         return Err(FrameError::Malformed { what: "version" });
                     }
                 }
+                self.keeps.store(hello.output, Ordering::Relaxed);
+                self.greeted.add_permits(1);
                 continue;
             }
             // Late for a stream that was closed here.
             let Some(entry) = streams.open.get(&frame.stream) else { continue };
-            let last = deliver(entry, &frame)?;
+            let (last, known) = deliver(entry, &frame)?;
+            if !known {
+                // It may go on at the other side, where nobody would end it.
+                self.send(|out| out.put(frame.stream, Kind::Close, &[]));
+            }
             let waits = entry.waiting.load(Ordering::Relaxed);
             most = most.max(waits);
             if !last && waits > MOST_WAITING {
-                let _ = entry.incoming.send((Incoming::Answer(Answer::Refused(Refusal::TooMany)), 0));
+                let _ = entry.incoming.send((Incoming::Reply(SupervisorReply::Refused(Refusal::TooMany)), 0));
                 self.send(|out| out.put(frame.stream, Kind::Close, &[]));
             }
             if last || waits > MOST_WAITING {
@@ -366,36 +426,31 @@ impl Shared {
     }
 }
 
-/// Hands a frame to its stream; whether it was the last.
-fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<bool, FrameError> {
+/// Hands a frame to its stream; whether it was the last, and whether it is known what it says.
+fn deliver(entry: &Entry, frame: &Frame<'_>) -> Result<(bool, bool), FrameError> {
     let incoming = match frame.kind {
         Kind::Reply => {
-            let answer = frame.message::<Answer>()?;
-            let last = is_last(&answer);
+            // A newer supervisor may say what is not known here. That ends this stream alone.
+            let said = frame.message();
+            let known = said.is_ok();
+            let answer = said.unwrap_or(SupervisorReply::Refused(Refusal::UnknownRequest));
+            let last = answer.is_last();
             let takes = frame.payload.len() + size_of::<Incoming>();
             entry.waiting.fetch_add(takes, Ordering::Relaxed);
             // A stream that was dropped has nobody to tell.
-            let _ = entry.incoming.send((Incoming::Answer(answer), takes));
-            return Ok(last);
+            let _ = entry.incoming.send((Incoming::Reply(answer), takes));
+            return Ok((last, known));
         }
         Kind::Data(channel) => Incoming::Data(channel, Bytes::copy_from_slice(frame.payload)),
         Kind::Eof(_) => Incoming::Eof,
         Kind::Credit(Channel::In) => {
             entry.window.add_permits(frame.credit()? as usize);
-            return Ok(false);
+            return Ok((false, true));
         }
         _ => return Err(FrameError::Malformed { what: "kind of frame" }),
     };
     let _ = entry.incoming.send((incoming, 0));
-    Ok(false)
-}
-
-fn is_last(answer: &Answer) -> bool {
-    match answer {
-        Answer::Guest(reply) => reply.is_last(),
-        Answer::Begun { .. } | Answer::Skipped { .. } => false,
-        _ => true,
-    }
+    Ok((false, true))
 }
 
 /// The sending side of a stream.
@@ -478,7 +533,7 @@ impl Stream {
         });
         match &incoming {
             None => self.done = true,
-            Some(Incoming::Answer(answer)) if is_last(answer) => self.done = true,
+            Some(Incoming::Reply(answer)) if answer.is_last() => self.done = true,
             Some(Incoming::Data(channel, bytes)) => {
                 let owed = &mut self.owed[usize::from(*channel == Channel::Err)];
                 *owed += bytes.len() as u32;
@@ -516,13 +571,13 @@ mod tests {
         let path = dir.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         for speaks in [true, false] {
-            let link = Link::connect("s-1", &path, Instant::now()).await.unwrap();
+            let link = Link::connect("s-1", &path, None, Instant::now()).await.unwrap();
             let exec = Exec::new(["true"]);
             let asked = exec.send(&link).unwrap();
             let (mut socket, _) = listener.accept().unwrap();
             if speaks {
                 let mut hello = Vec::new();
-                let message = Hello { version: VERSION, output: 1 };
+                let message = SupervisorHello { greeting: GREETING, output: 1 };
                 ringfence_guest::frame::put_message(&mut hello, 0, Kind::Reply, &message).unwrap();
                 socket.write_all(&hello).unwrap();
             }
@@ -533,5 +588,42 @@ mod tests {
             let error = asked.begun(&exec).await.unwrap_err();
             assert!(matches!(error, SessionError::CommandLost { .. }), "{error}");
         }
+    }
+
+    /// What goes on at the other side would be read by nobody.
+    #[tokio::test]
+    async fn what_answers_something_unknown_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let supervisor = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            let mut said = Vec::new();
+            let message = SupervisorHello { greeting: GREETING, output: 1 };
+            ringfence_guest::frame::put_message(&mut said, 0, Kind::Reply, &message).unwrap();
+            socket.write_all(&said).unwrap();
+            let (mut decoder, mut buffer) = (Decoder::new(1 << 20), vec![0; 1 << 16]);
+            loop {
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    match frame.kind {
+                        Kind::Open => {
+                            let mut said = Vec::new();
+                            ringfence_guest::frame::put(&mut said, frame.stream, Kind::Reply, &[100, 1, 2]);
+                            socket.write_all(&said).unwrap();
+                        }
+                        Kind::Close => return frame.stream,
+                        _ => {}
+                    }
+                }
+                let n = socket.read(&mut buffer).expect("that it is closed");
+                assert!(n > 0, "the client is gone");
+                decoder.feed(&buffer[..n]);
+            }
+        });
+        let link = Link::connect("s-1", &path, None, Instant::now()).await.unwrap();
+        let answer = link.ask(&ClientRequest::Stat { path: b"/".to_vec() }).await.unwrap();
+        assert_eq!(answer, SupervisorReply::Refused(Refusal::UnknownRequest));
+        assert_eq!(supervisor.join().unwrap(), 1);
     }
 }

@@ -5,20 +5,14 @@
 //! that dies loses its own commands and nothing else.
 //!
 //! ```no_run
-//! use ringfence::policy::{Inputs, Layer, resolve};
-//! use ringfence::session::{Create, Event, Exec, Sessions};
+//! use ringfence::session::{Event, Exec};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let facts = ringfence::facts::gather()?;
-//! let mut layer = Layer::flags();
-//! layer.profile("shell");
-//! let policy = resolve(Inputs::new(std::env::current_dir()?, facts.home.clone(), layer))?.policy;
-//!
-//! let sessions = Sessions::new("/run/user/1000/ringfence/sessions", "/usr/bin/ringfence");
-//! let session = sessions.open_or_create("notes", Create::new(policy, facts)).await?;
+//! let host = ringfence::Host::here()?;
+//! let session = host.session("shell").named("notes").reuse().create().await?;
 //!
 //! // All at once …
-//! let output = session.exec(Exec::new(["ls", "-la"])).await?.output().await;
+//! let output = session.exec(["ls", "-la"]).await?.output().await;
 //! println!("{}", String::from_utf8_lossy(&output.stdout));
 //!
 //! // … or as it comes.
@@ -34,10 +28,14 @@
 //! ```
 
 mod contents;
+mod document;
 mod error;
 mod exec;
 mod files;
+mod fingerprint;
 mod force;
+#[cfg(test)]
+mod golden;
 mod homes;
 mod info;
 mod link;
@@ -50,32 +48,38 @@ mod start;
 #[cfg(test)]
 mod strangers;
 mod supervisor;
+#[cfg(test)]
+mod transcripts;
 mod turn;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ringfence_linux::sys::locked;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan;
+use ringfence_policy::plan::{self, Plan, PlanError};
 use ringfence_policy::profiles::EngineChoice;
-use ringfence_policy::{Guarantee, Policy};
+use ringfence_policy::{Guarantee, Policy, ServiceSettings};
 
 use crate::engines;
+use crate::host::Host;
 use crate::report::Report;
+use crate::sandbox::SharedLookup;
+use document::Document;
 use error::unexpected;
-use homes::{Home, Homes};
+use homes::{HomeFile, Homes};
 use link::Link;
-use place::{Kept, Place};
-use protocol::{Answer, Ask};
+use place::{Place, StateFile};
+use protocol::{ClientRequest, SupervisorReply};
 use tokio::time::error::Elapsed;
 
 pub use contents::{FileReader, FileWriter};
 pub use error::{SessionError, Tried};
 pub use exec::{Controls, Event, Exec, Execution, Output};
 pub use files::{Changes, Files, Port, WriteOptions};
-pub use info::{End, ExecutionInfo, ExecutionState, Info, Required, StandIn, State};
+pub use info::{End, ExecutionInfo, ExecutionState, Info, LimitChange, Placeholder, Required, State, Usage};
 pub use place::is_name;
-pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteHow};
+pub use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, WriteMode};
 pub use supervisor::{REMEMBERED, REMEMBERED_BYTES, SuperviseError, supervise};
 
 /// All sessions of this user.
@@ -84,6 +88,8 @@ pub struct Sessions {
     dir: PathBuf,
     program: PathBuf,
     homes: PathBuf,
+    /// Whose facts are asked for what is to be cleared or started again.
+    host: Option<Host>,
 }
 
 /// What a session is made from.
@@ -94,19 +100,19 @@ pub struct Create {
     pub policy: Policy,
     pub facts: Facts,
     pub choice: EngineChoice,
-    /// Ends when nothing was asked of it for so long; `None`: never.
-    pub idle: Option<Duration>,
-    /// Ends after so long, whatever happens; `None`: never.
-    pub life: Option<Duration>,
+    /// When it ends, and what is recorded of its executions.
+    pub service: ServiceSettings,
     /// Where executions are recorded; `None`: nowhere.
     pub records: Option<PathBuf>,
+    /// What the policy was judged with.
+    pub(crate) judged: Option<SharedLookup>,
 }
 
 impl Create {
-    /// A session under this policy, which also says when it ends.
+    /// A session under this policy, which ends as the built-in profiles say.
     pub fn new(policy: Policy, facts: Facts) -> Create {
-        let (idle, life) = (policy.idle, policy.life);
-        Create { name: None, policy, facts, choice: EngineChoice::Auto, idle, life, records: None }
+        let service = ServiceSettings::default();
+        Create { name: None, policy, facts, choice: EngineChoice::Auto, service, records: None, judged: None }
     }
 
     pub fn name(mut self, name: impl Into<String>) -> Create {
@@ -119,8 +125,15 @@ impl Create {
         self
     }
 
+    /// What the layers say besides the policy ([`Resolved::service`](ringfence_policy::Resolved::service)).
+    pub fn service(mut self, service: ServiceSettings) -> Create {
+        self.service = service;
+        self
+    }
+
+    /// Ends when nothing was asked of it for so long; `None`: never.
     pub fn idle(mut self, idle: Option<Duration>) -> Create {
-        self.idle = idle;
+        self.service.idle = idle;
         self
     }
 
@@ -129,8 +142,17 @@ impl Create {
         self
     }
 
+    /// What is done, with the lookup that the policy was judged with.
+    fn plan(&self) -> Result<Plan, PlanError> {
+        match &self.judged {
+            None => plan::plan_guest(&self.policy, &self.facts),
+            Some(lookup) => plan::plan_guest_with(&locked(lookup), &self.policy, &self.facts),
+        }
+    }
+
+    /// Ends after so long, whatever happens; `None`: never.
     pub fn life(mut self, life: Option<Duration>) -> Create {
-        self.life = life;
+        self.service.life = life;
         self
     }
 }
@@ -150,13 +172,25 @@ impl Sessions {
     pub fn new(dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Sessions {
         let dir = dir.into();
         let homes = dir.join("homes");
-        Sessions { dir, program: program.into(), homes }
+        Sessions { dir, program: program.into(), homes, host: None }
     }
 
     /// Where it is kept how sessions with a home of their own are made: a place that outlives a restart of the machine.
     pub fn homes(mut self, dir: impl Into<PathBuf>) -> Sessions {
         self.homes = dir.into();
         self
+    }
+
+    /// The host that they are on ([`Host::sessions`] says so). Without, nothing is cleared at a container engine, no home is
+    /// started again, and the values of this process's environment are not kept out of records.
+    pub fn on(mut self, host: Host) -> Sessions {
+        self.host = Some(host);
+        self
+    }
+
+    /// Facts of this moment.
+    fn facts(&self) -> Result<Option<Facts>, SessionError> {
+        Ok(self.host.as_ref().map(Host::facts).transpose()?)
     }
 
     pub fn dir(&self) -> &Path {
@@ -216,7 +250,13 @@ impl Sessions {
             let (homes, name) = (Homes::new(&self.homes), id_or_name.to_owned());
             let Some(home) = blocking(move || Ok(homes.find(&name))).await? else { return Err(ended) };
             let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
-            match blocking(move || start_in(&place, &program, Some(&name), home.start_now()?, None)).await {
+            let homes = Homes::new(&self.homes);
+            let sessions = self.clone();
+            let start = move || match sessions.facts()? {
+                Some(facts) => start_in(&place, &program, &homes, Some(&name), home.start_now(facts), None),
+                None => Err(ended),
+            };
+            match blocking(start).await {
                 Ok(id) => return self.connect(&id, exec).await,
                 // Somebody else starts it in this moment.
                 Err(SessionError::NameTaken(_)) if tries < 100 => {
@@ -234,14 +274,14 @@ impl Sessions {
         self.connect(&id, None).await.map(|(session, _)| session)
     }
 
-    /// The live session of this name; made when there is none, or when it has ended.
+    /// The live session of this name; made when there is none, or when it has ended. One that was made with another
+    /// policy is an error.
     pub async fn open_or_create(&self, name: &str, create: Create) -> Result<Session, SessionError> {
         self.end_outdated(name, &create).await?;
         let mut tries = 0;
         loop {
-            match self.open_live(name).await {
-                Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => {}
-                result => return result,
+            if let Some(session) = self.open_alike(name, &create).await? {
+                return Ok(session);
             }
             match self.create(create.clone().name(name)).await {
                 // Somebody else made it in this moment, or its maker has just died.
@@ -254,6 +294,28 @@ impl Sessions {
         }
     }
 
+    /// The live session of this name, if there is one. One that was made with another policy is an error: the caller
+    /// would take it to keep the policy that it asked for.
+    pub async fn open_alike(&self, name: &str, create: &Create) -> Result<Option<Session>, SessionError> {
+        let session = match self.open_live(name).await {
+            Ok(session) => session,
+            Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let info = match session.info().await {
+            Ok(info) => info,
+            // It ended in this moment.
+            Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Create { policy, service, facts, choice, .. } = create;
+        let wanted = fingerprint::of(policy, service, facts, choice).map_err(engines::EngineError::from)?;
+        match info.policy == wanted {
+            true => Ok(Some(session)),
+            false => Err(SessionError::OtherPolicy(name.to_owned())),
+        }
+    }
+
     /// A live session with a home that is made otherwise by now gives way; its home stays.
     async fn end_outdated(&self, name: &str, create: &Create) -> Result<(), SessionError> {
         if !create.policy.keep_home {
@@ -262,8 +324,8 @@ impl Sessions {
         let (homes, kept, asked) = (Homes::new(&self.homes), name.to_owned(), create.clone());
         let outdated = blocking(move || {
             let Some(home) = homes.find(&kept) else { return Ok(false) };
-            let plan = plan::plan_guest(&asked.policy, &asked.facts)?;
-            Ok(home.hash != homes::hash(&plan, &asked.policy.env, &asked.facts)?)
+            let plan = asked.plan()?;
+            Ok(home.hash != homes::hash(home.engine()?, &plan, &asked.policy.env, &asked.facts)?)
         });
         if outdated.await?
             && let Ok(live) = self.open_live(name).await
@@ -275,14 +337,17 @@ impl Sessions {
 
     /// Removes the home of a session, with all that is in it; a live session of this name is ended first.
     pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
+        // Nothing is ended for a home that this release cannot remove.
+        let (homes, looked_up) = (Homes::new(&self.homes), name.to_owned());
+        blocking(move || homes.find_any(&looked_up)).await?;
         match self.end_and_forget(name).await {
             Ok(()) | Err(SessionError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
         blocking(move || {
-            let Some(home) = homes.find_any(&name) else { return Err(SessionError::NotFound(name)) };
-            engines::docker::container::remove_home(home.facts(), &dir, &name)?;
+            let Some(home) = homes.find_any(&name)? else { return Err(SessionError::NotFound(name)) };
+            home.engine()?.remove_home(home.facts(), &dir, homes.dir(), &name)?;
             homes.forget(&name)
         })
         .await
@@ -344,7 +409,7 @@ impl Sessions {
         let (mut info, lives) = known.await.ok().flatten()?;
         if lives && info.state == State::Live {
             info.unreachable = Some(match error {
-                SessionError::Version { .. } => "it was made by another version of Ringfence".to_owned(),
+                error @ SessionError::Version { .. } => error.to_string(),
                 SessionError::Connect { source, .. } => source.to_string(),
                 error => error.to_string(),
             });
@@ -402,8 +467,8 @@ impl Sessions {
         let id = self.place().resolve(id_or_name)?;
         let until = std::time::Instant::now() + MAKING;
         loop {
-            let (place, gone) = (self.place(), id.clone());
-            if blocking(move || clear_left(&place, &gone).and_then(|()| place.remove(&gone))).await? {
+            let (sessions, gone) = (self.clone(), id.clone());
+            if blocking(move || sessions.clear_left(&gone).and_then(|()| sessions.place().remove(&gone))).await? {
                 return Ok(());
             }
             match self.end(&id).await {
@@ -420,21 +485,37 @@ impl Sessions {
 
     /// Forgets all sessions that have ended, and clears whatever they left.
     pub async fn gc(&self) -> Result<Cleared, SessionError> {
-        let place = self.place();
+        let sessions = self.clone();
         let ended = blocking(move || {
+            let place = sessions.place();
+            // Engines sweep what is on a host that is known; this much is always here.
             crate::keeper::sweep(&crate::keeper::registry());
-            ringfence_linux::limits::Home::find().sweep();
             let ended = place.clear(true)?;
-            engines::docker::container::clear(place.dir(), &crate::facts::gather()?, &|id| place.lives(id))
-                .map_err(engines::EngineError::from)?;
+            sessions.sweep(&|id| place.lives(id))?;
             Ok(ended)
         })
         .await?;
-        let lost = |kept: &&Kept| kept.info.state == State::Ended(End::Lost);
+        let lost = |kept: &&StateFile| kept.info.state == State::Ended(End::Lost);
         Ok(Cleared {
             lost: ended.iter().filter(lost).map(|kept| kept.info.id.clone()).collect(),
             ended: ended.iter().map(|kept| kept.info.id.clone()).collect(),
         })
+    }
+
+    /// Has every engine remove what was left by sessions that do not live.
+    fn sweep(&self, lives: &dyn Fn(&str) -> bool) -> Result<(), SessionError> {
+        let Some(facts) = self.facts()? else { return Ok(()) };
+        let (place, homes) = (self.place(), Homes::new(&self.homes));
+        let left = engines::Left { state: place.dir(), keys: homes.dir(), facts: &facts, lives };
+        engines::all().into_iter().try_for_each(|engine| engine.sweep(&left)).map_err(SessionError::from)
+    }
+
+    /// Removes what the supervisor of an ended session could not; while it is still there, the session is not forgotten.
+    fn clear_left(&self, id: &str) -> Result<(), SessionError> {
+        match self.place().kept(id).is_some_and(|kept| kept.info.left.is_some()) {
+            true => self.sweep(&|session: &str| session != id),
+            false => Ok(()),
+        }
     }
 
     /// Connects to a session, and asks for a command if there is one; waits while it is being made.
@@ -453,7 +534,7 @@ impl Sessions {
         let path = place.socket(id);
         let until = std::time::Instant::now() + patience;
         loop {
-            let failed = match Link::connect(id, &path, until).await {
+            let failed = match Link::connect(id, &path, self.host.clone(), until).await {
                 Ok(link) => match greeted(&link, exec, patience).await {
                     Ok(Ok(asked)) => return Ok((Session { link, place }, asked)),
                     Ok(Err(lost @ SessionError::Lost { .. })) => lost,
@@ -534,50 +615,43 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Removes what the supervisor of an ended session could not; while it is still there, the session is not forgotten.
-fn clear_left(place: &Place, id: &str) -> Result<(), SessionError> {
-    if place.kept(id).is_some_and(|kept| kept.info.left.is_some()) {
-        let others = |session: &str| session != id;
-        engines::docker::container::clear(place.dir(), &crate::facts::gather()?, &others)
-            .map_err(engines::EngineError::from)?;
-    }
-    Ok(())
-}
-
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<String, SessionError> {
-    let Create { name, policy, facts, choice, idle, life, records } = create;
-    let plan = plan::plan_guest(&policy, &facts)?;
-    let (engine, mut report) = engines::select(choice, &plan, &facts)?;
+    let plan = create.plan()?;
+    let Create { name, policy, facts, choice, service, records, judged: _ } = create;
+    let fingerprint = fingerprint::of(&policy, &service, &facts, &choice).map_err(engines::EngineError::from)?;
+    let (engine, mut report) = engines::select(&choice, &plan, &facts)?;
     let records = records.map(|dir| {
         let strict = plan.strict && !policy.optional.contains(&Guarantee::RecordComplete);
         report.recorded_in_session(strict);
-        supervisor::record::Wanted { dir, policy: policy.records.clone(), strict }
+        supervisor::record::Wanted { dir, policy: service.records, strict }
     });
     if homes::has_home(&plan) && name.is_none() {
         return Err(SessionError::NamelessHome);
     }
-    let start = supervisor::Start {
+    let start = supervisor::SessionStart {
         dir: place.dir().to_path_buf(),
         id: String::new(),
         name: name.clone(),
+        workdir: policy.workdir().to_path_buf(),
         profile: policy.profile,
-        workdir: policy.workdir,
-        engine,
+        policy: fingerprint,
+        engine: engine.name().to_owned(),
         plan,
         facts,
         report,
-        idle,
-        life,
+        idle: service.idle,
+        life: service.life,
         records,
         requirements: policy.shown,
+        keys: homes.dir().to_path_buf(),
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
         let name = start.name.clone();
-        return start_in(place, program, name.as_deref(), start, None);
+        return start_in(place, program, homes, name.as_deref(), start, None);
     };
-    let home = Home::new(homes::hash(&start.plan, &policy.env, &start.facts)?, &start);
-    start_in(place, program, Some(&name), start, Some((homes, &home)))
+    let home = HomeFile::new(homes::hash(engine, &start.plan, &policy.env, &start.facts)?, &start);
+    start_in(place, program, homes, Some(&name), start, Some(&home))
 }
 
 /// Takes a place for a session, and starts its supervisor. Its id. How one with a home is made is kept before it stands, so
@@ -585,20 +659,22 @@ fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<
 fn start_in(
     place: &Place,
     program: &Path,
+    homes: &Homes,
     name: Option<&str>,
-    mut start: supervisor::Start,
-    home: Option<(&Homes, &Home)>,
+    mut start: supervisor::SessionStart,
+    home: Option<&HomeFile>,
 ) -> Result<String, SessionError> {
     let place::Fresh { id, lock } = place.make(name)?;
     start.id = id.clone();
     start.dir = place.dir().to_path_buf();
+    start.keys = homes.dir().to_path_buf();
     let kept = match (home, name) {
-        (Some((homes, home)), Some(name)) => homes.replace(name, home).map(|before| Some((homes, name, before))),
+        (Some(home), Some(name)) => homes.replace(name, home).map(|before| Some((name, before))),
         _ => Ok(None),
     };
     let started = kept.and_then(|kept| {
         start::start(program, &start, lock).inspect_err(|_| {
-            if let Some((homes, name, before)) = kept {
+            if let Some((name, before)) = kept {
                 // That it does not stand is what is said.
                 let _ = homes.put_back(name, before);
             }
@@ -632,26 +708,17 @@ impl Session {
     }
 
     pub async fn info(&self) -> Result<Info, SessionError> {
-        match self.ask(&Ask::Info).await? {
-            Answer::Info(info) => Ok(*info),
-            _ => Err(unexpected()),
-        }
+        self.document(&ClientRequest::Info).await
     }
 
     /// How each guarantee is kept.
     pub async fn report(&self) -> Result<Report, SessionError> {
-        match self.ask(&Ask::Report).await? {
-            Answer::Report(report) => Ok(report),
-            _ => Err(unexpected()),
-        }
+        self.document(&ClientRequest::Report).await
     }
 
     /// What stands in for protected names that are missing.
-    pub async fn stand_ins(&self) -> Result<Vec<StandIn>, SessionError> {
-        match self.ask(&Ask::StandIns).await? {
-            Answer::StandIns(all) => Ok(all),
-            _ => Err(unexpected()),
-        }
+    pub async fn placeholders(&self) -> Result<Vec<Placeholder>, SessionError> {
+        self.document(&ClientRequest::Placeholders).await
     }
 
     /// Bytes of each output that it keeps, and that [`Execution::output`] does.
@@ -660,16 +727,13 @@ impl Session {
     }
 
     /// Starts a command; returns when it runs.
-    pub async fn exec(&self, exec: Exec) -> Result<Execution, SessionError> {
-        exec.start(&self.link).await
+    pub async fn exec(&self, exec: impl Into<Exec>) -> Result<Execution, SessionError> {
+        exec.into().start(&self.link).await
     }
 
     /// Executions that run, and the last ones that ended.
     pub async fn executions(&self) -> Result<Vec<ExecutionInfo>, SessionError> {
-        match self.ask(&Ask::Executions).await? {
-            Answer::Executions(executions) => Ok(executions),
-            _ => Err(unexpected()),
-        }
+        self.document(&ClientRequest::Executions).await
     }
 
     /// Follows an execution from its first kept byte on, also when it has ended. Dropping it changes nothing for the
@@ -677,7 +741,7 @@ impl Session {
     pub async fn attach(&self, execution: &str) -> Result<Execution, SessionError> {
         let missing = || SessionError::NoExecution(execution.to_owned());
         let id = execution.parse().map_err(|_| missing())?;
-        match Execution::begin(self.link.open(&Ask::Attach { id }, Vec::new())?, None).await {
+        match Execution::begin(self.link.open(&ClientRequest::Attach { execution: id }, Vec::new())?, None).await {
             Err(SessionError::NoExecution(_)) => Err(missing()),
             result => result,
         }
@@ -696,24 +760,57 @@ impl Session {
     /// is without end.
     pub async fn extend(&self, life: Option<Duration>, idle: Option<Duration>) -> Result<(), SessionError> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        match self.ask(&Ask::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {
-            Answer::Done => Ok(()),
+        match self.ask(&ClientRequest::Extend { life_ms: life.map(millis), idle_ms: idle.map(millis) }).await? {
+            SupervisorReply::Done { .. } => Ok(()),
             _ => Err(unexpected()),
+        }
+    }
+
+    /// What its sandbox uses, as far as that is counted.
+    pub async fn usage(&self) -> Result<Usage, SessionError> {
+        match self.ask(&ClientRequest::Usage).await? {
+            SupervisorReply::Usage(usage) => Ok(usage),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Stops everything in it until [`thaw`](Session::thaw), without a signal. Time limits of commands stand still meanwhile;
+    /// its life goes on, and it can be stopped.
+    pub async fn freeze(&self) -> Result<(), SessionError> {
+        self.change(&ClientRequest::Freeze).await
+    }
+
+    pub async fn thaw(&self) -> Result<(), SessionError> {
+        self.change(&ClientRequest::Thaw).await
+    }
+
+    /// Sets other limits of the tree as a whole: lower ones, or higher ones up to those that it was made with.
+    pub async fn change_limits(&self, change: LimitChange) -> Result<(), SessionError> {
+        self.change(&ClientRequest::ChangeLimits(change)).await
+    }
+
+    /// The kernel may take its time, and so may a disk that something else waits for.
+    async fn change(&self, request: &ClientRequest) -> Result<(), SessionError> {
+        match tokio::time::timeout(ENDING, self.ask(request)).await {
+            Ok(Ok(SupervisorReply::Done { .. })) => Ok(()),
+            Ok(Ok(_)) => Err(unexpected()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(silent(self.id())),
         }
     }
 
     /// From now on it ends with this connection (all clones of this session dropped, or this process gone, however that
     /// happened), and for nothing else but `stop`.
     pub async fn own(&self) -> Result<(), SessionError> {
-        match self.ask(&Ask::Own).await? {
-            Answer::Done => Ok(()),
+        match self.ask(&ClientRequest::TieToConnection).await? {
+            SupervisorReply::Done { .. } => Ok(()),
             _ => Err(unexpected()),
         }
     }
 
     /// Counts as use of the session, which is not idle until what is returned is dropped.
     pub fn hold(&self) -> Result<Held, SessionError> {
-        Ok(Held { _stream: self.link.open(&Ask::Hold, Vec::new())? })
+        Ok(Held { _stream: self.link.open(&ClientRequest::KeepInUse, Vec::new())? })
     }
 
     /// Waits until it has ended.
@@ -723,9 +820,9 @@ impl Session {
 
     /// Ends it with everything in it; returns when nothing is left.
     pub async fn stop(&self) -> Result<(), SessionError> {
-        match self.ask(&Ask::Stop).await {
+        match self.ask(&ClientRequest::Stop).await {
             // Ended by somebody else is what was wanted.
-            Ok(Answer::Done) | Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
+            Ok(SupervisorReply::Done { .. }) | Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
             Ok(_) => return Err(unexpected()),
             Err(error) => return Err(error),
         }
@@ -738,9 +835,18 @@ impl Session {
         Ok(())
     }
 
-    async fn ask(&self, ask: &Ask) -> Result<Answer, SessionError> {
+    async fn document<T: Document>(&self, request: &ClientRequest) -> Result<T, SessionError> {
+        match self.ask(request).await? {
+            SupervisorReply::Document(bytes) => {
+                document::read(&bytes).map_err(|source| SessionError::Document { id: self.id().to_owned(), source })
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn ask(&self, ask: &ClientRequest) -> Result<SupervisorReply, SessionError> {
         match self.link.ask(ask).await? {
-            Answer::Refused(refusal) => Err(refusal.into_error(self.id())),
+            SupervisorReply::Refused(refusal) => Err(refusal.into_error(self.id())),
             answer => Ok(answer),
         }
     }

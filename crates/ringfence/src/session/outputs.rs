@@ -5,17 +5,18 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use ringfence_guest::frame::{Channel, Kind, MAX_DATA};
+use ringfence_linux::sys::locked;
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 
 use super::link::Sender;
 use super::pipes;
-use super::protocol::{Say, TOLD};
+use super::protocol::{COPIED, ClientInput};
 
 /// Read at once.
 const PIECE: usize = MAX_DATA;
@@ -102,7 +103,7 @@ static SPARE: Mutex<Option<(u32, Pair)>> = Mutex::new(None);
 impl Outputs {
     /// And the ends for the command.
     pub fn new() -> Result<(Outputs, Vec<OwnedFd>), Errno> {
-        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let spare = locked(&SPARE).take();
         let own = spare.filter(|(process, _)| *process == std::process::id());
         let [(out, out_theirs), (err, err_theirs)] = own.map_or_else(pair, |(_, pair)| Ok(pair))?;
         let streams = [out, err].map(|fd| Output {
@@ -119,7 +120,7 @@ impl Outputs {
 
     /// There is time: makes the pipes of the next command.
     pub fn prepare_next() {
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = locked(&SPARE);
         if spare.is_none() {
             // Whoever needs them says why there are none.
             *spare = pair().ok().map(|pair| (std::process::id(), pair));
@@ -192,9 +193,9 @@ impl Outputs {
         sender.with(|out, number| {
             for (index, stream) in self.streams.into_iter().enumerate() {
                 // A few words that fit into any message.
-                let mut say = |say: &Say| drop(out.message(number, Kind::Input, say, Vec::new()));
+                let mut say = |say: &ClientInput| drop(out.message(number, Kind::Input, say, Vec::new()));
                 if stream.skipped > 0 {
-                    say(&Say::Skipped { stderr: index == 1, bytes: stream.skipped });
+                    say(&ClientInput::OutputSkipped { stderr: index == 1, bytes: stream.skipped });
                 }
                 for bytes in stream.last {
                     for part in bytes.chunks(MAX_DATA) {
@@ -202,7 +203,7 @@ impl Outputs {
                     }
                 }
             }
-            drop(out.message(number, Kind::Input, &Say::Told, Vec::new()));
+            drop(out.message(number, Kind::Input, &ClientInput::OutputComplete, Vec::new()));
             out.put(number, Kind::Close, &[]);
         });
     }
@@ -213,12 +214,12 @@ const CHANNELS: [Channel; 2] = [Channel::Out, Channel::Err];
 impl Output {
     /// Tells the beginning of an output as it comes, and keeps the end of it.
     fn tell(&mut self, index: usize, bytes: &Bytes, sender: &Sender) {
-        let now = bytes.len().min(TOLD - self.told);
+        let now = bytes.len().min(COPIED - self.told);
         if now > 0 {
             sender.put(Kind::Data(CHANNELS[index]), &bytes[..now]);
             self.told += now;
         }
-        let rest = bytes.slice(now.max(bytes.len().saturating_sub(TOLD))..);
+        let rest = bytes.slice(now.max(bytes.len().saturating_sub(COPIED))..);
         self.skipped += (bytes.len() - now - rest.len()) as u64;
         if rest.is_empty() {
             return;
@@ -227,9 +228,9 @@ impl Output {
         // A copy: else it would keep the whole buffer that it was read into from being used again.
         self.last.push_back(Bytes::copy_from_slice(&rest));
         while let Some(first) = self.last.front_mut()
-            && self.last_bytes > TOLD
+            && self.last_bytes > COPIED
         {
-            let over = first.len().min(self.last_bytes - TOLD);
+            let over = first.len().min(self.last_bytes - COPIED);
             drop(first.split_to(over));
             self.skipped += over as u64;
             self.last_bytes -= over;

@@ -4,15 +4,13 @@
 //! later than the last byte of the frame that they belong to, and in the order of the frames.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_guest::frame::{self, FrameError, Kind, MOST_PIPES};
-use rustix::fs::{FileType, Mode};
+use ringfence_linux::sys;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::PipeFlags;
 use serde::Serialize;
 
@@ -67,10 +65,7 @@ impl Outbox {
                 None => rustix::net::send(socket, part, flags),
                 Some((_, fds)) => {
                     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-                    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIPES))];
-                    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-                    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-                    rustix::net::sendmsg(socket, &[IoSlice::new(part)], &mut ancillary, flags)
+                    sys::send_with(socket, part, &fds, flags)
                 }
             };
             match written {
@@ -111,26 +106,17 @@ impl Outbox {
 
 /// Reads what is there, and the descriptors that came with it: `None` where there were none.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Option<Vec<OwnedFd>>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIPES))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
-    let mut set = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            set.get_or_insert_with(Vec::new).extend(fds);
-        }
-    }
+    let mut fds = Vec::new();
+    let received = sys::receive_with(socket, buffer, MOST_PIPES, RecvFlags::DONTWAIT, |fd| fds.push(fd))?;
     // There were more than there was room for: a set that its request will not find complete.
-    if received.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
-        set = Some(Vec::new());
-    }
+    let set = if received.cut { Some(Vec::new()) } else { Some(fds).filter(|fds| !fds.is_empty()) };
     Ok((received.bytes, set))
 }
 
-/// Whether this is a pipe.
+/// Whether this is a pipe, open for reading or writing. A handle (`O_PATH`) only names one of the host's.
 pub fn is_pipe(fd: &OwnedFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::Fifo)
+        && rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::PATH))
 }
 
 /// A pipe for somebody in a box to write to, or to read from: our end does not wait, theirs does. Whoever has it may open

@@ -15,16 +15,21 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
+use super::document::{self, Document, DocumentError};
 use super::info::{End, Info, State};
 use crate::report::Report;
 
 /// What a session leaves for those who come later.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StateFile {
     pub info: Info,
     pub report: Report,
     /// When it ended.
     pub ended: Option<SystemTime>,
+}
+
+impl Document for StateFile {
+    const FORMAT: &'static str = "ringfence.session-state";
 }
 
 /// How many executions there were, and why it ended: for when the rest cannot be written any more.
@@ -47,7 +52,7 @@ impl Last {
 }
 
 /// Ends, by their numbers in such a file.
-const ENDS: [End; 6] = [End::Stopped, End::Idle, End::Expired, End::Died, End::Memory, End::Unruly];
+const ENDS: [End; 7] = [End::Stopped, End::Idle, End::Expired, End::Died, End::Memory, End::Unruly, End::Helper];
 
 /// A state file is never longer.
 const LARGEST: u64 = 1 << 20;
@@ -127,7 +132,8 @@ impl Place {
                 if self.lives(&id) {
                     return Err(SessionError::NameTaken(name.to_owned()));
                 }
-                self.settle(&id);
+                // One that another release wrote is found by its id only, from now on.
+                let _ = self.settle(&id);
             }
         }
         let (id, dir) = loop {
@@ -166,7 +172,7 @@ impl Place {
         // Names are given up with the session; one that ended is found by what it left.
         named
             .or_else(|| {
-                let mut ended: Vec<Kept> = self.ids().iter().filter_map(|id| self.kept(id)).collect();
+                let mut ended: Vec<StateFile> = self.ids().iter().filter_map(|id| self.kept(id)).collect();
                 ended.retain(|kept| kept.info.name.as_deref() == Some(id_or_name));
                 ended.into_iter().max_by_key(|kept| kept.info.created).map(|kept| kept.info.id)
             })
@@ -209,21 +215,23 @@ impl Place {
     }
 
     /// What is written about a session.
-    pub fn kept(&self, id: &str) -> Option<Kept> {
-        self.state(id)
+    pub fn kept(&self, id: &str) -> Option<StateFile> {
+        document::read(&self.state(id)?).ok()
     }
 
-    fn state<T: serde::de::DeserializeOwned>(&self, id: &str) -> Option<T> {
+    fn state(&self, id: &str) -> Option<Vec<u8>> {
         let path = self.session(id).join("state");
         let file =
             fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
-        serde_json::from_reader(io::BufReader::new(io::Read::take(file, LARGEST))).ok()
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
+        Some(bytes)
     }
 
-    /// The process of its supervisor, by what is written: also by another version, whatever else that writes.
+    /// The process of its supervisor, by what is written: it has this place in every version of the file.
     pub fn supervisor(&self, id: &str) -> Option<u32> {
-        let state: serde_json::Value = self.state(id)?;
-        u32::try_from(state.get("info")?.get("pid")?.as_u64()?).ok()
+        let state: serde_json::Value = serde_json::from_slice(&self.state(id)?).ok()?;
+        u32::try_from(state.get("body")?.get("info")?.get("pid")?.as_u64()?).ok()
     }
 
     /// What is known of a session without its supervisor. `None`: it does not stand yet, or has left nothing.
@@ -243,11 +251,11 @@ impl Place {
     }
 
     /// Writes it, all or nothing.
-    pub fn keep(&self, kept: &Kept) -> io::Result<()> {
+    pub fn keep(&self, kept: &StateFile) -> io::Result<()> {
         let dir = self.session(&kept.info.id);
         let temporary = dir.join("state.new");
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&serde_json::to_vec(kept)?)?;
+        file.write_all(&document::write(kept)?)?;
         fs::rename(&temporary, dir.join("state"))
     }
 
@@ -288,10 +296,17 @@ impl Place {
     }
 
     /// A session whose supervisor is gone: says so in its state, and releases the rest. `None` when it left nothing.
-    fn settle(&self, id: &str) -> Option<Kept> {
-        let Some(mut kept) = self.kept(id) else {
-            self.forget(id);
-            return None;
+    /// What another release wrote stays as it is.
+    fn settle(&self, id: &str) -> Result<Option<StateFile>, SessionError> {
+        let mut kept: StateFile = match self.state(id).map(|bytes| document::read(&bytes)) {
+            Some(Ok(kept)) => kept,
+            Some(Err(source @ DocumentError::Version { .. })) => {
+                return Err(SessionError::Stored { path: self.session(id).join("state"), source });
+            }
+            _ => {
+                self.forget(id);
+                return Ok(None);
+            }
         };
         if kept.info.state == State::Live {
             let (executions, end) = self.read_last(id).unwrap_or((kept.info.executions, None));
@@ -303,13 +318,13 @@ impl Place {
             let _ = self.keep(&kept);
         }
         self.release_locked(id, kept.info.name.as_deref());
-        Some(kept)
+        Ok(Some(kept))
     }
 
     /// One that is not alive, settled.
-    pub fn ended(&self, id: &str) -> Result<Option<Kept>, SessionError> {
+    pub fn ended(&self, id: &str) -> Result<Option<StateFile>, SessionError> {
         let _locked = self.lock()?;
-        Ok(if self.lives(id) { None } else { self.settle(id) })
+        if self.lives(id) { Ok(None) } else { self.settle(id) }
     }
 
     fn forget(&self, id: &str) {
@@ -335,7 +350,7 @@ impl Place {
     }
 
     /// Settles every session that is not alive, and forgets those that ended `all` or long ago. What is left, ended.
-    pub fn clear(&self, all: bool) -> Result<Vec<Kept>, SessionError> {
+    pub fn clear(&self, all: bool) -> Result<Vec<StateFile>, SessionError> {
         if !self.dir.is_dir() {
             return Ok(Vec::new());
         }
@@ -345,7 +360,16 @@ impl Place {
             if self.lives(&id) {
                 continue;
             }
-            let Some(kept) = self.settle(&id) else { continue };
+            let kept = match self.settle(&id) {
+                Ok(Some(kept)) => kept,
+                Ok(None) => continue,
+                Err(_) => {
+                    if all {
+                        self.forget(&id);
+                    }
+                    continue;
+                }
+            };
             let old = kept.ended.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > REMEMBERED);
             if all || old {
                 self.forget(&id);
@@ -470,6 +494,22 @@ mod tests {
         assert!(place.lives(&one.id));
         assert!(place.clear(true).unwrap().is_empty());
         assert_eq!(place.ids(), [one.id]);
+    }
+
+    #[test]
+    fn what_another_release_wrote_is_named_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("sessions"));
+        let one = place.make(None).unwrap();
+        drop(one.lock);
+        let newer = r#"{"format":"ringfence.session-state","version":2,"body":{"info":{"pid":7}}}"#;
+        fs::write(place.session(&one.id).join("state"), newer).unwrap();
+        let error = place.ended(&one.id).unwrap_err().to_string();
+        assert!(error.contains(&one.id) && error.contains("use the newer release"), "{error}");
+        assert_eq!(place.supervisor(&one.id), Some(7));
+        assert!(place.clear(false).unwrap().is_empty());
+        assert_eq!(place.ids(), std::slice::from_ref(&one.id));
+        assert!(place.remove(&one.id).unwrap() && place.ids().is_empty());
     }
 
     #[test]

@@ -1,63 +1,147 @@
 //! What clients and the supervisor of a session say to each other, in the same frames as the guest's.
 //!
-//! A client opens streams with an [`Ask`]; the supervisor answers with [`Answer`]s, the last of which is `Ended`, `Refused`,
-//! `Done` or the last reply of the guest. Both sides are of one user, and still check each other's bounds.
+//! A client opens a stream with a [`ClientRequest`]. The supervisor answers with [`SupervisorReply`]s on the same stream;
+//! [`SupervisorReply::is_last`] tells the last one. Both sides belong to one user, and still check each other's bounds.
+//!
+//! A session lives longer than the release that made it: messages change only as [`ringfence_guest::frame`] says, and each
+//! side greets the other first. This protocol and the guest's are separate; the supervisor translates. Descriptions of
+//! sizes, steps and entries are the same in both.
 
-use ringfence_guest::message::{Reply, Request, Size, Step};
+use ringfence_guest::frame::{Greeting, Message};
+use ringfence_guest::message::{Changed, Entry, Size, Step, WriteMode};
 use serde::{Deserialize, Serialize};
 
-use super::info::{End, ExecutionInfo, Info, StandIn};
+use super::info::{End, LimitChange, Usage};
 use crate::records::Caller;
-use crate::report::Report;
 use crate::supervise::Reason;
 
-/// Said by the supervisor in its first frame. A command may be asked for before that was heard: what `Ask::Exec` looks
-/// like must not come to mean something else.
-pub const VERSION: u16 = 6;
+/// Pipes that come with a request about a file reach the guest. Without it, contents go through frames.
+pub const PIPES: u64 = 1;
 
+/// What this release says first, as a client and as a supervisor.
+pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES };
+
+/// The first frame of a supervisor, a `Reply` on stream 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    pub version: u16,
+pub struct SupervisorHello {
+    pub greeting: Greeting,
     /// Bytes of each output that are kept.
     pub output: u64,
 }
 
-/// What opens a stream.
+/// The first frame of a client, an `Input` on stream 0. A command may follow before the client has heard the supervisor:
+/// what an `Exec` looks like must not come to mean something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientHello {
+    pub greeting: Greeting,
+}
+
+impl Message for SupervisorHello {
+    const VARIANTS: Option<u32> = None;
+}
+
+impl Message for ClientHello {
+    const VARIANTS: Option<u32> = None;
+}
+
+impl Message for ClientRequest {
+    const VARIANTS: Option<u32> = Some(24);
+}
+
+impl Message for ClientInput {
+    const VARIANTS: Option<u32> = Some(6);
+}
+
+impl Message for SupervisorReply {
+    const VARIANTS: Option<u32> = Some(11);
+}
+
+/// Opens a stream. Relative paths are below the working directory of the session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Ask {
-    Exec(ExecAsk),
+pub enum ClientRequest {
+    Exec(ExecRequest),
     /// The output of an execution from its first kept byte on.
     Attach {
-        id: u64,
+        execution: u64,
     },
-    /// Anything but a command: passed on to the guest.
-    Guest(Request),
+    /// `NAME=value`, the client's own environment, before its first command. A command gets nothing of it: the supervisor
+    /// keeps what is secret in it out of the records. There is no reply.
+    Environment {
+        variables: Vec<Vec<u8>>,
+    },
     Info,
     Report,
     Executions,
+    Placeholders,
+    /// Sets what is left of its life and its idle time. `None` leaves one as it is, `u64::MAX` is without end.
     Extend {
         life_ms: Option<u64>,
         idle_ms: Option<u64>,
     },
-    /// It ends when this client goes, and not for idleness.
-    Own,
+    /// The session ends with this connection, and not for idleness.
+    TieToConnection,
+    /// The session is in use as long as this stream is open.
+    KeepInUse,
     Stop,
-    /// It is in use as long as this stream is open.
-    Hold,
-    /// `NAME=value`, the client's own environment, before its first command. Nothing of it reaches a command: what of it is
-    /// secret is kept out of the records. Not answered.
-    Introduce {
-        variables: Vec<Vec<u8>>,
+    /// Contents of a regular file: data on `Out`, or into a pipe that came with the request, then `Done`.
+    ReadFile {
+        path: Vec<u8>,
+        offset: u64,
+        length: Option<u64>,
+        piped: bool,
     },
-    StandIns,
+    /// Contents of a file: data on `In`, or out of a pipe that came with the request. `Eof` on `In` completes it.
+    WriteFile {
+        path: Vec<u8>,
+        permissions: u32,
+        /// Make the directories above it.
+        parents: bool,
+        mode: WriteMode,
+        piped: bool,
+    },
+    /// Down to this depth (1: the directory itself).
+    ListDirectory {
+        path: Vec<u8>,
+        depth: u16,
+    },
+    /// One entry; links are not followed.
+    Stat {
+        path: Vec<u8>,
+    },
+    MakeDirectory {
+        path: Vec<u8>,
+        permissions: u32,
+        parents: bool,
+    },
+    Move {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        replace: bool,
+    },
+    Remove {
+        path: Vec<u8>,
+        recursive: bool,
+    },
+    Watch {
+        path: Vec<u8>,
+        recursive: bool,
+    },
+    /// A TCP connection to a port of the sandbox's own loopback.
+    ConnectPort {
+        port: u16,
+    },
+    Usage,
+    /// Stops everything in the sandbox until `Thaw`.
+    Freeze,
+    Thaw,
+    ChangeLimits(LimitChange),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecAsk {
+pub struct ExecRequest {
     pub argv: Vec<Vec<u8>>,
     /// `NAME=value`, on top of the session's.
     pub env: Vec<Vec<u8>>,
-    /// Below the working directory when it is relative.
     pub cwd: Option<Vec<u8>>,
     pub terminal: Option<Size>,
     pub stdin: bool,
@@ -71,16 +155,16 @@ pub struct ExecAsk {
     pub caller: Option<Caller>,
 }
 
-/// What a client tells of each output that it reads from a pipe: so much of its beginning as it comes, and so much of its
-/// end, with what was skipped between, when the command has ended.
-pub const TOLD: usize = 32 * 1024;
+/// What a client copies to the supervisor of each output that it reads from a pipe: so many bytes of its beginning as
+/// they come, and so many of its end, with what was skipped between, when the command has ended.
+pub const COPIED: usize = 32 * 1024;
 
-impl Ask {
+impl ClientRequest {
     /// How many pipes come with it.
     pub fn pipes(&self) -> usize {
         match self {
-            Ask::Exec(exec) if exec.piped => 2,
-            Ask::Guest(request) => request.pipes(),
+            ClientRequest::Exec(exec) if exec.piped => 2,
+            ClientRequest::ReadFile { piped: true, .. } | ClientRequest::WriteFile { piped: true, .. } => 1,
             _ => 0,
         }
     }
@@ -88,63 +172,75 @@ impl Ask {
 
 /// More for an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Say {
+pub enum ClientInput {
     Signal {
         signal: i32,
         tree: bool,
     },
     Resize(Size),
     /// A context works from now on, and may for so long (`u64::MAX`: without end); without it, it waits.
-    Allow {
+    ContextTime {
         ms: Option<u64>,
     },
     /// TERM, and KILL after the grace, for everything that descends from it.
     Stop,
-    /// Bytes of a pipe that are not told of, before the data that follows.
-    Skipped {
+    /// Bytes of a pipe that are not copied, before the data that follows.
+    OutputSkipped {
         stderr: bool,
         bytes: u64,
     },
-    /// Everything that came of its pipes was told.
-    Told,
+    /// Everything that is to be copied of its pipes was.
+    OutputComplete,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
-    /// Of the guest, to what was passed on.
-    Guest(Reply),
+pub enum SupervisorReply {
     /// The command runs.
-    Begun {
-        id: u64,
+    ExecutionStarted {
+        execution: u64,
         /// The id of its record.
         record: Option<String>,
         /// Why it has none, said once.
-        trouble: Option<String>,
+        record_error: Option<String>,
     },
-    /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
-    Skipped {
-        stderr: bool,
-        bytes: u64,
-    },
-    Ended(Finished),
-    Info(Box<Info>),
-    Report(Report),
-    Executions(Vec<ExecutionInfo>),
-    Done,
-    Refused(Refusal),
     /// The command could not be started.
-    NotBegun {
-        id: u64,
+    ExecutionFailed {
+        execution: u64,
         record: Option<String>,
         step: Step,
         errno: i32,
     },
-    StandIns(Vec<StandIn>),
+    ExecutionEnded(ExecutionEnd),
+    /// Bytes that are not kept any more, before the data that follows on `Out` or `Err`.
+    OutputSkipped {
+        stderr: bool,
+        bytes: u64,
+    },
+    /// The watch or the connection stands.
+    Ready,
+    Entries(Vec<Entry>),
+    Changed(Changed),
+    /// The request did well; `bytes` of contents were moved.
+    Done {
+        bytes: u64,
+    },
+    /// What `Info`, `Report`, `Executions` and `Placeholders` ask for, as a [document](super::document).
+    Document(Vec<u8>),
+    Refused(Refusal),
+    Usage(Usage),
+}
+
+impl SupervisorReply {
+    /// Whether nothing follows on its stream.
+    pub fn is_last(&self) -> bool {
+        use SupervisorReply::{Changed, Entries, ExecutionStarted, OutputSkipped, Ready};
+        !matches!(self, ExecutionStarted { .. } | OutputSkipped { .. } | Ready | Entries(_) | Changed(_))
+    }
 }
 
 /// How an execution ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct ExecutionEnd {
     /// As `waitpid` has it.
     pub status: i32,
     pub reason: Option<Reason>,
@@ -168,46 +264,14 @@ pub enum Refusal {
     BadRequest,
     /// The policy insists on a record, and none can be written.
     NotRecorded(String),
-    Ended(End),
-}
-
-#[cfg(test)]
-mod tests {
-    use ringfence_guest::frame::{self, Kind};
-
-    use super::*;
-
-    /// These bytes are on their way before either side knows the other's version: change them only with [`VERSION`].
-    #[test]
-    fn the_first_frames_are_as_they_were() {
-        let framed = |kind, message: &dyn Fn(&mut Vec<u8>)| {
-            let mut bytes = Vec::new();
-            message(&mut bytes);
-            assert_eq!(bytes[8], kind);
-            assert_eq!(bytes[..4], ((bytes.len() - frame::HEADER) as u32).to_le_bytes());
-            bytes[frame::HEADER..].to_vec()
-        };
-        let hello = Hello { version: VERSION, output: 1 << 20 };
-        let greeting = framed(3, &|out| frame::put_message(out, 0, Kind::Reply, &hello).unwrap());
-        assert_eq!(greeting, b"\x06\x80\x80\x40");
-        let ask = Ask::Exec(ExecAsk {
-            argv: vec![b"sh".to_vec(), b"-c".to_vec()],
-            env: vec![b"A=b".to_vec()],
-            cwd: Some(b"/x".to_vec()),
-            terminal: None,
-            stdin: true,
-            timeout_ms: Some(300),
-            background: false,
-            context: None,
-            piped: true,
-            caller: Some(Caller { uid: 1000, pid: 7, program: Some("bash".to_owned()) }),
-        });
-        let asked = framed(1, &|out| frame::put_message(out, 1, Kind::Open, &ask).unwrap());
-        let expected: &[&[u8]] =
-            &[b"\0\x02\x02sh\x02-c\x01\x03A=b\x01\x02/x\0\x01\x01\xac\x02\0\0\x01", b"\x01\xe8\x07\x0e\x01\x04bash"];
-        assert_eq!(asked, expected.concat());
-        let introduce = Ask::Introduce { variables: vec![b"T=hunter2".to_vec()] };
-        let told = framed(1, &|out| frame::put_message(out, 1, Kind::Open, &introduce).unwrap());
-        assert_eq!(told, b"\x0a\x01\x09T=hunter2");
-    }
+    SessionEnded(End),
+    /// This sandbox cannot do that.
+    Unsupported,
+    /// A limit above the one that the session was made with.
+    AboveLimit,
+    /// It is frozen: its guest does nothing until it is thawed.
+    Frozen,
+    NotChanged(String),
+    /// The supervisor, or the guest, is of a release that does not know the request.
+    UnknownRequest,
 }

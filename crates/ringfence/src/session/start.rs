@@ -9,18 +9,22 @@ use std::path::Path;
 
 use ringfence_linux::detach;
 use ringfence_linux::sys::PointerList;
+use ringfence_policy::failure::{Failure, Step};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
 use super::SessionError;
-use super::supervisor::{Start, Told};
+use super::document;
+use super::supervisor::{SessionStart, StartReply};
 
+/// Under which number the supervisor has its lock.
+pub const LOCK: i32 = 3;
 /// What a supervisor says is never longer.
 const LONGEST: u64 = 64 * 1024;
 
 /// Starts `program` for this session and waits until it stands. Blocks for as long as a box takes to make.
-pub fn start(program: &Path, start: &Start, lock: OwnedFd) -> Result<(), SessionError> {
+pub fn start(program: &Path, start: &SessionStart, lock: OwnedFd) -> Result<(), SessionError> {
     let failed = |source: std::io::Error| SessionError::Supervisor { program: program.to_path_buf(), source };
-    let request = postcard::to_allocvec(start).map_err(|e| failed(std::io::Error::other(e)))?;
+    let request = document::pack(start).map_err(failed)?;
     let mut memory =
         File::from(rustix::fs::memfd_create(c"session", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?);
     memory.write_all(&request).and_then(|()| memory.rewind()).map_err(failed)?;
@@ -35,17 +39,23 @@ pub fn start(program: &Path, start: &Start, lock: OwnedFd) -> Result<(), Session
         c_string(b"supervise")?,
         c_string(start.id.as_bytes())?,
     ]);
-    // The lock stays with it, under a number that it never looks at.
+    // The last one is number `LOCK`.
     let descriptors = [memory.as_fd(), theirs.as_fd(), null.as_fd(), lock.as_fd()];
     detach::start(&path, &argv, &PointerList::new(Vec::new()), &descriptors).map_err(|e| failed(e.into()))?;
     drop((theirs, lock));
     let mut told = Vec::new();
     File::from(answer).take(LONGEST).read_to_end(&mut told).map_err(failed)?;
-    match postcard::from_bytes(&told) {
-        Ok(Told::Ready) => Ok(()),
-        Ok(Told::Failed(message)) => Err(SessionError::Start(message)),
-        Ok(Told::NoSet(id)) => Err(SessionError::NoSet(id)),
-        Ok(Told::Docker { kind, message, cure }) => Err(SessionError::Docker { kind, message, cure }),
-        Err(_) => Err(SessionError::Start("the supervisor ended without a word".to_owned())),
+    if told.is_empty() {
+        return Err(not_started("the supervisor ended without a word".to_owned()));
     }
+    match document::read(&told) {
+        Ok(StartReply::Ready) => Ok(()),
+        Ok(StartReply::Failed(failure)) => Err(SessionError::Start(failure)),
+        Ok(StartReply::NoSet(id)) => Err(SessionError::NoSet(id)),
+        Err(error) => Err(not_started(format!("`{}` is another release: {error}", program.display()))),
+    }
+}
+
+fn not_started(message: String) -> SessionError {
+    SessionError::Start(Failure { engine: None, step: Step::Start, guarantee: None, message, cures: vec![] })
 }

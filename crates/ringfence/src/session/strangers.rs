@@ -1,14 +1,11 @@
 //! Bytes of a stranger in the place of what clients and supervisors say, from a seeded generator: nothing panics,
 //! nothing is set aside for a length that is only claimed, and what is accepted can be said again and means the same.
 
-use ringfence_guest::frame::{self, Decoder, Kind, MAX_REQUEST};
-use ringfence_guest::message::{Reply, Request, Size, Step};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use ringfence_guest::frame::{self, Decoder, Frame, Kind, MAX_REQUEST, Message};
+use ringfence_guest::message::{Size, Step};
 
-use super::info::{End, StandIn};
-use super::protocol::{Answer, Ask, ExecAsk, Finished, Refusal, Say};
-use crate::report::{Answer as Promise, Report, State};
+use super::info::{End, LimitChange};
+use super::protocol::{ClientInput, ClientRequest, ExecRequest, ExecutionEnd, Refusal, SupervisorReply};
 use crate::supervise::Reason;
 
 /// Numbers that look like chance, and are the same in every run.
@@ -28,10 +25,10 @@ impl Noise {
 }
 
 /// A command, whatever else belongs to one: what is not named here is nothing.
-fn exec() -> Ask {
-    let (nothing, _) = postcard::take_from_bytes::<ExecAsk>(&[0; 256]).unwrap();
+fn exec() -> ClientRequest {
+    let (nothing, _) = postcard::take_from_bytes::<ExecRequest>(&[0; 256]).unwrap();
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
-    Ask::Exec(ExecAsk {
+    ClientRequest::Exec(ExecRequest {
         argv: words(&["sh", "-c", "echo"]),
         env: words(&["A=b"]),
         cwd: Some(b"sub".to_vec()),
@@ -42,56 +39,59 @@ fn exec() -> Ask {
     })
 }
 
-fn asks() -> Vec<Ask> {
+fn requests() -> Vec<ClientRequest> {
     vec![
         exec(),
-        Ask::Attach { id: 7 },
-        Ask::Guest(Request::Read { path: b"/etc/passwd".to_vec(), offset: 1, length: Some(2), piped: true }),
-        Ask::Info,
-        Ask::Report,
-        Ask::Executions,
-        Ask::Extend { life_ms: Some(1), idle_ms: None },
-        Ask::Own,
-        Ask::Stop,
-        Ask::StandIns,
+        ClientRequest::Attach { execution: 7 },
+        ClientRequest::ReadFile { path: b"/etc/passwd".to_vec(), offset: 1, length: Some(2), piped: true },
+        ClientRequest::Info,
+        ClientRequest::Report,
+        ClientRequest::Executions,
+        ClientRequest::Extend { life_ms: Some(1), idle_ms: None },
+        ClientRequest::TieToConnection,
+        ClientRequest::Stop,
+        ClientRequest::Placeholders,
+        ClientRequest::Usage,
+        ClientRequest::Freeze,
+        ClientRequest::ChangeLimits(LimitChange { memory: Some(1), cpus: Some(0.5), processes: None }),
     ]
 }
 
-fn says() -> Vec<Say> {
+fn inputs() -> Vec<ClientInput> {
     vec![
-        Say::Signal { signal: 9, tree: true },
-        Say::Resize(Size { rows: 1, columns: u16::MAX }),
-        Say::Allow { ms: Some(300) },
-        Say::Stop,
-        Say::Skipped { stderr: true, bytes: u64::MAX },
-        Say::Told,
+        ClientInput::Signal { signal: 9, tree: true },
+        ClientInput::Resize(Size { rows: 1, columns: u16::MAX }),
+        ClientInput::ContextTime { ms: Some(300) },
+        ClientInput::Stop,
+        ClientInput::OutputSkipped { stderr: true, bytes: u64::MAX },
+        ClientInput::OutputComplete,
     ]
 }
 
-fn answers() -> Vec<Answer> {
-    let promise = |id: &_| Promise { id: *id, state: State::Enforced, by: "by what".to_owned() };
-    let guarantees = ringfence_policy::Guarantee::ALL.iter().map(promise).collect();
+fn replies() -> Vec<SupervisorReply> {
     let finished =
-        Finished { status: 9, reason: Some(Reason::Lost), duration_us: u64::MAX, cpu_us: 1, peak_memory: 1 << 30 };
+        ExecutionEnd { status: 9, reason: Some(Reason::Lost), duration_us: u64::MAX, cpu_us: 1, peak_memory: 1 << 30 };
     vec![
-        Answer::Guest(Reply::Done { bytes: 8 }),
-        Answer::Begun { id: 1, record: Some("01ABC".to_owned()), trouble: Some("no space".to_owned()) },
-        Answer::Skipped { stderr: false, bytes: 5 },
-        Answer::Ended(finished),
-        Answer::Report(Report { engine: "native".into(), guarantees }),
-        Answer::Executions(Vec::new()),
-        Answer::Done,
-        Answer::Refused(Refusal::NotRecorded("no space".to_owned())),
-        Answer::Refused(Refusal::Ended(End::Died)),
-        Answer::NotBegun { id: 3, record: None, step: Step::Fork, errno: 11 },
-        Answer::StandIns(vec![StandIn { path: "/workspace/.vscode".into(), length: 2 }]),
+        SupervisorReply::Done { bytes: 8 },
+        SupervisorReply::ExecutionStarted {
+            execution: 1,
+            record: Some("01ABC".to_owned()),
+            record_error: Some("no space".to_owned()),
+        },
+        SupervisorReply::OutputSkipped { stderr: false, bytes: 5 },
+        SupervisorReply::ExecutionEnded(finished),
+        SupervisorReply::Document(b"{\"format\":\"ringfence.report\"}".to_vec()),
+        SupervisorReply::Ready,
+        SupervisorReply::Refused(Refusal::NotRecorded("no space".to_owned())),
+        SupervisorReply::Refused(Refusal::SessionEnded(End::Died)),
+        SupervisorReply::ExecutionFailed { execution: 3, record: None, step: Step::Fork, errno: 11 },
     ]
 }
 
 /// What comes of bytes that are these messages, damaged; how many were understood all the same.
 fn survives<T>(messages: &[T], kind: Kind, seed: u64) -> usize
 where
-    T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+    T: Message + PartialEq + std::fmt::Debug,
 {
     let said = |message: &T| {
         let mut bytes = Vec::new();
@@ -138,9 +138,9 @@ where
 #[test]
 fn strangers_bytes_are_understood_or_refused() {
     for understood in [
-        survives(&asks(), Kind::Open, 0xa5c),
-        survives(&says(), Kind::Input, 0x5a4),
-        survives(&answers(), Kind::Reply, 0xa25),
+        survives(&requests(), Kind::Open, 0xa5c),
+        survives(&inputs(), Kind::Input, 0x5a4),
+        survives(&replies(), Kind::Reply, 0xa25),
     ] {
         // Some of it gets that far, and some does not.
         assert!((1000..20_000).contains(&understood), "{understood}");
@@ -149,11 +149,12 @@ fn strangers_bytes_are_understood_or_refused() {
 
 #[test]
 fn a_claimed_length_costs_nothing() {
-    // Four thousand million arguments, executions or letters, in six bytes.
-    let claim = |variant: u8| [variant, 0xff, 0xff, 0xff, 0xff, 0x0f];
-    for variant in 0..16 {
-        let bytes = claim(variant);
-        let (ask, answer) = (postcard::from_bytes::<Ask>(&bytes), postcard::from_bytes::<Answer>(&bytes));
-        assert!(!matches!(ask, Ok(Ask::Exec(_))) && !matches!(answer, Ok(Answer::Executions(_) | Answer::Report(_))));
+    // Four thousand million arguments, entries or letters, in six bytes.
+    for variant in 0..20 {
+        let payload = &[variant, 0xff, 0xff, 0xff, 0xff, 0x0f];
+        let frame = Frame { stream: 1, kind: Kind::Open, payload };
+        let (request, reply) = (frame.message::<ClientRequest>(), frame.message::<SupervisorReply>());
+        assert!(!matches!(request, Ok(ClientRequest::Exec(_) | ClientRequest::Stat { .. })), "{request:?}");
+        assert!(!matches!(reply, Ok(SupervisorReply::Document(_) | SupervisorReply::Entries(_))), "{reply:?}");
     }
 }

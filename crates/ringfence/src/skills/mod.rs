@@ -6,13 +6,15 @@
 //! says.
 
 pub mod registry;
-pub mod scan;
 mod schema;
+
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use registry::Registry;
+pub use ringfence_scan as scan;
 pub use schema::Schema;
 
 use self::scan::{Declared, Scan, Verdict};
@@ -157,8 +159,10 @@ impl From<DatabaseError> for SkillError {
 }
 
 impl Skill {
-    /// What there is to run with these inputs under a policy that lets `allowed` run.
+    /// What there is to run with these inputs under a policy that lets `allowed` run. The time that this takes counts as
+    /// part of the run.
     pub fn code(&self, inputs: Value, allowed: Verdict) -> Result<Code, SkillError> {
+        let started = Instant::now();
         let (name, version) = (|| self.name.clone(), || self.version.clone());
         if self.disabled {
             return Err(SkillError::Disabled { name: name(), version: version() });
@@ -179,6 +183,7 @@ impl Skill {
         code.name = Some(format!("{}.{}", self.name, language.extension));
         code.inputs = inputs;
         code.requirements.clone_from(&self.requirements);
+        code.spent = started.elapsed();
         Ok(code)
     }
 

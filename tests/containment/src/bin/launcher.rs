@@ -11,7 +11,7 @@ use containment::sandbox::{Nobody, Refusal};
 use ringfence::policy::plan::plan_with;
 use ringfence::policy::tree::Tree;
 use ringfence::policy::{Inputs, Layer, resolve};
-use ringfence::{Ended, Engine, StdioSpec, engines, select, supervise};
+use ringfence::{Ended, StdioSpec, engines, select, supervise};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).take(2).collect();
@@ -49,7 +49,7 @@ fn run() -> Result<u8, Refusal> {
     let split = args.iter().position(|a| a == "--").ok_or_else(usage)?;
     let (options, command) = (&args[..split], &args[split + 1..]);
     let [engine, home, project, rest @ ..] = options else { return Err(usage()) };
-    let engine = Engine::ALL.into_iter().find(|e| e.name() == engine).ok_or_else(usage)?;
+    let engine = engines::find(engine).ok_or_else(usage)?;
     let mut flags = Layer::flags();
     flags.network(false);
     if rest.iter().any(|r| r == "limits") {
@@ -62,13 +62,12 @@ fn run() -> Result<u8, Refusal> {
     let policy = resolve(inputs).map_err(|e| Refusal::Policy(e.to_string()))?.policy;
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let lookup = Tree::lookup(&policy, &facts);
-    let seed = engines::begin(None, engine.into(), &lookup, &policy, &facts);
     let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
-    let (engine, _) = select(engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
+    let (engine, _) = select(&engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
     let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
     let stdio =
         [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];
-    let running = engines::start_from(seed, engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
+    let running = engines::start(engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
     let outcome = supervise(running, &policy, &facts, &mut Nobody).map_err(Refusal::Engine)?;
     Ok(match outcome.ended {
         Ended::Exited(code) => code as u8,

@@ -8,12 +8,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use containment::sandbox::How;
 use containment::{Place, Ran, Refusal, Sandbox, Scene, bare_kernel, host, program};
 use ringfence::policy::Guarantee;
-use ringfence::{Ended, Engine, EngineError, State};
+use ringfence::{Ended, EngineError, EngineRef, State};
 
 /// Where cases run.
 #[derive(Debug, Clone)]
 pub struct Stage {
-    pub engine: Engine,
+    pub engine: EngineRef,
     pub how: How,
     pub probe: PathBuf,
     pub launcher: PathBuf,
@@ -28,7 +28,7 @@ impl Stage {
 
     /// Gives the files of a scene to whom the box runs as: Docker maps no ids, and runs nobody as root.
     pub fn hand_over(&self, scene: &Scene) {
-        if self.engine == Engine::Docker {
+        if self.engine == ringfence::engines::docker::ENGINE {
             scene.hand_over();
         }
     }
@@ -161,7 +161,7 @@ pub struct Case {
     /// Nothing else may run beside it.
     pub alone: bool,
     /// On this engine only.
-    pub only: Option<Engine>,
+    pub only: Option<EngineRef>,
     /// What may be done on Docker instead, and what the forbidden act answers there.
     pub on_docker: Option<(&'static str, &'static [&'static str])>,
 }
@@ -228,7 +228,7 @@ impl Case {
         self
     }
 
-    pub const fn only(mut self, engine: Engine) -> Case {
+    pub const fn only(mut self, engine: EngineRef) -> Case {
         self.only = Some(engine);
         self
     }
@@ -263,7 +263,7 @@ impl Case {
     fn reported(&self, stage: &Stage) -> bool {
         match stage.sandbox(&self.scene(stage)).probe("call getpid") {
             // Docker mounts less than a plan can ask for, and may refuse for another promise: there is no box either way.
-            Err(Refusal::Engine(EngineError::Unmet { engine: Engine::Docker, .. })) => true,
+            Err(Refusal::Engine(EngineError::Unmet { engine: "docker", .. })) => true,
             Err(Refusal::Engine(EngineError::Unmet { guarantee, .. })) => guarantee == self.guarantee,
             Err(_) => false,
             Ok(ran) => {
@@ -285,7 +285,7 @@ impl Case {
             return Ok(());
         }
         let (works, answers) = match self.on_docker {
-            Some(there) if stage.engine == Engine::Docker => there,
+            Some(there) if stage.engine == ringfence::engines::docker::ENGINE => there,
             _ => (self.works, self.answers),
         };
         let expected = |line: &str| answers.contains(&line);
@@ -359,7 +359,7 @@ pub struct Story {
     /// Nothing else may run beside it.
     pub alone: bool,
     /// On this engine only.
-    pub only: Option<Engine>,
+    pub only: Option<EngineRef>,
     pub tell: fn(&Stage) -> Result<(), String>,
 }
 
@@ -373,7 +373,7 @@ impl Story {
         self
     }
 
-    pub const fn only(mut self, engine: Engine) -> Story {
+    pub const fn only(mut self, engine: EngineRef) -> Story {
         self.only = Some(engine);
         self
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use containment::{Place, host};
 
-use ringfence::Engine;
 use ringfence::policy::Guarantee::{FsDiskBounded, FsRootReadOnly, FsTempPrivate, FsWritesConfined, ProcUnprivileged};
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
@@ -134,7 +133,8 @@ pub const CASES: &[Case] = &[
         .outside(Outside::WorksForRoot)
         .given(|s| s.keep(RemovedAtEnd("/dev/probe"))),
     // The node is the host's, and its times could tell another box something.
-    act(FsWritesConfined, "times of a device", "write /dev/null", "touch /dev/null", &["EROFS"]).only(Engine::Native),
+    act(FsWritesConfined, "times of a device", "write /dev/null", "touch /dev/null", &["EROFS"])
+        .only(ringfence::engines::native::ENGINE),
     // Private places: neither are the host's files there, nor the box's on the host.
     private("/tmp", "fill /tmp/{tag}-fill 1", "read /tmp/{tag}"),
     private("/var/tmp", "fill /var/tmp/{tag}-fill 1", "read /var/tmp/{tag}"),

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use containment::{Place, Scene, host};
+use ringfence::State;
 use ringfence::policy::Guarantee::{KernelFiltered, KernelSecondWall, ProcIsolated};
-use ringfence::{Engine, State};
 use ringfence_linux::landlock::Abi;
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
@@ -90,8 +90,10 @@ pub const STORIES: &[Story] = &[
     story(KernelFiltered, "a named call is opened and said so", named_call),
     story(ProcIsolated, "a box in a box with nesting", nested),
     story(ProcIsolated, "a box in a box without nesting only tightens", stacked),
-    story(KernelSecondWall, "in the report", second_wall_reported).only(Engine::Native),
-    story(KernelSecondWall, "holds when the mounts do not", second_wall_holds).needs(Needs::Root).only(Engine::Native),
+    story(KernelSecondWall, "in the report", second_wall_reported).only(ringfence::engines::native::ENGINE),
+    story(KernelSecondWall, "holds when the mounts do not", second_wall_holds)
+        .needs(Needs::Root)
+        .only(ringfence::engines::native::ENGINE),
 ];
 
 fn state(ran: &containment::Ran, id: ringfence::policy::Guarantee) -> Option<State> {

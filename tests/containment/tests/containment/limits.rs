@@ -241,7 +241,7 @@ fn reported(stage: &Stage) -> Result<(), String> {
     scene.policy.strict(true);
     match stage.sandbox(&scene).probe("ids") {
         Ok(_) if groups() => Ok(()),
-        Err(_) if stage.engine != ringfence::Engine::Native => Ok(()),
+        Err(_) if stage.engine != ringfence::engines::native::ENGINE => Ok(()),
         Err(refusal) if !groups() && refusal.to_string().contains("limit.") => Ok(()),
         other => Err(format!("strict: {other:?}")),
     }

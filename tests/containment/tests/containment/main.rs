@@ -25,7 +25,7 @@ use case::{Case, Stage, Story};
 use containment::sandbox::How;
 use containment::{USER, bare_kernel, everything_required, host, program};
 use libtest_mimic::{Arguments, Trial};
-use ringfence::Engine;
+use ringfence::EngineRef;
 
 /// Tells the suite, started anew, whom to become.
 const BECOME: &str = "RINGFENCE_TEST_BECOME";
@@ -88,8 +88,10 @@ impl Programs {
 
 fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for engine in Engine::ALL {
-        if engine == Engine::Docker && std::env::var_os("RINGFENCE_DOCKER_CASES").is_some_and(|cases| cases == "0") {
+    for engine in ringfence::engines::all() {
+        if engine == ringfence::engines::docker::ENGINE
+            && std::env::var_os("RINGFENCE_DOCKER_CASES").is_some_and(|cases| cases == "0")
+        {
             say("SKIP engine docker: RINGFENCE_DOCKER_CASES=0 leaves its cases out");
             continue;
         }
@@ -104,7 +106,7 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
         }
         let (probe, launcher) = (programs.path("probe"), programs.path("launcher"));
         // Its commands go through a guest.
-        if engine == Engine::Docker {
+        if engine == ringfence::engines::docker::ENGINE {
             let stage = Stage { engine, how: How::Session, probe, launcher };
             for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
                 add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
@@ -121,12 +123,8 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
         for story in stories().filter(|s| s.only.is_none_or(|only| only == engine)) {
             add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
         }
-        // The same walls around a box that is a copy, and around one that stays.
-        if engine == Engine::Native {
-            let stage = Stage { how: How::Copy, ..stage };
-            for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
-                add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
-            }
+        // The same walls around a box that stays.
+        if engine == ringfence::engines::native::ENGINE {
             let stage = Stage { how: How::Session, ..stage };
             for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
                 add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
@@ -150,7 +148,6 @@ fn add(
     let how = match stage.how {
         How::Once => "",
         How::Session => "-session",
-        How::Copy => "-copy",
     };
     let name = format!("{}{how}/{}/{name}", stage.engine, who());
     match needs.met() {
@@ -197,12 +194,12 @@ fn stories() -> impl Iterator<Item = &'static Story> {
     .flatten()
 }
 
-fn present(engine: Engine) -> Result<(), String> {
-    match engine {
-        Engine::Native => Ok(()),
-        Engine::Bubblewrap if program("bwrap").is_some() => Ok(()),
-        Engine::Bubblewrap => Err("bwrap is not installed".to_owned()),
-        Engine::Docker => match case::Needs::Docker.met() {
+fn present(engine: EngineRef) -> Result<(), String> {
+    match engine.name() {
+        "native" => Ok(()),
+        "bubblewrap" if program("bwrap").is_some() => Ok(()),
+        "bubblewrap" => Err("bwrap is not installed".to_owned()),
+        "docker" => match case::Needs::Docker.met() {
             case::Met::Yes => {
                 let looked = Command::new("docker").args(["image", "inspect", containment::scene::IMAGE]).output();
                 let there = looked.is_ok_and(|output| output.status.success());
@@ -211,6 +208,7 @@ fn present(engine: Engine) -> Result<(), String> {
             case::Met::No(reason) | case::Met::Cannot(reason) => Err(reason),
             case::Met::NotHere => Err("not here".to_owned()),
         },
+        _ => Err("no case is for it".to_owned()),
     }
 }
 

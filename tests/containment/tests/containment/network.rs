@@ -272,7 +272,7 @@ fn report(stage: &Stage) -> Result<(), String> {
         let ran = stage.inside(&scene, "ids")?;
         let state = |id| ran.report.guarantees.iter().find(|a| a.id == id).map(|a| a.state);
         same("isolated", state(NetIsolated), Some(if network { State::NotAsked } else { State::Enforced }))?;
-        let scoped = !network || (crate::case::landlock() >= 6 && stage.engine == ringfence::Engine::Native);
+        let scoped = !network || (crate::case::landlock() >= 6 && stage.engine == ringfence::engines::native::ENGINE);
         same("sockets", state(NetHostSocketsClosed), Some(if scoped { State::Enforced } else { State::Weakened }))?;
     }
     host::healthy()

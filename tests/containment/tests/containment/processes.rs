@@ -1,14 +1,15 @@
 //! Processes: whom a box sees, what it may do, what it starts with.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use containment::scene::SECRET;
-use containment::{Place, Scene, host};
+use containment::sandbox::Started;
+use containment::scene::{PLAIN, SECRET};
+use containment::{Place, Refusal, Scene, host};
 use ringfence::policy::Guarantee::{FsWritesConfined, ProcCleanStart, ProcIsolated, ProcUnprivileged};
-use ringfence::{Engine, StdioSpec, supervise};
+use ringfence::{EngineError, StdioSpec, Unfit, supervise};
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
 
@@ -39,16 +40,16 @@ pub const CASES: &[Case] = &[
     // Process 1 holds the box together: nobody inside stops, reads or traces it.
     act(ProcIsolated, "trace process 1", "trace-child", "trace 1", &["EPERM", "EACCES"])
         .outside(Outside::Untried)
-        .only(Engine::Native),
+        .only(ringfence::engines::native::ENGINE),
     act(ProcIsolated, "read process 1", "trace-child", "vm-read 1 0x400000", &["EPERM", "EACCES", "EFAULT"])
         .outside(Outside::Untried)
-        .only(Engine::Native),
+        .only(ringfence::engines::native::ENGINE),
     act(ProcIsolated, "memory of process 1", "read /proc/self/stat", "read /proc/1/maps", &["EACCES", "EPERM"])
         .outside(Outside::Untried)
-        .only(Engine::Native),
+        .only(ringfence::engines::native::ENGINE),
     act(ProcIsolated, "descriptors of process 1", "list /proc/self/fd", "list /proc/1/fd", &["EACCES", "EPERM"])
         .outside(Outside::Untried)
-        .only(Engine::Native),
+        .only(ringfence::engines::native::ENGINE),
     act(ProcIsolated, "shared memory", "shm-own", "shm {shm}", &["ENOENT"]).given(shared_memory),
     act(ProcIsolated, "message queue", "shm-own", "mqueue {mq}", &["ENOENT"]).given(message_queue),
     act(ProcIsolated, "host name", "hostname", "hostname", &["ok ringfence"]),
@@ -126,6 +127,7 @@ pub const STORIES: &[Story] = &[
     story(ProcUnprivileged, "ids on the host", ids_on_the_host),
     story(ProcUnprivileged, "a file that was made set-user-id inside", made_inside),
     story(ProcCleanStart, "descriptors", descriptors),
+    story(ProcCleanStart, "a directory as a standard descriptor", directory_as_descriptor),
     story(ProcCleanStart, "environment", environment_is_the_policy_s),
     story(ProcCleanStart, "a clean one for the other profiles", clean_environment),
     story(ProcCleanStart, "the launcher's environment is nowhere", launcher_is_nowhere),
@@ -262,6 +264,37 @@ fn inherited_directory(stage: &Stage) -> Result<(), String> {
     let act = format!("create /proc/self/fd/{}/new", home.as_raw_fd());
     same("inside", stage.answers(&scene, &act)?, ["ENOENT"])?;
     same("outside", stage.outside(&scene, &act)?, ["ok"])
+}
+
+/// A directory of the host leads to what lies above it, whatever is hidden inside. A file leads nowhere.
+fn directory_as_descriptor(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    let way = ["cat", "/proc/self/fd/0/../.npmrc"].map(str::to_owned);
+    let directory = || File::open(&scene.project).map_err(|e| e.to_string());
+    let outside = Command::new(&way[0]).args(&way[1..]).stdin(directory()?).output().map_err(|e| e.to_string())?;
+    same("outside", String::from_utf8_lossy(&outside.stdout).as_ref(), SECRET)?;
+    let inside = |stdin: OwnedFd, command: &[String]| {
+        let said = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+        let out = || said.as_file().try_clone().map(OwnedFd::from).map_err(|e| e.to_string());
+        let started = stage.sandbox(&scene).start(command, StdioSpec::Files([stdin, out()?, out()?]));
+        let Started { running, policy, facts, .. } = match started {
+            Ok(started) => started,
+            Err(Refusal::Engine(EngineError::Unfit { unfit, .. })) => return Ok(Err(unfit)),
+            Err(other) => return Err(other.to_string()),
+        };
+        supervise(running, &policy, &facts, &mut containment::sandbox::Nobody).map_err(|e| e.to_string())?;
+        std::fs::read_to_string(said.path()).map(Ok).map_err(|e| e.to_string())
+    };
+    same("a directory", inside(directory()?.into(), &way)?, Err(Unfit::Directory))?;
+    for (path, unfit) in [(&scene.project, Unfit::Directory), (&scene.project.join("file"), Unfit::PathHandle)] {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|e| e.to_string())?;
+        same("a handle", inside(handle, &way)?, Err(unfit))?;
+    }
+    let file = || File::open(scene.project.join("file")).map(OwnedFd::from).map_err(|e| e.to_string());
+    same("a file", inside(file()?, &["cat".to_owned()])?, Ok(PLAIN.to_owned()))?;
+    let by_file = inside(file()?, &way)?.map_err(|unfit| unfit.to_string())?;
+    ensure(!by_file.contains(SECRET), || format!("by a file: {by_file}"))
 }
 
 fn environment_is_the_policy_s(stage: &Stage) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Protected paths in a writable project: cannot be changed, replaced, planted or moved away; and leave no litter.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -179,6 +179,7 @@ pub const STORIES: &[Story] = &[
     story(FsProtectedPaths, "the second box of two is protected too", second_box_is_protected),
     story(FsProtectedPaths, "a file of the user's own is never removed", own_files_stay),
     story(FsProtectedPaths, "commits of a worktree", worktree_commits),
+    story(FsProtectedPaths, "a directory that an earlier box closed", closed_directory),
     story(FsProtectedPaths, "git commits inside", git_commits).needs(Needs::Program("git")),
 ];
 
@@ -277,6 +278,54 @@ fn own_files_stay(stage: &Stage) -> Result<(), String> {
     for _ in 0..2 {
         stage.answers(&scene, "read {project}/file")?;
         unchanged(&scene, &before, "after a box")?;
+    }
+    Ok(())
+}
+
+/// A box closes a directory of its own, so that the next plan cannot look into it, and the next box opens it again.
+fn closed_directory(stage: &Stage) -> Result<(), String> {
+    // What it closes, and what it then wants to write.
+    let attacks = [
+        (".git/modules", ".git/modules/lib/config"),
+        (".git/modules/lib", ".git/modules/lib/config"),
+        (".git/modules/lib", ".git/modules/lib/hooks/pre-commit"),
+        (".git/worktrees", ".git/worktrees/side/gitdir"),
+        (".git/worktrees/side", ".git/worktrees/side/commondir"),
+        ("old", "old/.git/config"),
+        ("old/.git", "old/.git/config"),
+        ("dir", "dir/lock.json"),
+    ];
+    for (closed, target) in attacks {
+        for mode in ["0", "444"] {
+            let mut scene = stage.scene(Place::Home);
+            let git = scene.repository();
+            scene.repository_at(&git.join("modules/lib"));
+            scene.repository_at(&scene.project.join("old/.git"));
+            for (path, text) in [
+                (".git/worktrees/side/gitdir", "/nowhere/.git\n"),
+                (".git/worktrees/side/commondir", "../..\n"),
+                (".gitmodules", "[submodule \"old\"]\n\tpath = old\n"),
+                ("dir/lock.json", "{}"),
+            ] {
+                scene.file(&scene.project.join(path), text, 0o644);
+            }
+            scene.policy.ro("**/lock.json");
+            stage.hand_over(&scene);
+            let first = format!("write {{project}}/file + chmod {{project}}/{closed} {mode}");
+            let first = stage.answers(&scene, &first)?;
+            ensure(first[0] == "ok", || format!("what the first may do: {first:?}"))?;
+            let acts = format!(
+                "write {{project}}/file + create {{project}}/.git/index.lock + chmod {{project}}/{closed} 755 + \
+                 write {{project}}/{target}"
+            );
+            let then = stage.answers(&scene, &acts);
+            std::fs::set_permissions(scene.project.join(closed), std::fs::Permissions::from_mode(0o755))
+                .map_err(|e| e.to_string())?;
+            let then = then?;
+            ensure(then[..2] == ["ok", "ok"] && !then[3].starts_with("ok"), || {
+                format!("{closed} {mode}, first {first:?}, then {then:?}")
+            })?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What is hidden stays hidden, whatever it is called.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use containment::scene::{SECRET, SECRETS};
 use containment::{Place, Refusal};
@@ -75,6 +75,11 @@ pub const CASES: &[Case] = &[
         "find {home}/.. hunter2-the-secret",
         &["ok nothing"],
     ),
+    // What a link in a hidden directory leads to.
+    hidden("behind a link of a hidden directory", "read {home}/dotfiles/awscred").given(|s| {
+        s.file(&s.home.join("dotfiles/awscred"), SECRET, 0o600);
+        symlink("../dotfiles/awscred", s.home.join(".aws/linked")).unwrap();
+    }),
     // Another mount of the same files.
     hidden("by an alias of home", "read {elsewhere}/alias/.netrc")
         .needs(Needs::Root)
@@ -138,6 +143,7 @@ pub const STORIES: &[Story] = &[
     story(FsSecretsHidden, "every secret, every way", every_secret),
     story(FsSecretsHidden, "hard link to a hidden file is refused", hard_link),
     story(FsSecretsHidden, "hard link to a file in a hidden directory is refused", hard_link_below),
+    story(FsSecretsHidden, "a directory that an earlier box closed", closed_directory),
     story(FsSecretsHidden, "environment files are open by default", env_files_by_default),
     story(FsSecretsHidden, "a working directory in a hidden place is refused", workdir_hidden),
     story(FsSecretsHidden, "other profiles see nothing of the user's", other_profiles),
@@ -176,6 +182,28 @@ fn hard_link_below(stage: &Stage) -> Result<(), String> {
         Ok(ran) if !ran.stdout.starts_with("ok") => Ok(()),
         other => Err(format!("a box with a second name of a hidden file: {:?}", other.map(|r| r.stdout))),
     }
+}
+
+/// A box closes a directory of its own, so that the next plan cannot look into it, and the next box opens it again.
+fn closed_directory(stage: &Stage) -> Result<(), String> {
+    let rules: [fn(&mut containment::Scene); 2] =
+        [|s| s.policy.preset("@env-files").unwrap(), |s| s.policy.exclude("dir/.env")];
+    for mode in ["0", "111", "444", "666"] {
+        for hide in rules {
+            let mut scene = stage.scene(Place::Home);
+            scene.file(&scene.project.join("dir/.env"), SECRET, 0o644);
+            hide(&mut scene);
+            stage.hand_over(&scene);
+            let first = stage.answers(&scene, &format!("read {{project}}/dir/inner + chmod {{project}}/dir {mode}"))?;
+            same("what the first may do", first, ["ok plain", "ok"])?;
+            let then = stage.answers(&scene, "read {project}/file + chmod {project}/dir 755 + read {project}/dir/.env");
+            let opened = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(scene.project.join("dir"), opened).map_err(|e| e.to_string())?;
+            let then = then?;
+            ensure(then[0] == "ok plain" && !then[2].starts_with("ok"), || format!("{mode}: {then:?}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn env_files_by_default(stage: &Stage) -> Result<(), String> {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use ringfence::session::{Entry, EntryKind, Files, Session, SessionError, StandIn, WriteOptions};
+use ringfence::session::{Entry, EntryKind, Files, Placeholder, Session, SessionError, WriteOptions};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -355,9 +355,9 @@ async fn send(files: &Files, file: OwnedFd, to: &Path) -> Result<(), Trouble> {
 }
 
 /// What stands in for protected names below a directory, by its path from there.
-async fn stand_ins(session: &Session, below: &Path) -> Result<HashMap<PathBuf, StandIn>, Failure> {
+async fn placeholders(session: &Session, below: &Path) -> Result<HashMap<PathBuf, Placeholder>, Failure> {
     let top = session.info().await?.workdir_inside.join(below);
-    let all = session.stand_ins().await?.into_iter();
+    let all = session.placeholders().await?.into_iter();
     Ok(all.filter_map(|one| Some((one.path.strip_prefix(&top).ok()?.to_path_buf(), one))).collect())
 }
 
@@ -366,8 +366,8 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
     // The session's working directory has no name there.
     let from = &from.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>();
     let top = files.stat(from).await.map_err(|error| Trouble::from(error).with("read", from))?;
-    let stand_ins = stand_ins(session, from).await?;
-    if let Some(one) = stand_ins.get(Path::new(""))
+    let placeholders = placeholders(session, from).await?;
+    if let Some(one) = placeholders.get(Path::new(""))
         && one.is(&top, files.list(from, 1).await.is_ok_and(|inside| inside.is_empty()))
     {
         return Err(failed("copy", from, "it only stands in for a name that is protected, and nothing is there"));
@@ -393,7 +393,7 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
             if let (Err(_), true, Some(name)) = (&listed, made, name) {
                 let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
             }
-            copy_directory_out(files, from, &below, listed?, &stand_ins, &mut room).await
+            copy_directory_out(files, from, &below, listed?, &placeholders, &mut room).await
         }
         (EntryKind::Symlink, _) => Err(failed("copy", from, "it is a symlink, and none is followed")),
         (EntryKind::Other, _) => Err(failed("copy", from, "neither a file nor a directory")),
@@ -415,7 +415,7 @@ async fn copy_directory_out(
     from: &Path,
     below: &OwnedFd,
     listed: Vec<Entry>,
-    stand_ins: &HashMap<PathBuf, StandIn>,
+    placeholders: &HashMap<PathBuf, Placeholder>,
     room: &mut Room,
 ) -> Result<ExitCode, Failure> {
     let mut left = LeftOut::default();
@@ -428,7 +428,7 @@ async fn copy_directory_out(
             return Err(failed("write", &path, "the session names what is not below the directory"));
         }
         // There while the session is, and nobody's.
-        if stand_ins.get(&path).is_some_and(|one| one.is(entry, !filled.contains(&path))) {
+        if placeholders.get(&path).is_some_and(|one| one.is(entry, !filled.contains(&path))) {
             continue;
         }
         let inside = from.join(&path);

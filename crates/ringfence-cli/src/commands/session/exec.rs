@@ -21,7 +21,7 @@ pub fn exec(args: &SessionExec) -> Result<ExitCode, Failure> {
     let mut missed = Missed::default();
     let result = execute(args, &mut missed);
     if let (Err(failure), true) = (&result, args.json) {
-        let session = super::sessions()?.id(&args.session).ok();
+        let session = crate::host::here()?.sessions()?.id(&args.session).ok();
         let summary = Summary::failed_in(session, missed.tried, failure);
         output::json(&if missed.lost { summary.lost() } else { summary })?;
     }

@@ -12,9 +12,11 @@ use std::future::Future;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use ringfence::Sandbox;
 use ringfence::policy::limits::format_duration;
+use ringfence::policy::policy::Root;
+use ringfence::sandbox::raise_descriptors;
 use ringfence::session::{Create, Session as Live, SessionError, Sessions};
-use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -22,9 +24,8 @@ use crate::args::{PolicyFlags, Session, SessionCreate, Span};
 use crate::commands::requirements;
 use crate::companions::let_go;
 use crate::failure::{Failure, Kind};
-use crate::files::{self, Places};
+use crate::host;
 use crate::output;
-use crate::situation::Situation;
 
 /// The profile of sessions that name none.
 const PROFILE: &str = "shell";
@@ -46,6 +47,21 @@ pub fn supervise() -> Option<ExitCode> {
     // Its creator was told; afterwards there is nobody.
     let result = ringfence::session::supervise(std::fs::File::from(request), answer);
     Some(if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Freezes a session or thaws it.
+fn freeze(session: &str, freeze: bool, json: bool) -> Result<ExitCode, Failure> {
+    within(async |sessions| {
+        let session = sessions.open_live(session).await?;
+        match freeze {
+            true => session.freeze().await?,
+            false => session.thaw().await?,
+        }
+        if json {
+            output::json(&json!({ "session": session.id(), "frozen": freeze }))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 pub fn session(command: &Session) -> Result<ExitCode, Failure> {
@@ -71,6 +87,8 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
             }
             Ok(ExitCode::SUCCESS)
         }),
+        Session::Freeze { session, json } => freeze(session, true, *json),
+        Session::Thaw { session, json } => freeze(session, false, *json),
         Session::Stop { session, execution: None, json } => within(async |sessions| {
             let id = sessions.id(session)?;
             match sessions.stop(&id).await {
@@ -144,7 +162,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
     }
 }
 
-pub use once::{fetch_image, once};
+pub use once::once;
 
 pub fn gc(json: bool) -> Result<ExitCode, Failure> {
     let left = requirements::clear();
@@ -187,36 +205,33 @@ fn no_less(flag: &str, asked: Option<Span>, has: Option<Duration>) -> Result<(),
 fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     let mut flags: PolicyFlags = args.policy.clone();
     flags.profile.get_or_insert_with(|| PROFILE.to_owned());
-    prepare()?;
-    let mut situation = Situation::gather(&flags)?;
-    situation.warn(false);
+    let host = host::here()?;
+    host.sessions()?.prepare()?;
+    host.prepare()?;
+    let mut sandbox = host.resolve(&flags.request()?)?;
+    host::warn(&sandbox, false);
     let made = Made {
-        flags_said: args.policy != PolicyFlags::default() || args.required.requirements.is_some(),
-        with_caches: !situation.resolved.policy.caches.names.is_empty(),
+        packages_asked: args.required.requirements.is_some(),
+        with_caches: !sandbox.policy().caches.names.is_empty(),
         begun: SystemTime::now(),
     };
+    // Packages belong to one image. A session with packages names the image by its id, which is not known yet here.
+    let by_id = made.packages_asked && matches!(sandbox.policy().root, Root::Image(_));
     // One that is there needs nothing. Whether one with a home is still the same is seen when all that makes it is there.
-    if let (Some(name), true, false) = (&args.name, args.reuse, situation.resolved.policy.keep_home)
-        && let Some(code) = within(async |sessions| match sessions.open_live(name).await {
-            Ok(session) => made.tell(args, &sessions, &session).await.map(Some),
-            Err(SessionError::NotFound(_) | SessionError::Ended { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        })?
-    {
-        return Ok(code);
+    if let (Some(name), true, false) = (&args.name, args.reuse, sandbox.policy().keep_home || by_id) {
+        let create = wanted(args, &sandbox)?;
+        let there = within(async |sessions| match sessions.open_alike(name, &create).await? {
+            Some(session) => made.tell(args, &sessions, &session).await.map(Some),
+            None => Ok(None),
+        });
+        if let Some(code) = there? {
+            return Ok(code);
+        }
     }
     // Held until the session holds it itself.
-    let _installed = requirements::install_for_all(&args.required, &mut situation)?;
-    let choice = situation.resolved.engine;
-    fetch_image(&situation)?;
-    let mut create = Create::new(situation.resolved.policy, situation.facts).choice(choice);
-    create = create.records(situation.records);
-    if let Some(Span(idle)) = args.idle {
-        create = create.idle(idle);
-    }
-    if let Some(Span(life)) = args.life {
-        create = create.life(life);
-    }
+    let _installed = requirements::install_for_all(&args.required, &mut sandbox)?;
+    sandbox.fetch_image()?;
+    let create = wanted(args, &sandbox)?;
     within(async |sessions| {
         let session = match &args.name {
             Some(name) if args.reuse => sessions.open_or_create(name, create).await?,
@@ -227,17 +242,32 @@ fn create(args: &SessionCreate) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What is asked for. A session that is there is compared with it, and a new one is made from it.
+fn wanted(args: &SessionCreate, sandbox: &Sandbox) -> Result<Create, Failure> {
+    let mut create = sandbox.create()?;
+    if let Some(Span(idle)) = args.idle {
+        create = create.idle(idle);
+    }
+    if let Some(Span(life)) = args.life {
+        create = create.life(life);
+    }
+    Ok(create)
+}
+
 /// What decides what is said of a session that was made, or was there.
 struct Made {
-    flags_said: bool,
+    packages_asked: bool,
     with_caches: bool,
     begun: SystemTime,
 }
 
 impl Made {
     async fn tell(&self, args: &SessionCreate, sessions: &Sessions, session: &Live) -> Result<ExitCode, Failure> {
-        if args.reuse && self.flags_said && session.info().await?.created < self.begun {
-            output::say("ringfence: the session is there already, as it was made: the other flags change nothing");
+        if args.reuse && self.packages_asked && session.info().await?.created < self.begun {
+            output::say(
+                "ringfence: the session is there already, with the packages that it was made with: --requirements \
+                 changes nothing",
+            );
         }
         if self.with_caches {
             say_caches(session).await?;
@@ -269,18 +299,6 @@ pub fn id_of(name: &str) -> Result<String, Failure> {
     within(async |sessions| Ok(sessions.info(name).await.map_or_else(|_| name.to_owned(), |info| info.id)))
 }
 
-pub fn sessions() -> Result<Sessions, Failure> {
-    let places = Places::here()?;
-    Ok(Sessions::new(places.sessions, "/proc/self/exe").homes(places.state.join("homes")))
-}
-
-/// Makes the directories of sessions and records, before a plan that hides them: what is not there is not hidden.
-pub fn prepare() -> Result<(), Failure> {
-    // Also where sessions of another environment are.
-    files::make_closed(&Places::here()?.state);
-    Ok(sessions()?.prepare()?)
-}
-
 /// Does something with sessions, on a runtime of this thread alone.
 pub fn within<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<T, Failure>
 where
@@ -306,10 +324,8 @@ fn on_runtime<F, T>(act: impl FnOnce(Sessions) -> F) -> Result<(Runtime, Result<
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    let sessions = sessions()?;
-    // Descriptors on their way are counted for the user, what a box sends included, and held against this limit.
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let sessions = host::here()?.sessions()?;
+    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Failure::new(Kind::Session, format!("cannot wait for anything: {e}")))?;
     let result = runtime.block_on(act(sessions));

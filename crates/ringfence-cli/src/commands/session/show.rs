@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use ringfence::policy::limits::format_duration;
+use ringfence::policy::limits::{format_duration, format_size};
 use ringfence::session::{
-    Event, ExecutionInfo, ExecutionState, Info, REMEMBERED, REMEMBERED_BYTES, SessionError, State,
+    Event, ExecutionInfo, ExecutionState, Info, REMEMBERED, REMEMBERED_BYTES, SessionError, State, Usage,
 };
 use serde_json::{Value, json};
 
@@ -44,6 +44,10 @@ pub fn described(info: &Info) -> Value {
         "requirements": info.requirements,
         "left": info.left,
         "unreachable": info.unreachable,
+        "frozen": info.frozen,
+        "memory": info.memory,
+        "cpus": info.cpus,
+        "processes": info.processes,
     })
 }
 
@@ -66,6 +70,7 @@ fn millis(duration: Duration) -> u64 {
 fn state(info: &Info) -> String {
     match info.state {
         State::Live if info.unreachable.is_some() => "unreachable".to_owned(),
+        State::Live if info.frozen => "frozen".to_owned(),
         State::Live if info.running > 0 => format!("live, {} running", info.running),
         State::Live => "live".to_owned(),
         State::Ended(end) => format!("ended: {end}"),
@@ -98,6 +103,7 @@ pub fn list(as_json: bool) -> Result<ExitCode, Failure> {
 pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
     super::within(async |sessions| {
         let info = sessions.info(session).await?;
+        let mut usage = None;
         let (kept, executions) = match &info.unreachable {
             Some(_) => match sessions.report(session).await {
                 // Written by another version.
@@ -106,7 +112,10 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             },
             None => match sessions.open_live(&info.id).await {
                 // Its own word: where nothing can be written, what is kept of it is old.
-                Ok(session) => (Some(session.report().await?), session.executions().await?),
+                Ok(session) => {
+                    usage = Some(session.usage().await?);
+                    (Some(session.report().await?), session.executions().await?)
+                }
                 // What it ran is forgotten with it, but for the records.
                 Err(SessionError::Ended { .. } | SessionError::NotFound(_)) => {
                     (Some(sessions.report(&info.id).await?), Vec::new())
@@ -117,6 +126,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         if as_json {
             let mut value = described(&info);
             value["report"] = serde_json::to_value(&kept).unwrap_or_default();
+            value["usage"] = usage.as_ref().map_or(Value::Null, used);
             value["recent"] = executions.iter().map(execution).collect();
             output::json(&value)?;
             return Ok(ExitCode::SUCCESS);
@@ -141,6 +151,9 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             };
             text += &format!("ends {}, when idle {idle}\n", left(info.expires));
         }
+        if let Some(usage) = &usage {
+            text += &format!("uses {}\n", uses(usage));
+        }
         for line in caches(&info) {
             text += &format!("{line}\n");
         }
@@ -160,6 +173,28 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         output::data(&text)?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+fn used(usage: &Usage) -> Value {
+    json!({
+        "cpu_ms": usage.cpu.map(millis), "memory": usage.memory, "peak_memory": usage.peak_memory,
+        "processes": usage.processes, "read_bytes": usage.read, "written_bytes": usage.written,
+        "killed_for_memory": usage.killed_for_memory,
+    })
+}
+
+/// For people: what is counted.
+fn uses(usage: &Usage) -> String {
+    let size = |name: &str, bytes: Option<u64>| Some(format!("{name} {}", format_size(bytes?)));
+    let parts = [
+        usage.cpu.map(|cpu| format!("CPU time {}", format_duration(Duration::from_millis(millis(cpu))))),
+        size("memory", usage.memory),
+        size("at most", usage.peak_memory),
+        usage.processes.map(|n| format!("{n} processes")),
+        size("read", usage.read),
+        size("written", usage.written),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn execution(info: &ExecutionInfo) -> Value {

@@ -1,31 +1,20 @@
 //! The guard over tables of command lines; `real` holds it against the real git.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use super::{GitFacts, git, words};
+use super::{GitFacts, git};
 
 mod real;
 
 /// A repository in words: branches `main` (current), `old` (inside `main`) and `side` (not), tracked files `f`, `src/a.rs`.
 #[derive(Default)]
 struct Told {
-    env: HashMap<String, String>,
-    config: HashMap<String, String>,
     throwaway: bool,
     throwaway_remote: bool,
 }
 
 impl GitFacts for Told {
-    fn env(&self, name: &str) -> Option<OsString> {
-        self.env.get(name).map(OsString::from)
-    }
-
-    fn config(&self, _: &[OsString], key: &str) -> Option<OsString> {
-        self.config.get(key).map(OsString::from)
-    }
-
     fn is_revision(&self, _: &[OsString], word: &OsStr) -> bool {
         let word = word.to_str().unwrap();
         let branch = word.strip_prefix("refs/heads/").unwrap_or(word);
@@ -51,9 +40,20 @@ impl GitFacts for Told {
     }
 }
 
-/// The words of `line`, which begins with `git`.
+/// The words of `line`, which begins with `git`. What stands between two `'` is one word, or a part of one.
 fn line(line: &str) -> Vec<OsString> {
-    let mut words = words::split(OsStr::new(line)).expect(line);
+    let mut words: Vec<Option<String>> = vec![None];
+    for (index, part) in line.split('\'').enumerate() {
+        for (at, piece) in part.split(if index % 2 == 0 { ' ' } else { '\'' }).enumerate() {
+            if at > 0 {
+                words.push(None);
+            }
+            if index % 2 == 1 || !piece.is_empty() {
+                words.last_mut().unwrap().get_or_insert_default().push_str(piece);
+            }
+        }
+    }
+    let mut words: Vec<OsString> = words.into_iter().flatten().map(OsString::from).collect();
     assert_eq!(words.remove(0), "git", "{line}");
     words
 }
@@ -72,10 +72,7 @@ const REFUSED: &str = r#"
     git reset --hard HEAD~1
     git reset HEAD~1 --hard
     git reset -q --hard
-    git reset --har
-    git reset --h
     git reset --merge
-    git reset --mer HEAD~1
     git -C dir reset --hard
     git --no-pager -C a -C b reset --hard
     git --git-dir=.git --work-tree=. reset --hard
@@ -96,12 +93,10 @@ const REFUSED: &str = r#"
     git clean -e -n -f
     git clean -fe -n
     git clean -i
-    git clean -n --no-dry-run -f
     git -c clean.requireForce=false clean -d
 
     git push -f
     git push --force
-    git push --forc
     git push origin main --force
     git push origin main -f
     git push -fu origin main
@@ -114,10 +109,8 @@ const REFUSED: &str = r#"
     git push origin -- +main
     git push --repo=origin +HEAD
     git push --mirror
-    git push --mir origin
     git push --delete origin side
     git push -d origin side
-    git push origin --del side
     git push origin :side
     git push origin main :refs/heads/side
     git push --prune origin
@@ -132,7 +125,6 @@ const REFUSED: &str = r#"
     git branch -df side
     git branch -fd side
     git branch --delete --force side
-    git branch side --delete --forc
     git branch -f side
     git branch -f side main
     git branch --force main v1
@@ -168,7 +160,6 @@ const REFUSED: &str = r#"
     git checkout -f main
     git checkout main -f
     git checkout --force main
-    git checkout --fo main
     git checkout -qf main
     git checkout -p
     git checkout --patch HEAD
@@ -185,16 +176,12 @@ const REFUSED: &str = r#"
     git restore -s HEAD~1 f
     git restore --staged --worktree f
     git restore -SW f
-    git restore -S --work f
-    git restore --staged --no-staged f
     git restore -p
     git restore --pathspec-from-file=list
 
     git switch -f main
     git switch --force main
     git switch --discard-changes main
-    git switch --disc main
-    git switch main --discard
     git switch -qf main
     git switch -C side
     git switch -C side main
@@ -206,7 +193,6 @@ const REFUSED: &str = r#"
     git commit -anm x
     git commit -am x -n
     git commit -m x --no-verify
-    git commit -m x --no-veri
     git commit --verify --no-verify
     git commit -m -n -n
     git merge --no-verify side
@@ -227,19 +213,11 @@ const REFUSED: &str = r#"
     git mv -f f g
     git worktree remove --force ../w
     git worktree remove -f ../w
-    git worktree remove ../w --fo
-    git worktree add -B side ../w main
     git update-ref -d refs/heads/side
-    git update-ref refs/heads/side main
-    git fetch origin +main:side
-    git fetch -f origin main:refs/heads/side
-    git pull --force origin main:side
     git reflog expire --expire=now --all
     git reflog delete main@{1}
     git gc --prune=now
     git gc --aggressive --prune=all
-    git gc --pru=1.second.ago
-    git -c gc.pruneExpire=now gc
     git prune
     git prune --expire=now
     git filter-branch --tree-filter true
@@ -250,37 +228,6 @@ const REFUSED: &str = r#"
     git checkout-index -f f
     git submodule update --force
     git submodule --quiet deinit -f sub
-    git submodule foreach 'git reset --hard'
-    git submodule foreach --recursive git clean -fdx
-    git rebase -x 'git stash pop' main
-    git rebase --exec='make && git checkout -- .' main
-    git bisect run git reset --hard
-    git bisect run sh -c 'git reset --hard && make'
-
-    git -c alias.x='reset --hard' x
-    git -c alias.x=reset x --hard
-    git -c ALIAS.X='reset --hard' x
-    git -c alias.x='reset --hard' X
-    git -c alias.x='reset "--hard"' x
-    git -c alias.x='status' -c alias.x='reset --hard' x
-    git -c alias.a=b -c alias.b='reset --hard' a
-    git -c alias.x='-C dir reset --hard' x
-    git -c alias.x='!git reset --hard' x
-    git -c alias.x='!git reset' x --hard
-    git -c alias.x='!f() { git reset "$@"; }; f' x --hard
-    git -c alias.x='!f() { git "$1" "$2"; }; f' x reset --hard
-    git -c alias.x='!cd .. && /usr/bin/git clean -fd' x
-    git -c alias.x='!sh -c "git stash drop"' x
-    git -c alias.x='!git fetch; git reset --hard origin/main' x
-    git -c alias.x.command='reset --hard' x
-    git -c core.hooksPath=/x -c alias.x=commit x
-    git --config-env=alias.x=WIPE x
-    git --config-env alias.x=WIPE x
-    git --config-env=core.hooksPath=WIPE commit
-    git wipe
-    git wipe2 HEAD~1
-    git counted
-    git passed-on
 "#;
 
 const ALLOWED: &str = r#"
@@ -310,15 +257,11 @@ const ALLOWED: &str = r#"
     git reset -- --hard
     git reset --end-of-options --hard
 
-    git clean
     git clean -n
     git clean -nfd
     git clean -dfn
     git clean --dry-run --force
-    git clean --dry -f
     git clean -n -e -f
-    git clean -d -- -f
-    git clean --force --no-force
 
     git push
     git push origin main
@@ -333,11 +276,9 @@ const ALLOWED: &str = r#"
     git push origin main:other
     git push -n --force origin main
     git push --dry-run --mirror
-    git push --force --no-force
     git push -o -f origin main
     git push -of origin main
     git push --push-option --force origin main
-    git push --no-verify --verify
 
     git branch
     git branch -a
@@ -386,12 +327,10 @@ const ALLOWED: &str = r#"
     git checkout -t origin/main
     git checkout -m main
     git checkout -q main
-    git checkout --force --no-force main
 
     git restore --staged f
     git restore -S f
     git restore --staged .
-    git restore --stag f
     git restore --staged --source=HEAD~1 f
     git restore -S -p
     git restore
@@ -416,7 +355,6 @@ const ALLOWED: &str = r#"
     git commit -un
     git commit -Sn
     git commit -- -n
-    git commit --no-verify --verify -m x
     git commit --amend --no-edit
     git commit --no-verbose
     git commit --fixup -n
@@ -481,74 +419,52 @@ const ALLOWED: &str = r#"
     git bisect start
     git bisect run cargo test
     git bisect reset
-
-    git -c alias.x='log --oneline' x
-    git -c alias.x='reset --hard' -c alias.x=status x
-    git -c alias.x='reset --hard' status
-    git -c alias.status='reset --hard' status
-    git -c alias.x='!echo done' x
-    git -c alias.x='!git log | head' x
-    git -c alias.x='commit -m "reset --hard"' x
-    git -c alias.x='reset "--hard' x
-    git --config-env=alias.x=MISSING x
-    git graph
 "#;
 
-fn told() -> Told {
-    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Told {
-        env: pairs(&[
-            ("WIPE", "reset --hard"),
-            ("GIT_CONFIG_COUNT", "2"),
-            ("GIT_CONFIG_KEY_0", "user.name"),
-            ("GIT_CONFIG_VALUE_0", "x"),
-            ("GIT_CONFIG_KEY_1", "Alias.Counted"),
-            ("GIT_CONFIG_VALUE_1", "clean -fd"),
-            ("GIT_CONFIG_PARAMETERS", r"'alias.passed-on'='reset --hard' 'a.b'='it'\''s'"),
-        ]),
-        config: pairs(&[
-            ("alias.wipe", "reset --hard"),
-            ("alias.wipe2", "!git reset --hard"),
-            ("alias.graph", "log --graph"),
-        ]),
-        ..Told::default()
-    }
-}
+/// What the guard does not see: `docs/guards.md` has the list.
+const NOT_SEEN: &str = r#"
+    git reset --har
+    git push --forc
+    git clean -n --no-dry-run -f
+    git restore --staged --no-staged f
+    git -c alias.x='reset --hard' x
+    git wipe
+    git rebase -x 'git stash pop' main
+    git bisect run git reset --hard
+    git submodule foreach 'git reset --hard'
+    git fetch origin +main:side
+    git update-ref refs/heads/side main
+    git worktree add -B side ../w main
+    git -c gc.pruneExpire=now gc
+"#;
+
+/// What the guard refuses although git loses nothing: a flag that is taken back counts, and an abbreviated one does not.
+const TAKEN_BACK: &str = r#"
+    git clean
+    git clean --force --no-force
+    git push --force --no-force
+    git checkout --force --no-force main
+    git restore --stag f
+    git commit --no-verify --verify -m x
+"#;
 
 #[test]
 fn what_loses_work_is_refused_and_the_rest_is_not() {
-    let facts = told();
+    let facts = Told::default();
     let rows = check(REFUSED, &facts, false) + check(ALLOWED, &facts, true);
     assert!(rows >= 120, "{rows}");
-}
-
-#[test]
-fn cleaning_without_force_is_refused_where_the_configuration_needs_none() {
-    let mut facts = told();
-    facts.config.insert("clean.requireforce".into(), "false".into());
-    check("git clean -d", &facts, false);
-    check("git clean -n", &facts, true);
-    check("git -c clean.requireForce=true clean", &facts, true);
-}
-
-#[test]
-fn hooks_switched_off_by_the_environment_count() {
-    let mut facts = told();
-    facts.env.insert("GIT_CONFIG_KEY_0".into(), "core.hooksPath".into());
-    check("git commit -m x", &facts, false);
-    check("git log", &facts, true);
+    check(NOT_SEEN, &facts, true);
+    check(TAKEN_BACK, &facts, false);
 }
 
 #[test]
 fn throwaway_repositories_are_exempt() {
-    let facts = Told { throwaway: true, ..told() };
+    let facts = Told { throwaway: true, ..Told::default() };
     check(
         "git reset --hard
          git clean -fdx
          git branch -D side
          git commit -n -m x
-         git wipe
-         git wipe2
          git push --force /tmp/r.git main",
         &facts,
         true,
@@ -556,28 +472,18 @@ fn throwaway_repositories_are_exempt() {
     // What acts on another repository is not.
     check(
         "git push --force
-         git push --force origin main
-         git -c alias.x='!git push -f' x
-         git -c alias.x='!cd /home/u/project && git reset --hard' x
-         git -c alias.x='!GIT_DIR=/home/u/project/.git git branch -D side' x
-         git submodule foreach git reset --hard",
+         git push --force origin main",
         &facts,
         false,
     );
-    check("git push --force origin main", &Told { throwaway: true, throwaway_remote: true, ..told() }, true);
-    check("git -C /tmp/x reset --hard", &told(), true);
-    check("git -C /tmp/y reset --hard", &told(), false);
-}
-
-#[test]
-fn aliases_without_end_are_refused_in_the_end() {
-    check("git -c alias.a='!git a; git a' a", &told(), false);
-    check("git -c alias.a=b -c alias.b=a a", &told(), false);
+    check("git push --force origin main", &Told { throwaway: true, throwaway_remote: true }, true);
+    check("git -C /tmp/x reset --hard", &Told::default(), true);
+    check("git -C /tmp/y reset --hard", &Told::default(), false);
 }
 
 #[test]
 fn every_refusal_is_one_line_that_names_git_and_an_alternative() {
-    let facts = told();
+    let facts = Told::default();
     for row in REFUSED.lines().map(str::trim).filter(|row| !row.is_empty()) {
         let message = git(&line(row), &facts).message().expect(row);
         assert!(message.starts_with("ringfence: "), "{message}");
@@ -595,12 +501,6 @@ fn any_bytes_are_read_without_a_panic() {
             .collect();
     struct Nothing;
     impl GitFacts for Nothing {
-        fn env(&self, _: &str) -> Option<OsString> {
-            None
-        }
-        fn config(&self, _: &[OsString], _: &str) -> Option<OsString> {
-            None
-        }
         fn is_revision(&self, _: &[OsString], _: &OsStr) -> bool {
             true
         }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::{Act, Desk, Nature};
 use crate::mcp::answer::{ASK_OWNER, Trouble, done};
 use crate::mcp::client_roots::Places;
-use crate::mcp::owner::{Refusal, Terms};
+use crate::mcp::owner::{Owner, Refusal};
 
 /// The most that one answer carries of each stream.
 const PAGE: usize = 24 << 10;
@@ -108,7 +108,7 @@ impl Act for RunCode {
     const NATURE: Nature = Nature::Runs;
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
-        let ceiling = desk.opened.allowed.policy.limits.timeout_ceiling;
+        let ceiling = desk.opened.allowed.sandbox.policy().limits.timeout_ceiling;
         let timeout = super::command::timeout(self.timeout_seconds, ceiling)?;
         if self.restart && self.context.is_none() {
             return Err(Trouble::new("`restart` needs a `context`: every other call is fresh. Nothing was run."));
@@ -121,12 +121,7 @@ impl Act for RunCode {
         let result = match &self.context {
             Some(name) => in_context(name, self.restart, &code, timeout, desk).await?,
             None if desk.opened.sessions_only => once(&code, timeout, desk).await?,
-            None => {
-                boxed(desk, move |terms, places, cancel| {
-                    terms.run_code(&code, &places.workdir, &places.also, timeout, cancel)
-                })
-                .await?
-            }
+            None => boxed(desk, move |owner, places, cancel| owner.run_code(&code, places, timeout, cancel)).await?,
         };
         let context = self.context.map_or_else(String::new, |name| format!(" in context {name}"));
         desk.live.ran(&format!("{} code{context}", language.name), &result);
@@ -152,7 +147,7 @@ pub fn answer(
 /// Runs what has a box of its own, on a thread of its own, where it can be cancelled.
 pub async fn boxed(
     desk: &Desk<'_>,
-    run: impl FnOnce(&dyn Terms, &Places, BorrowedFd<'_>) -> Result<CodeResult, Refusal> + Send + 'static,
+    run: impl FnOnce(&Owner, &Places, BorrowedFd<'_>) -> Result<CodeResult, Refusal> + Send + 'static,
 ) -> Result<CodeResult, Trouble> {
     let failed = |error: &dyn std::fmt::Display| Trouble::new(format!("cannot run it: {error}"));
     let _room = tokio::select! {
@@ -161,8 +156,7 @@ pub async fn boxed(
     };
     let (cancelled, cancel) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
     let (live, opened) = (desk.live.clone(), desk.opened.clone());
-    let mut running =
-        tokio::task::spawn_blocking(move || run(live.owner().terms.as_ref(), &opened.places, cancelled.as_fd()));
+    let mut running = tokio::task::spawn_blocking(move || run(live.owner(), &opened.places, cancelled.as_fd()));
     let result = tokio::select! {
         result = &mut running => result,
         () = beat(desk) => running.await,
@@ -217,7 +211,7 @@ async fn in_context(
         Err(error) => return Err(desk.live.trouble(error).await),
     };
     let command: Vec<OsString> = ["code", code.language.name, "-", "--context", name].map(OsString::from).to_vec();
-    let note = desk.live.owner().terms.note(&info, &command)?;
+    let note = desk.live.owner().note(&info, &command)?;
     let contexts = Contexts::of(desk.opened.session.clone());
     let ran = async {
         if restart {
@@ -234,11 +228,11 @@ async fn in_context(
     };
     match ran.await {
         Ok(result) => {
-            note(Ok(&result));
+            note.end(&result);
             Ok(result)
         }
         Err(error) => {
-            note(Err(&error.to_string()));
+            note.failed(&error.to_string());
             Err(context_trouble(error, desk).await)
         }
     }

@@ -116,7 +116,7 @@ impl Act for RunCommand {
     const NATURE: Nature = Nature::Runs;
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
-        let limits = &desk.opened.allowed.policy.limits;
+        let limits = &desk.opened.allowed.sandbox.policy().limits;
         let exec = self.exec(limits.timeout_ceiling)?;
         let execution = match desk.opened.session.exec(exec).await {
             Ok(execution) => execution,
@@ -239,7 +239,7 @@ async fn find(id: &str, desk: &Desk<'_>) -> Result<Arc<Job>, Trouble> {
     }
     let unknown = || Trouble::new(format!("No command `{id}`: it never was, or it is forgotten by now."));
     let execution = desk.opened.session.attach(id).await.map_err(|_| unknown())?;
-    let job = Job::start(execution, desk.opened.allowed.policy.limits.output);
+    let job = Job::start(execution, desk.opened.allowed.sandbox.policy().limits.output);
     desk.live.jobs.add(job.clone());
     Ok(job)
 }
@@ -367,7 +367,7 @@ fn reason_name(reason: Reason) -> &'static str {
 
 /// What a model should know about how a command ended.
 fn note(outcome: &Outcome, job: &Job, desk: &Desk<'_>) -> Option<String> {
-    let limits = &desk.opened.allowed.policy.limits;
+    let limits = &desk.opened.allowed.sandbox.policy().limits;
     if let Some(reason) = outcome.reason {
         return Some(match reason {
             Reason::Time => {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Act, Desk, Nature};
 use crate::mcp::answer::{ASK_OWNER, Trouble, done, with_place};
 use crate::mcp::client_roots;
-use crate::mcp::live::Opened;
+use crate::mcp::live::{MOST_TIME, Opened};
 
 /// The most text that one answer carries.
 const PAGE: usize = 64 << 10;
@@ -423,7 +423,11 @@ impl Act for ListFiles {
         if depth == 0 || depth > DEEPEST {
             return Err(Trouble::new(format!("`depth` is 1 to {DEEPEST}.")));
         }
-        let mut found = match desk.files().list(&path, depth).await {
+        let Ok(_turn) = desk.live.walks.acquire().await else { return Err(Trouble::new("The server ends.")) };
+        let Ok(answer) = tokio::time::timeout(MOST_TIME, desk.files().list(&path, depth)).await else {
+            return Err(Trouble::new("It took more than 30 s.").advise("List less, or use run_command."));
+        };
+        let mut found = match answer {
             Ok(found) => found,
             Err(error @ (SessionError::TooLong { .. } | SessionError::Malformed(_))) => {
                 return Err(Trouble::from(error).advise("There is too much in it: list less, or use run_command."));

@@ -71,7 +71,7 @@ impl Act for SessionInfo {
             engine: info.engine,
             working_directory: info.workdir_inside.display().to_string(),
             working_directory_outside: info.workdir.display().to_string(),
-            allowed: words::of(&opened.allowed.policy, &opened.at, &opened.places.also),
+            allowed: words::of(opened.allowed.sandbox.policy(), &opened.at, &opened.places.also),
             commands: info.executions,
             running: info.running,
             seconds_left: left,

@@ -126,10 +126,10 @@ pub async fn find(live: &Arc<Live>, name: &str, arguments: JsonObject) -> Result
 /// The list for the client: these tools, and one for each skill. Whether commands reach the world is the policy's to say.
 pub async fn all(live: &Arc<Live>) -> Vec<Tool> {
     let (network, places) = match live.current().await {
-        Some(opened) => (Some(opened.allowed.policy.network), opened.places.clone()),
+        Some(opened) => (Some(opened.allowed.sandbox.policy().network.clone()), opened.places.clone()),
         None => {
             let places = live.places(&[]);
-            (live.allowed(&places).ok().map(|allowed| allowed.policy.network), places)
+            (live.allowed(&places).ok().map(|allowed| allowed.sandbox.policy().network.clone()), places)
         }
     };
     let mut all = list(network != Some(Network::None));

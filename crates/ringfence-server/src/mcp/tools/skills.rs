@@ -58,7 +58,7 @@ pub struct SkillCall {
 /// Every skill with its tool's name, those that are disabled too. Reads the registry.
 pub async fn offers(live: &Arc<Live>) -> Result<Vec<Offer>, Refusal> {
     let owner = live.clone();
-    let read = tokio::task::spawn_blocking(move || owner.owner().terms.skills()).await;
+    let read = tokio::task::spawn_blocking(move || owner.owner().skills()).await;
     // A task that panicked has read nothing.
     let skills = read.unwrap_or_else(|_| Ok(Vec::new()))?;
     let names = names(skills.iter().map(|skill| skill.name.as_str()));
@@ -74,7 +74,7 @@ pub async fn tools(live: &Arc<Live>, places: &Places) -> Vec<Tool> {
     if enabled.is_empty() {
         return Vec::new();
     }
-    let reach = live.owner().terms.skills_reach(&places.workdir, &places.also);
+    let reach = live.owner().skills_reach(places);
     // What is not known may be anything.
     let reach = reach.unwrap_or(Reach { writes: true, network: true });
     enabled.into_iter().map(|offer| tool(offer, reach)).collect()
@@ -123,9 +123,7 @@ impl SkillCall {
     pub async fn run(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
         let SkillCall { skill, inputs } = self;
         let (name, version, hash) = (skill.name.clone(), skill.version.clone(), skill.hash.clone());
-        let result = boxed(desk, move |terms, places, cancel| {
-            terms.run_skill(&skill, inputs, &places.workdir, &places.also, cancel)
-        });
+        let result = boxed(desk, move |owner, places, cancel| owner.run_skill(&skill, inputs, places, cancel));
         let result = result.await?;
         desk.live.ran(&format!("skill {name} {version} {hash}"), &result);
         answer(result, |answer| {

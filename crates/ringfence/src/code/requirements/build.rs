@@ -11,14 +11,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ringfence_linux::sys;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::{GIB, Limits, MIB};
 use ringfence_policy::plan::{self, Plan, PlanError};
-use ringfence_policy::policy::{Caches, EnvPolicy, Network, Policy, Root, User};
+use ringfence_policy::policy::{Caches, EnvPolicy, Network, Policy, Root, User, Workspace};
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::PipeFlags;
 
 use super::store::{self, Installed, Kept, Store, failed};
@@ -27,7 +27,7 @@ use crate::capture::Capture;
 use crate::code::Language;
 use crate::code::channel::Channel;
 use crate::code::language::Wire;
-use crate::engines::{self, Engine, EngineError, StdioSpec, docker};
+use crate::engines::{self, EngineError, EngineRef, StdioSpec};
 use crate::report::Report;
 use crate::sets::Lock;
 use crate::supervise::{Ended, Outcome, supervise};
@@ -39,7 +39,7 @@ const NOBODYS: (u32, u32) = (1000, 1000);
 /// What the installer says at its end goes into the error.
 const LAST_WORDS: usize = 2000;
 /// How often the size is looked at.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What installs packages, and for which interpreter.
 #[derive(Debug)]
@@ -133,6 +133,7 @@ impl Installer {
         requirements: &Requirements,
         policy: &Policy,
         facts: &Facts,
+        choice: &EngineChoice,
     ) -> Result<Installer, RequirementsError> {
         let kind = match language.wire {
             Wire::Marshal => Kind::Pip,
@@ -141,7 +142,7 @@ impl Installer {
         };
         match &policy.root {
             Root::Programs => Installer::of_host(language, kind, requirements, policy, facts),
-            Root::Image(name) => Installer::of_image(language, kind, requirements, name, facts),
+            Root::Image(name) => Installer::of_image(language, kind, requirements, name, facts, choice),
             Root::Host => Err(RequirementsError::NoPlace),
         }
     }
@@ -155,7 +156,7 @@ impl Installer {
     ) -> Result<Installer, RequirementsError> {
         let bare = Policy { rules: Vec::new(), ..policy.clone() };
         let there = |name: &str| match plan::plan(&bare, facts, &[name.into()]) {
-            Ok(plan) => Ok(Some(plan.command.program)),
+            Ok(plan) => Ok(plan.runs.command().map(|command| command.program.clone())),
             Err(PlanError::ProgramNotFound(_)) => Ok(None),
             Err(error) => Err(error),
         };
@@ -182,8 +183,9 @@ impl Installer {
         requirements: &Requirements,
         name: &str,
         facts: &Facts,
+        choice: &EngineChoice,
     ) -> Result<Installer, RequirementsError> {
-        let id = docker::find_image(facts, name, &|_| {})?.id;
+        let id = engines::registry::with_images(choice)?.find_image(facts, name, &|_| {})?;
         let interpreters = language.interpreters.join(" ");
         let words = ["sh", "-c", container::INSTALL, "sh", &interpreters, kind.name()];
         let mut command: Vec<OsString> = words.into_iter().map(OsString::from).collect();
@@ -224,7 +226,7 @@ pub struct Build {
     lock: Lock,
     pub(super) policy: Policy,
     pub plan: Plan,
-    pub engine: Engine,
+    pub engine: EngineRef,
     pub report: Report,
 }
 
@@ -250,7 +252,7 @@ impl Build {
         lock: Lock,
         policy: &Policy,
         facts: &Facts,
-        choice: EngineChoice,
+        choice: &EngineChoice,
     ) -> Result<Build, RequirementsError> {
         let beside = store.beside(id);
         // Of one that was killed.
@@ -264,8 +266,7 @@ impl Build {
             let policy = policy_for(policy, &work, &installer.target, believes, facts);
             let plan = plan::plan(&policy, facts, &installer.command)?;
             let (engine, report) = engines::select(choice, &plan, facts)?;
-            // What such a daemon's containers write belongs to nobody whom the caller could be.
-            if engine == Engine::Docker && docker::look(facts).map_err(EngineError::from)?.userns {
+            if !engine.writes_as_caller(facts)? {
                 return Err(RequirementsError::MappedIds);
             }
             Ok((policy, plan, engine, report))
@@ -424,9 +425,8 @@ fn watch(
     loop {
         let mut fds = vec![PollFd::new(&over, PollFlags::IN)];
         fds.extend(cancel.map(|cancel| PollFd::from_borrowed_fd(cancel, PollFlags::IN)));
-        match poll(&mut fds, Some(&LOOK)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Some(EngineError::Stdio(errno).into()),
+        if let Err(errno) = sys::poll_for(&mut fds, Some(LOOK)) {
+            return Some(EngineError::Stdio(errno).into());
         }
         if !fds[0].revents().is_empty() {
             return None;
@@ -503,12 +503,14 @@ fn policy_for(policy: &Policy, work: &Path, target: &Target, believes: bool, fac
     let set = own.into_iter().chain(believed).collect();
     Policy {
         profile: "requirements".to_owned(),
-        workdir: work.to_path_buf(),
+        workspace: Workspace::HostDirectory(work.to_path_buf()),
         workdir_at: Some(PathBuf::from(INSIDE)),
+        narrowed: Vec::new(),
         root,
         rules: vec![FileRule { access: Access::Rw, pattern, missing: Missing::Fail, origin }],
         shown: Vec::new(),
         network,
+        devices: Vec::new(),
         caches: Caches::default(),
         keep_home: false,
         tmp_exec: false,
@@ -531,7 +533,6 @@ fn policy_for(policy: &Policy, work: &Path, target: &Target, believes: bool, fac
         commands: Default::default(),
         allow_syscalls: Vec::new(),
         trace_denials: false,
-        warm: 0,
         ..policy.clone()
     }
 }

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ringfence_linux::sys;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::policy::{Policy, Root, Shown};
 use ringfence_policy::profiles::EngineChoice;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -140,7 +140,7 @@ impl Store {
         choice: EngineChoice,
         cancel: Option<BorrowedFd<'_>>,
     ) -> Result<Found, RequirementsError> {
-        let installer = Installer::find(language, requirements, policy, facts)?;
+        let installer = Installer::find(language, requirements, policy, facts, &choice)?;
         let id = id(&installer, requirements);
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.dir).map_err(failed("make", &self.dir))?;
@@ -160,7 +160,7 @@ impl Store {
                     let image = installer.target.image().map(str::to_owned);
                     return Ok(Found::Installed(Installed { id, source, image, _lock: lock.into() }));
                 }
-                let build = Build::new(installer, requirements, &store, &id, lock, policy, facts, choice);
+                let build = Build::new(installer, requirements, &store, &id, lock, policy, facts, &choice);
                 return build.map(|build| Found::Missing(Box::new(build))).inspect_err(|_| store.tidy(&id));
             }
             wait(cancel)?;
@@ -281,9 +281,8 @@ fn wait(cancel: Option<BorrowedFd<'_>>) -> Result<(), RequirementsError> {
         return Ok(());
     };
     let mut fds = [PollFd::from_borrowed_fd(cancel, PollFlags::IN)];
-    let look = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
-    match poll(&mut fds, Some(&look)) {
-        Ok(0) | Err(Errno::INTR) => Ok(()),
+    match sys::poll_for(&mut fds, Some(LOOK)) {
+        Ok(0) => Ok(()),
         _ => Err(RequirementsError::Cancelled),
     }
 }

@@ -114,14 +114,19 @@ __finish() { # STATUS: once
 
 # At the top level, not in a function: what the code declares is then global, as in any script.
 set --
-__taken= __unwritten=
+__taken= __unwritten= __own=
 if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patterns __mark <&"$__channel"; then
     __take __code "$__code_length"
     __take inputs "$__inputs_length"
     for ((__i = 0; __i < __variables; __i++)); do
         IFS=' ' read -r __key __length <&"$__channel"
         __take __value "$__length"
-        printf -v "$__key" '%s' "$__value"
+        # One that the shell has may have attributes: a value that is given to an integer is evaluated, and can run commands.
+        if declare -p "$__key" &>/dev/null; then
+            __own=$__key
+        else
+            printf -v "$__key" '%s' "$__value"
+        fi
     done
     for ((__i = 0; __i < __file_count; __i++)); do
         IFS=' ' read -r __length __size <&"$__channel"
@@ -152,7 +157,11 @@ if IFS=' ' read -r __code_length __inputs_length __variables __file_count __patt
     if [[ $__mark != - ]]; then
         printf '\n%s\n' "$__mark" >&"$__sender"
     fi
-    # Before the start: that they cannot be there is no failure of the code.
+    # Before the start: what cannot be there is no failure of the code.
+    if [[ -n $__own ]]; then
+        __send v "$__own"
+        exit 0
+    fi
     if [[ -n $__taken ]]; then
         __send u "$__taken: a file of that name is there already, and nothing is replaced"
         exit 0

@@ -1,6 +1,5 @@
-# For an interpreter that stays: one that waits for code in a pool, one that is forked, one of a context in a session.
+# For an interpreter that stays: one that waits for code in a pool, or one of a context in a session.
 # Comes with the first request and goes on in python.py, whose names it has; `first` is that request.
-kept = []
 written = []
 # Syntax trees are ready in one that stays.
 plainly = None
@@ -67,13 +66,6 @@ def serve(request):
             if "warm" in now:
                 warm(now)
                 names = ready()
-                send(b"w", b"")
-                continue
-            if "fork" in now:
-                # Goes on in each fork, which has a channel of its own. Nothing of it is ever freed there: a page that is
-                # written to is a page that is copied.
-                kept.extend((compile(now["fork"], "<ringfence>", "exec"), {"channel": channel, "request": now}))
-                exec(*kept)
                 send(b"w", b"")
                 continue
             if now["keep"]:

@@ -4,22 +4,77 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Kind, WINDOW};
-use ringfence_guest::message::{Change, Changed, Reply};
+use ringfence_guest::message::{Change, Changed};
 
-use super::super::protocol::Answer;
+use super::super::protocol::SupervisorReply;
+use super::executions::Place;
 use super::wire::Wire;
 use crate::records::Caller;
 
+/// Clients have numbers from here on; smaller ones are the supervisor's own.
+pub const FIRST: u64 = 1 << 32;
 /// One that has nothing open and asked for nothing for so long gives way when there are too many.
 const QUIET: Duration = Duration::from_secs(60);
 /// Changes of files are kept for a client while no more than this waits.
 const MOST_CHANGES: usize = 256 << 10;
+/// What may wait from a client for a guest that is frozen, beside the windows of its streams, once that has much already.
+const MOST_HELD: usize = 1 << 20;
 /// What may wait for a client beside the data that it granted.
 const MOST_WAITING: usize = 16 << 20;
+
+/// All clients, by number.
+#[derive(Debug)]
+pub struct Clients {
+    pub all: HashMap<u64, Client>,
+    pub next: u64,
+    /// Clients with something to write.
+    pub dirty: Vec<u64>,
+    /// Streams of clients that asked for the end.
+    pub stopping: Vec<Place>,
+    /// The client that the session ends with.
+    pub owner: Option<u64>,
+    /// Clients are not read, since the guest does not take what they sent.
+    pub paused: bool,
+}
+
+impl Default for Clients {
+    fn default() -> Clients {
+        let (all, dirty, stopping) = (HashMap::new(), Vec::new(), Vec::new());
+        Clients { all, next: FIRST, dirty, stopping, owner: None, paused: false }
+    }
+}
+
+impl Clients {
+    /// Sends a frame, as far as its client is there.
+    pub fn put(&mut self, (token, stream): Place, kind: Kind, payload: &[u8]) {
+        if let Some(client) = self.all.get_mut(&token) {
+            client.wire.put(stream, kind, payload);
+            self.dirty.push(token);
+        }
+    }
+
+    pub fn answer(&mut self, (token, stream): Place, answer: &SupervisorReply) {
+        if let Some(client) = self.all.get_mut(&token) {
+            // Far below the bound: a reply of the guest's, or what this process keeps, which is bounded itself.
+            let _ = client.wire.message(stream, Kind::Reply, answer);
+            self.dirty.push(token);
+        }
+    }
+
+    /// The last answer on a stream.
+    pub fn answer_last(&mut self, place: Place, answer: &SupervisorReply) {
+        self.answer(place, answer);
+        if let Some(client) = self.all.get_mut(&place.0) {
+            client.streams.remove(&place.1);
+        }
+    }
+}
 
 #[derive(Debug)]
 pub struct Client {
     pub wire: Wire,
+    /// It has said which versions it speaks.
+    pub greeted: bool,
     pub streams: HashMap<u32, ClientStream>,
     /// Streams have rising numbers: what comes for a smaller one that is not open is late.
     pub highest: u32,
@@ -31,6 +86,10 @@ pub struct Client {
     pub variables: Vec<Vec<u8>>,
     /// Streams that missed changes of files, which it has yet to be told.
     pub missed: BTreeSet<u32>,
+    /// It has just asked for what is not known.
+    pub puzzles: bool,
+    /// Bytes from it that wait for a guest that is frozen and has much already.
+    pub held: usize,
 }
 
 #[derive(Debug)]
@@ -82,12 +141,15 @@ impl Client {
     pub fn new(wire: Wire, caller: Caller) -> Client {
         Client {
             wire,
+            greeted: false,
             streams: HashMap::new(),
             highest: 0,
             heard: Instant::now(),
             caller,
             variables: Vec::new(),
             missed: BTreeSet::new(),
+            puzzles: false,
+            held: 0,
         }
     }
 
@@ -102,9 +164,15 @@ impl Client {
             if self.streams.contains_key(&stream) {
                 let changed = Changed { path: Vec::new(), change: Change::Overflow };
                 // Far below the bound.
-                let _ = self.wire.message(stream, Kind::Reply, &Answer::Guest(Reply::Changed(changed)));
+                let _ = self.wire.message(stream, Kind::Reply, &SupervisorReply::Changed(changed));
             }
         }
+    }
+
+    /// It sent more for a guest that is frozen; whether it may.
+    pub fn holds(&mut self, more: usize) -> bool {
+        self.held += more;
+        self.held <= MOST_HELD + self.streams.len() * 2 * WINDOW as usize
     }
 
     /// Whether more waits for it than it can have asked for.
@@ -127,6 +195,16 @@ mod tests {
     use ringfence_guest::frame::MAX_REQUEST;
 
     use super::*;
+
+    #[test]
+    fn what_waits_for_a_frozen_guest_is_bounded() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut client = Client::new(Wire::new(ours.into(), MAX_REQUEST).unwrap(), Caller::of(1));
+        assert!(client.holds(MOST_HELD) && !client.holds(1));
+        // What its streams may hold is beside that.
+        client.streams.insert(1, ClientStream::Guest(1));
+        assert!(client.holds(WINDOW as usize));
+    }
 
     #[test]
     fn who_gives_way() {

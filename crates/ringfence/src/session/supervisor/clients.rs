@@ -1,24 +1,29 @@
 //! Clients: any process of the same user. One that breaks the rules is dropped, alone.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringfence_guest::frame::{Channel, Decoder, Frame, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Exec, Input as GuestInput, Request};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use ringfence_guest::frame::{self, Channel, Decoder, Frame, FrameError, Greeting, Kind, MAX_REQUEST, WINDOW};
+use ringfence_guest::message::{Exec, Input as GuestInput, Request, Write};
+use rustix::event::epoll::{self, EventFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::super::info::{End, Info, StandIn};
-use super::super::protocol::{Answer, Ask, ExecAsk, Hello, Refusal, Say, VERSION};
+use super::super::document::{self, Document};
+use super::super::info::{End, Info, Placeholder};
+use super::super::protocol::{
+    ClientHello, ClientInput, ClientRequest, ExecRequest, GREETING, PIPES, Refusal, SupervisorHello, SupervisorReply,
+};
 use super::Supervisor;
 use super::client::{Client, ClientStream, Follower, quietest};
-use super::executions::{Clock, Execution};
-use super::relay::{To, add};
+use super::executions::{Clock, Execution, Recording};
+use super::record::not_started;
+use super::streams::{To, add};
 use super::wire::{Read, Wire};
+use super::worker::Job;
 use crate::capture::Capture;
 use crate::records::Caller;
 use crate::supervise::Reason;
@@ -32,6 +37,15 @@ const CONTEXT_SLACK: Duration = Duration::from_secs(10);
 
 /// The client broke the protocol.
 struct Unruly;
+
+/// The answer to a question about the session.
+fn document<T: Document>(body: &T) -> SupervisorReply {
+    match document::write(body) {
+        Ok(bytes) => SupervisorReply::Document(bytes),
+        // Plain data, which can always be written down.
+        Err(_) => SupervisorReply::Refused(Refusal::UnknownRequest),
+    }
+}
 
 /// Listens at a path that may be longer than an address can be.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
@@ -72,30 +86,40 @@ impl Supervisor {
         while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
             let Some(pid) = whose(&socket).filter(|_| self.has_room()) else { continue };
             let caller = Caller::of(pid);
-            let token = self.next_client;
-            let added = epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(token), super::reads(self.paused));
-            let (Ok(()), Ok(mut wire)) = (added, Wire::new(socket, MAX_REQUEST)) else { continue };
-            self.next_client += 1;
+            let token = self.clients.next;
+            let Ok(mut wire) = Wire::new(socket, MAX_REQUEST) else { continue };
+            if wire.register(&self.epoll, token, super::reads(self.clients.paused)).is_err() {
+                continue;
+            }
+            self.clients.next += 1;
             // Two numbers.
-            let _ = wire.message(0, Kind::Reply, &Hello { version: VERSION, output: self.info.output });
-            self.clients.insert(token, Client::new(wire, caller));
-            self.dirty.push(token);
+            let _ = wire.message(0, Kind::Reply, &self.hello());
+            self.clients.all.insert(token, Client::new(wire, caller));
+            self.clients.dirty.push(token);
         }
+    }
+
+    fn hello(&self) -> SupervisorHello {
+        let greeting = match self.guest.takes_pipes() {
+            true => GREETING,
+            false => Greeting { features: GREETING.features & !PIPES, ..GREETING },
+        };
+        SupervisorHello { greeting, output: self.info.output }
     }
 
     /// Whether one more client can be taken; the one that was quiet for longest gives way.
     fn has_room(&mut self) -> bool {
-        if self.clients.len() < MOST_CLIENTS {
+        if self.clients.all.len() < MOST_CLIENTS {
             return true;
         }
-        let quiet = quietest(&self.clients, self.owner, Instant::now());
+        let quiet = quietest(&self.clients.all, self.clients.owner, Instant::now());
         quiet.inspect(|token| self.drop_client(*token)).is_some()
     }
 
     pub(super) fn client_ready(&mut self, token: u64, flags: EventFlags) {
-        let Some(client) = self.clients.get_mut(&token) else { return };
+        let Some(client) = self.clients.all.get_mut(&token) else { return };
         if flags.contains(EventFlags::OUT) {
-            self.dirty.push(token);
+            self.clients.dirty.push(token);
         }
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return;
@@ -107,8 +131,17 @@ impl Supervisor {
                 client.heard = Instant::now();
                 let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
                 let handled = self.client_frames(token, &mut decoder);
-                match self.clients.get_mut(&token) {
-                    Some(client) if handled.is_ok() => client.wire.decoder = decoder,
+                match self.clients.all.get_mut(&token) {
+                    // Pipes of a request that is not known would be taken for the next one's.
+                    Some(client) if client.puzzles && client.wire.has_pipes() => {
+                        // It may hear why.
+                        let _ = client.wire.flush();
+                        self.drop_client(token);
+                    }
+                    Some(client) if handled.is_ok() => {
+                        client.puzzles = false;
+                        client.wire.decoder = decoder;
+                    }
                     _ => self.drop_client(token),
                 }
             }
@@ -117,8 +150,8 @@ impl Supervisor {
 
     /// It is gone, or must go: what it ran in the foreground ends, what it asked of the guest is given up.
     pub(super) fn drop_client(&mut self, token: u64) {
-        let Some(client) = self.clients.remove(&token) else { return };
-        if self.owner == Some(token) {
+        let Some(client) = self.clients.all.remove(&token) else { return };
+        if self.clients.owner == Some(token) {
             self.end.get_or_insert(End::Stopped);
         }
         let _ = epoll::delete(&self.epoll, client.wire.fd());
@@ -129,14 +162,14 @@ impl Supervisor {
 
     fn leave(&mut self, place: (u64, u32), stream: ClientStream) {
         match stream {
-            ClientStream::Guest(stream) => self.close(stream),
+            ClientStream::Guest(stream) => self.guest.close(stream),
             ClientStream::Execution { id, .. } => self.disown(id),
             ClientStream::Attached(follower) => {
                 self.detach(place, follower.id);
                 self.executions.trim();
             }
-            ClientStream::Waiting => self.stopping.retain(|other| *other != place),
-            ClientStream::Holding => self.used = Instant::now(),
+            ClientStream::Waiting => self.clients.stopping.retain(|other| *other != place),
+            ClientStream::Holding => self.life.used = Instant::now(),
         }
     }
 
@@ -149,26 +182,55 @@ impl Supervisor {
 
     fn client_frame(&mut self, token: u64, frame: &Frame<'_>) -> Result<(), Unruly> {
         let place = (token, frame.stream);
-        let client = self.clients.get_mut(&token).ok_or(Unruly)?;
+        let client = self.clients.all.get_mut(&token).ok_or(Unruly)?;
+        if !client.greeted {
+            if (frame.stream, frame.kind) != (0, Kind::Input) {
+                return Err(Unruly);
+            }
+            // One that speaks no version of ours has been told which ones we do.
+            GREETING.meet(frame.message::<ClientHello>().map_err(|_| Unruly)?.greeting).map_err(|_| Unruly)?;
+            client.greeted = true;
+            return Ok(());
+        }
         if frame.kind == Kind::Open {
             if frame.stream <= client.highest {
                 return Err(Unruly);
             }
             client.highest = frame.stream;
-            let ask = frame.message::<Ask>().map_err(|_| Unruly)?;
+            let ask = match frame.message::<ClientRequest>() {
+                Err(FrameError::Unknown { .. }) => {
+                    client.puzzles = true;
+                    self.clients.answer(place, &SupervisorReply::Refused(Refusal::UnknownRequest));
+                    return Ok(());
+                }
+                ask => ask.map_err(|_| Unruly)?,
+            };
             let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
             // Looking at a session, again and again, does not keep it.
-            if !matches!(ask, Ask::Info | Ask::Report | Ask::Executions | Ask::StandIns | Ask::Stop) {
-                self.used = Instant::now();
+            if !matches!(
+                ask,
+                ClientRequest::Info
+                    | ClientRequest::Report
+                    | ClientRequest::Executions
+                    | ClientRequest::Placeholders
+                    | ClientRequest::Usage
+                    | ClientRequest::Stop
+            ) {
+                self.life.used = Instant::now();
             }
             self.ask(place, ask, pipes);
             return Ok(());
+        }
+        // Clients are read all the same then: what waits is bounded by client.
+        let held = self.tree.frozen.is_some() && self.guest.is_full() && frame.kind != Kind::Close;
+        if held && !client.holds(frame::HEADER + frame.payload.len()) {
+            return Err(Unruly);
         }
         let Some(stream) = client.streams.get_mut(&frame.stream) else {
             return if frame.stream <= client.highest { Ok(()) } else { Err(Unruly) };
         };
         if matches!(frame.kind, Kind::Data(_) | Kind::Input) {
-            self.used = Instant::now();
+            self.life.used = Instant::now();
         }
         match (frame.kind, &mut *stream) {
             (Kind::Close, _) => {
@@ -178,19 +240,19 @@ impl Supervisor {
             }
             (Kind::Data(Channel::In), ClientStream::Guest(stream)) => {
                 let stream = *stream;
-                let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
+                let open = self.guest.streams.get_mut(&stream).ok_or(Unruly)?;
                 let takes = open.takes.as_mut().ok_or(Unruly)?;
                 *takes = takes.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
                 // Nothing, where nothing may come, is not the guest's to judge.
                 if !frame.payload.is_empty() {
-                    self.guest.put(stream, frame.kind, frame.payload);
+                    self.guest.wire.put(stream, frame.kind, frame.payload);
                 }
             }
             (Kind::Eof(Channel::In), ClientStream::Guest(stream)) => {
                 let stream = *stream;
-                let open = self.streams.get_mut(&stream).ok_or(Unruly)?;
+                let open = self.guest.streams.get_mut(&stream).ok_or(Unruly)?;
                 open.takes.take().ok_or(Unruly)?;
-                self.guest.put(stream, frame.kind, &[]);
+                self.guest.wire.put(stream, frame.kind, &[]);
             }
             (Kind::Credit(channel @ (Channel::Out | Channel::Err)), ClientStream::Guest(stream)) => {
                 let more = frame.credit().map_err(|_| Unruly)?;
@@ -228,7 +290,10 @@ impl Supervisor {
             }
             (Kind::Input, stream) => {
                 let id = stream.execution().ok_or(Unruly)?;
-                let say = frame.message::<Say>().map_err(|_| Unruly)?;
+                let say = match frame.message::<ClientInput>() {
+                    Err(FrameError::Unknown { .. }) => return Ok(()),
+                    say => say.map_err(|_| Unruly)?,
+                };
                 self.say(id, say);
             }
             _ => return Err(Unruly),
@@ -239,10 +304,10 @@ impl Supervisor {
     /// A client takes more of a stream of the guest's.
     fn allow(&mut self, stream: u32, channel: Channel, more: u32) -> Result<(), Unruly> {
         // It may have ended this moment.
-        let Some(open) = self.streams.get_mut(&stream) else { return Ok(()) };
+        let Some(open) = self.guest.streams.get_mut(&stream) else { return Ok(()) };
         let granted = &mut open.granted[Execution::log_of(channel)];
         *granted = add(*granted, more).ok_or(Unruly)?;
-        self.guest.put(stream, Kind::Credit(channel), &more.to_le_bytes());
+        self.guest.wire.put(stream, Kind::Credit(channel), &more.to_le_bytes());
         Ok(())
     }
 
@@ -252,12 +317,12 @@ impl Supervisor {
         if input.wanted && !input.ending && execution.finished.is_none() {
             input.queue.push_back((place, bytes.to_vec()));
             self.pump_input(id);
-        } else if let Some(client) = self.clients.get_mut(&place.0) {
+        } else if let Some(client) = self.clients.all.get_mut(&place.0) {
             // Nobody reads it: taken and thrown away, as a closed pipe would.
             if let Some(window) = client.streams.get_mut(&place.1).and_then(ClientStream::window) {
                 *window += bytes.len() as u32;
                 client.wire.put(place.1, Kind::Credit(Channel::In), &(bytes.len() as u32).to_le_bytes());
-                self.dirty.push(place.0);
+                self.clients.dirty.push(place.0);
             }
         }
     }
@@ -270,109 +335,123 @@ impl Supervisor {
         Ok(())
     }
 
-    fn say(&mut self, id: u64, say: Say) {
+    fn say(&mut self, id: u64, say: ClientInput) {
         match say {
-            Say::Signal { signal, tree } if (1..=64).contains(&signal) => self.signal(id, signal, tree),
-            Say::Signal { .. } => {}
-            Say::Skipped { stderr, bytes } => {
+            ClientInput::Signal { signal, tree } if (1..=64).contains(&signal) => self.signal(id, signal, tree),
+            ClientInput::Signal { .. } => {}
+            ClientInput::OutputSkipped { stderr, bytes } => {
                 if let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.told.is_some()) {
                     execution.log[usize::from(stderr)].skip(bytes);
                 }
             }
-            Say::Told => {
+            ClientInput::OutputComplete => {
                 if let Some(told) = self.executions.all.get_mut(&id).and_then(|e| e.told.as_mut()) {
                     *told = true;
                 }
             }
-            Say::Resize(size) => {
-                if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.finished.is_none()) {
+            ClientInput::Resize(size) => {
+                if let Some(execution) = self.executions.all.get(&id).filter(|e| e.terminal && e.runs()) {
                     // Two numbers.
-                    let _ = self.guest.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
+                    let _ = self.guest.wire.message(execution.stream, Kind::Input, &GuestInput::Resize(size));
                 }
             }
-            Say::Allow { ms } => {
-                let ceiling = self.plan.limits.timeout_ceiling.map(|ceiling| ceiling + CONTEXT_SLACK);
+            ClientInput::ContextTime { ms } => {
+                let ceiling = self.plan.limits.timeout_ceiling.map(|ceiling| ceiling.saturating_add(CONTEXT_SLACK));
                 let Some(execution) = self.executions.all.get_mut(&id).filter(|e| e.context.is_some()) else { return };
                 execution.works = ms.is_some();
                 let ends = ms.filter(|ms| *ms < u64::MAX);
                 let asked = ends.map(|ms| ceiling.unwrap_or(Duration::MAX).min(Duration::from_millis(ms)));
                 if matches!(execution.clock, Clock::Runs(_)) {
-                    execution.clock = Clock::Runs(asked.and_then(|time| Instant::now().checked_add(time)));
+                    let now = Instant::now();
+                    execution.set_clock(Clock::Runs(asked.and_then(|time| now.checked_add(time))), now);
                 }
             }
-            Say::Stop => {
-                let asked = self.executions.all.get_mut(&id);
-                if asked.is_some_and(|e| e.ask_to_end(Reason::Cancelled, Instant::now())) {
-                    self.ask_to_end(id);
-                }
-            }
+            ClientInput::Stop => self.ask_to_end(id, Reason::Cancelled),
         }
     }
 
-    fn ask(&mut self, place: (u64, u32), ask: Ask, pipes: Vec<OwnedFd>) {
+    fn ask(&mut self, place: (u64, u32), ask: ClientRequest, pipes: Vec<OwnedFd>) {
         let answer = match ask {
-            Ask::Exec(ask) => match self.refuses(&ask) {
+            ClientRequest::Exec(ask) => match self.refuses(&ask) {
                 Some(refusal) => {
                     self.record_refused(&ask, place.0, &refusal);
-                    Answer::Refused(refusal)
+                    SupervisorReply::Refused(refusal)
                 }
                 None => match self.exec(place, ask, pipes) {
                     Ok(()) => return,
-                    Err(refusal) => Answer::Refused(refusal),
+                    Err(refusal) => SupervisorReply::Refused(refusal),
                 },
             },
-            Ask::Attach { id } => {
+            ClientRequest::Attach { execution: id } => {
                 let Some(execution) = self.executions.all.get_mut(&id) else {
-                    return self.answer(place, &Answer::Refused(Refusal::NoExecution));
+                    return self.clients.answer(place, &SupervisorReply::Refused(Refusal::NoExecution));
                 };
                 execution.attached.push(place);
-                let (begun, record) = (execution.begun, execution.record.clone());
+                let (begun, record) = (execution.announced, execution.record.clone());
                 // What a context sent before was for others.
                 let from = execution.context.as_ref().map(|_| execution.log.each_ref().map(Capture::total));
                 self.follow(place, id, from.unwrap_or_default());
                 if begun {
-                    self.answer(place, &Answer::Begun { id, record, trouble: None });
+                    self.clients.answer(
+                        place,
+                        &SupervisorReply::ExecutionStarted { execution: id, record, record_error: None },
+                    );
                 }
                 return self.feed(place, id);
             }
-            Ask::Guest(Request::Exec(_)) => Answer::Refused(Refusal::BadRequest),
-            Ask::Guest(_) if self.streams.len() >= MOST_STREAMS => Answer::Refused(Refusal::TooMany),
-            Ask::Guest(request) => match self.open(To::Client(place), &self.below_workdir(request), pipes) {
-                Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
-                Err(refusal) => Answer::Refused(refusal),
-            },
-            Ask::Info => Answer::Info(Box::new(self.snapshot())),
-            Ask::StandIns => Answer::StandIns(self.stand_ins()),
-            Ask::Report => Answer::Report(self.report.clone()),
-            Ask::Executions => Answer::Executions(self.executions.all.values().map(Execution::info).collect()),
-            Ask::Extend { life_ms, idle_ms } => {
+            ClientRequest::Info => document(&self.snapshot()),
+            ClientRequest::Placeholders => document(&self.placeholders()),
+            ClientRequest::Report => document(&self.report),
+            ClientRequest::Usage => SupervisorReply::Usage(self.tree.usage()),
+            ClientRequest::Freeze | ClientRequest::Thaw | ClientRequest::ChangeLimits(_) => {
+                match self.change(place, &ask) {
+                    Ok(()) => return,
+                    Err(refusal) => SupervisorReply::Refused(refusal),
+                }
+            }
+            ClientRequest::Executions => {
+                document(&self.executions.all.values().map(Execution::info).collect::<Vec<_>>())
+            }
+            ClientRequest::Extend { life_ms, idle_ms } => {
                 if let Some(life) = life_ms {
                     let ends = (life < u64::MAX).then(|| Instant::now().checked_add(Duration::from_millis(life)));
-                    self.expires = ends.flatten();
+                    self.life.expires = ends.flatten();
                 }
                 if let Some(idle) = idle_ms {
                     self.info.idle = (idle < u64::MAX).then(|| Duration::from_millis(idle));
                 }
-                Answer::Done
+                SupervisorReply::Done { bytes: 0 }
             }
-            Ask::Own => {
-                self.owner = Some(place.0);
-                (self.info.idle, self.expires) = (None, None);
-                Answer::Done
+            ClientRequest::TieToConnection => {
+                self.clients.owner = Some(place.0);
+                (self.info.idle, self.life.expires) = (None, None);
+                SupervisorReply::Done { bytes: 0 }
             }
-            Ask::Stop => {
-                self.stopping.push(place);
+            ClientRequest::Stop => {
+                self.clients.stopping.push(place);
                 self.end.get_or_insert(End::Stopped);
                 return self.remember(place, ClientStream::Waiting);
             }
-            Ask::Hold => return self.remember(place, ClientStream::Holding),
-            Ask::Introduce { variables } => return self.introduced(place.0, variables),
+            ClientRequest::KeepInUse => return self.remember(place, ClientStream::Holding),
+            ClientRequest::Environment { variables } => return self.introduced(place.0, variables),
+            request @ (ClientRequest::ReadFile { .. }
+            | ClientRequest::WriteFile { .. }
+            | ClientRequest::ListDirectory { .. }
+            | ClientRequest::Stat { .. }
+            | ClientRequest::MakeDirectory { .. }
+            | ClientRequest::Move { .. }
+            | ClientRequest::Remove { .. }
+            | ClientRequest::Watch { .. }
+            | ClientRequest::ConnectPort { .. }) => match self.ask_guest(place, request, pipes) {
+                Ok(stream) => return self.remember(place, ClientStream::Guest(stream)),
+                Err(refusal) => SupervisorReply::Refused(refusal),
+            },
         };
-        self.answer(place, &answer);
+        self.clients.answer(place, &answer);
     }
 
     /// By their paths inside.
-    fn stand_ins(&self) -> Vec<StandIn> {
+    fn placeholders(&self) -> Vec<Placeholder> {
         let Info { workdir, workdir_inside, .. } = &self.info;
         // An empty directory looks like one; what commands work in is none.
         let stubs = self.plan.stubs.iter().filter(|stub| !workdir.starts_with(&stub.path));
@@ -380,11 +459,11 @@ impl Supervisor {
             Ok(below) => workdir_inside.join(below),
             Err(_) => path.to_path_buf(),
         };
-        stubs.map(|stub| StandIn { path: inside(&stub.path), length: stub.text.len() as u64 }).collect()
+        stubs.map(|stub| Placeholder { path: inside(&stub.path), length: stub.text.len() as u64 }).collect()
     }
 
-    fn remember(&mut self, place: (u64, u32), stream: ClientStream) {
-        if let Some(client) = self.clients.get_mut(&place.0) {
+    pub(super) fn remember(&mut self, place: (u64, u32), stream: ClientStream) {
+        if let Some(client) = self.clients.all.get_mut(&place.0) {
             client.streams.insert(place.1, stream);
         }
     }
@@ -395,15 +474,18 @@ impl Supervisor {
     }
 
     /// Why a command is not even tried.
-    fn refuses(&self, ask: &ExecAsk) -> Option<Refusal> {
+    fn refuses(&self, ask: &ExecRequest) -> Option<Refusal> {
         let asked = ask.timeout_ms.map(Duration::from_millis);
         if let (Some(asked), Some(ceiling)) = (asked, self.plan.limits.timeout_ceiling)
             && asked > ceiling
         {
             return Some(Refusal::TimeoutAboveCeiling { ceiling_ms: ceiling.as_millis() as u64 });
         }
-        if self.streams.len() >= MOST_STREAMS {
+        if self.guest.streams.len() >= MOST_STREAMS {
             return Some(Refusal::TooMany);
+        }
+        if self.tree.frozen.is_some() {
+            return Some(Refusal::Frozen);
         }
         if ask.context.as_ref().is_some_and(|context| context.len() > 256) {
             return Some(Refusal::BadRequest);
@@ -419,7 +501,7 @@ impl Supervisor {
         None
     }
 
-    fn exec(&mut self, place: (u64, u32), mut ask: ExecAsk, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn exec(&mut self, place: (u64, u32), mut ask: ExecRequest, mut pipes: Vec<OwnedFd>) -> Result<(), Refusal> {
         let limits = &self.plan.limits;
         let asked = ask.timeout_ms.map(Duration::from_millis);
         // Somebody sits at a terminal: it ends with the session.
@@ -427,7 +509,7 @@ impl Supervisor {
         self.executions.count += 1;
         let id = self.executions.count;
         // What is to be recorded is not left to what a client says: it comes through here, and the pipes stay empty.
-        if ask.background || ask.terminal.is_some() || self.records_output() {
+        if ask.background || ask.terminal.is_some() || self.records_output() || !self.guest.takes_pipes() {
             pipes.clear();
         }
         let request = Exec {
@@ -445,30 +527,41 @@ impl Supervisor {
         execution.context = ask.context.take();
         execution.told = (!pipes.is_empty()).then_some(false);
         execution.input.wanted = request.stdin;
-        (execution.kills_before, execution.refused_before) = (self.kills, self.refused);
+        (execution.kills_before, execution.refused_before) = (self.tree.kills, self.tree.refused);
         if limits.cpu_time.is_some() {
-            execution.time_before = self.time_used();
+            execution.time_before = self.tree.time_used();
         }
         for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
             (other.alone, execution.alone) = (false, false);
         }
-        let strict = self.records_strictly();
-        if strict {
-            self.record(&mut execution, &ask, place.0)?;
-        }
-        let opened = self.open(To::Execution(id), &Request::Exec(request), pipes);
-        self.make_room();
-        if !strict {
-            // While the guest begins. Were this process killed in between, the command would end with it.
+        let request = Request::Exec(request);
+        let ticket = self.record(&mut execution, &ask, place.0)?;
+        let (strict, recorded) = (self.records_strictly(), ticket.is_some());
+        if recorded && strict {
+            execution.recording = Recording::Before(Box::new((request, pipes)));
+            self.worker.give(Job::Begin { execution: id, ticket, strict });
+        } else {
+            let opened = self.guest.open(To::Execution(id), &request, pipes);
+            self.tree.make_room(&self.plan.limits, self.guest.commands());
+            // Its record is written while the guest begins. Were this process killed in between, the command would end with it.
             self.flush_guest();
-            self.last.write(id, None);
-            self.record(&mut execution, &ask, place.0)?;
-        }
-        execution.stream = opened.inspect_err(|refusal| {
-            if let Refusal::Failed { step, errno } = *refusal {
-                self.unstarted.extend(execution.ticket.take().map(|ticket| (ticket, step, errno)));
+            // How many there were is written again with the next one.
+            if recorded || !self.worker.is_full() {
+                self.worker.give(Job::Begin { execution: id, ticket, strict });
             }
-        })?;
+            match opened {
+                Ok(stream) => execution.stream = stream,
+                Err(refusal) => {
+                    if let Refusal::Failed { step, errno } = refusal {
+                        self.record_unstarted(&mut execution, &not_started(step, errno));
+                    }
+                    return Err(refusal);
+                }
+            }
+            if recorded {
+                execution.recording = Recording::During;
+            }
+        }
         if ask.background {
             execution.attached.push(place);
             self.follow(place, id, [0; 2]);
@@ -508,18 +601,36 @@ impl Supervisor {
         }
     }
 
-    fn below_workdir(&self, request: Request) -> Request {
-        let at = |path: Vec<u8>| self.inside(&path);
-        match request {
-            Request::Read { path, offset, length, piped } => Request::Read { path: at(path), offset, length, piped },
-            Request::Write(write) => Request::Write(ringfence_guest::message::Write { path: at(write.path), ..write }),
-            Request::List { path, depth } => Request::List { path: at(path), depth },
-            Request::Stat { path } => Request::Stat { path: at(path) },
-            Request::MakeDirectory { path, mode, parents } => Request::MakeDirectory { path: at(path), mode, parents },
-            Request::Move { from, to, replace } => Request::Move { from: at(from), to: at(to), replace },
-            Request::Remove { path, recursive } => Request::Remove { path: at(path), recursive },
-            Request::Watch { path, recursive } => Request::Watch { path: at(path), recursive },
-            other @ (Request::Exec(_) | Request::Connect { .. } | Request::Ping) => other,
+    /// What a client asks of files and ports, put to the guest. Its stream there.
+    fn ask_guest(&mut self, place: (u64, u32), request: ClientRequest, pipes: Vec<OwnedFd>) -> Result<u32, Refusal> {
+        if self.guest.streams.len() >= MOST_STREAMS {
+            return Err(Refusal::TooMany);
         }
+        if !pipes.is_empty() && !self.guest.takes_pipes() {
+            return Err(Refusal::UnknownRequest);
+        }
+        if self.tree.frozen.is_some() {
+            return Err(Refusal::Frozen);
+        }
+        let at = |path: Vec<u8>| self.inside(&path);
+        let request = match request {
+            ClientRequest::ReadFile { path, offset, length, piped } => {
+                Request::Read { path: at(path), offset, length, piped }
+            }
+            ClientRequest::WriteFile { path, permissions, parents, mode, piped } => {
+                Request::Write(Write { path: at(path), mode: permissions, parents, how: mode, piped })
+            }
+            ClientRequest::ListDirectory { path, depth } => Request::List { path: at(path), depth },
+            ClientRequest::Stat { path } => Request::Stat { path: at(path) },
+            ClientRequest::MakeDirectory { path, permissions, parents } => {
+                Request::MakeDirectory { path: at(path), mode: permissions, parents }
+            }
+            ClientRequest::Move { from, to, replace } => Request::Move { from: at(from), to: at(to), replace },
+            ClientRequest::Remove { path, recursive } => Request::Remove { path: at(path), recursive },
+            ClientRequest::Watch { path, recursive } => Request::Watch { path: at(path), recursive },
+            ClientRequest::ConnectPort { port } => Request::Connect { port },
+            _ => return Err(Refusal::BadRequest),
+        };
+        self.guest.open(To::Client(place), &request, pipes)
     }
 }

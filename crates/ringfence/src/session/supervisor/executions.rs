@@ -1,15 +1,17 @@
 //! Executions of a session, as its supervisor knows them: their clocks, what they wrote, who listens.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::{Channel, WINDOW};
+use ringfence_guest::message::Request;
 
 use super::super::info::{ExecutionInfo, ExecutionState};
-use super::super::protocol::{Finished, TOLD};
+use super::super::protocol::{COPIED, ExecutionEnd};
 use crate::capture::Capture;
-use crate::records::Ticket;
 use crate::supervise::{GRACE, Reason};
+use ringfence_records::Recorder;
 
 /// A client's stream.
 pub type Place = (u64, u32);
@@ -18,8 +20,10 @@ pub type Place = (u64, u32);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A command that the guest does not even start in this time is not going to be.
 const START: Duration = Duration::from_secs(30);
+/// So long at most its clients wait for its record to be written.
+const RECORD: Duration = Duration::from_secs(1);
 /// What is kept of a foreground execution, whose output went to its client.
-const FOREGROUND_LOG: u64 = 2 * TOLD as u64;
+const FOREGROUND_LOG: u64 = 2 * COPIED as u64;
 /// Ended executions that are remembered, and bytes of their output.
 pub const REMEMBERED: usize = 64;
 pub const REMEMBERED_BYTES: u64 = 16 << 20;
@@ -40,6 +44,11 @@ pub struct Execution {
     pub works: bool,
     /// The guest said that it runs.
     pub begun: bool,
+    /// Whether that waits for its record.
+    pub recording: Recording,
+    /// Its clients were told that it runs. What it writes before is held: no more than the guest was granted.
+    pub announced: bool,
+    pub held: Vec<(Channel, Vec<u8>)>,
     pub started: Instant,
     pub started_at: SystemTime,
     /// Who waits in the foreground.
@@ -55,6 +64,8 @@ pub struct Execution {
     /// What was read for nobody and not granted again yet.
     pub owed: [u32; 2],
     pub clock: Clock,
+    /// When that was set.
+    pub clock_set: Instant,
     pub reason: Option<Reason>,
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
@@ -63,12 +74,24 @@ pub struct Execution {
     pub time_before: Duration,
     /// No other execution ran at any time while it did.
     pub alone: bool,
-    pub finished: Option<Finished>,
-    /// Its record until it has ended, and the id of it.
-    pub ticket: Option<Ticket>,
+    pub finished: Option<ExecutionEnd>,
+    /// What its end is recorded with, until it is; and the id of its record.
+    pub recorder: Option<Recorder>,
     pub record: Option<String>,
     /// Why there is none, to be told.
     pub trouble: Option<String>,
+}
+
+/// What waits for the beginning of a record to be written.
+#[derive(Debug, Default)]
+pub enum Recording {
+    /// The command itself: nothing may run without a record.
+    Before(Box<(Request, Vec<OwnedFd>)>),
+    /// That its clients are told that it runs.
+    During,
+    /// Nothing, or nothing any more.
+    #[default]
+    Settled,
 }
 
 /// What is on its way to the standard input.
@@ -106,6 +129,10 @@ impl Clock {
 /// What a clock that ran out asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
+    /// Its clients are not to wait for its record any longer.
+    Announce,
+    /// Nor is it itself, which is not to run without.
+    Refuse,
     Term,
     Kill,
     EndBox,
@@ -124,6 +151,9 @@ impl Execution {
             context: None,
             works: false,
             begun: false,
+            recording: Recording::Settled,
+            announced: false,
+            held: Vec::new(),
             started: Instant::now(),
             started_at: SystemTime::now(),
             owner: None,
@@ -133,13 +163,14 @@ impl Execution {
             input: Input { credit: WINDOW, ..Input::default() },
             owed: [0; 2],
             clock: Clock::Runs(None),
+            clock_set: Instant::now(),
             reason: None,
             kills_before: 0,
             refused_before: 0,
             time_before: Duration::ZERO,
             alone: true,
             finished: None,
-            ticket: None,
+            recorder: None,
             record: None,
             trouble: None,
         }
@@ -154,13 +185,47 @@ impl Execution {
         self.context.is_some() && !self.works && matches!(self.clock, Clock::Runs(_))
     }
 
+    /// Whether the guest has been asked for it, and it has not ended.
+    pub fn runs(&self) -> bool {
+        self.finished.is_none() && !self.waits_for_record()
+    }
+
+    pub fn waits_for_record(&self) -> bool {
+        matches!(self.recording, Recording::Before(_))
+    }
+
+    /// It is asked for only now: its time begins.
+    pub fn starts(&mut self, stream: u32) {
+        let now = Instant::now();
+        if let Clock::Runs(Some(at)) = &mut self.clock {
+            *at += now.saturating_duration_since(self.started);
+        }
+        (self.stream, self.started, self.started_at) = (stream, now, SystemTime::now());
+        self.clock_set = now;
+    }
+
+    pub fn set_clock(&mut self, clock: Clock, now: Instant) {
+        (self.clock, self.clock_set) = (clock, now);
+    }
+
+    /// Time has stood still in the sandbox since then: what was set meanwhile has lost less of it.
+    fn shift_clocks(&mut self, since: Instant, now: Instant) {
+        let lost = |set: Instant| now.saturating_duration_since(set.max(since));
+        if let Clock::Runs(Some(at)) | Clock::Asked(at) | Clock::Killed(at) = &mut self.clock {
+            *at += lost(self.clock_set);
+        }
+        if !self.begun {
+            self.started += lost(self.started);
+        }
+    }
+
     /// Begins to end it, for this reason; whether that is new.
     pub fn ask_to_end(&mut self, reason: Reason, now: Instant) -> bool {
         if self.finished.is_some() || !matches!(self.clock, Clock::Runs(_)) {
             return false;
         }
         self.reason.get_or_insert(reason);
-        self.clock = Clock::Asked(now + GRACE);
+        self.set_clock(Clock::Asked(now + GRACE), now);
         true
     }
 
@@ -170,12 +235,20 @@ impl Execution {
             return false;
         }
         self.reason.get_or_insert(reason);
-        self.clock = Clock::Killed(now + PATIENCE);
+        self.set_clock(Clock::Killed(now + PATIENCE), now);
         true
     }
 
     /// What is due now. Each is said once.
     pub fn due(&mut self, now: Instant) -> Option<Due> {
+        match self.recording {
+            Recording::Before(_) => return (now >= self.started + START).then_some(Due::Refuse),
+            Recording::During if now >= self.started + RECORD => {
+                self.recording = Recording::Settled;
+                return Some(Due::Announce);
+            }
+            Recording::During | Recording::Settled => {}
+        }
         if self.finished.is_some() {
             return None;
         }
@@ -191,7 +264,7 @@ impl Execution {
                 Due::Term
             }
             Clock::Asked(_) => {
-                self.clock = Clock::Killed(now + PATIENCE);
+                self.set_clock(Clock::Killed(now + PATIENCE), now);
                 Due::Kill
             }
             Clock::Killed(_) => Due::EndBox,
@@ -200,11 +273,14 @@ impl Execution {
 
     /// When to look again.
     pub fn next(&self) -> Option<Instant> {
-        if self.finished.is_some() {
-            return None;
-        }
+        let record = match self.recording {
+            Recording::Before(_) => return Some(self.started + START),
+            Recording::During => Some(self.started + RECORD),
+            Recording::Settled => None,
+        };
         let start = (!self.begun).then(|| self.started + START);
-        [self.clock.at(), start].into_iter().flatten().min()
+        let clocks = [self.clock.at(), start].into_iter().filter(|_| self.finished.is_none());
+        clocks.flatten().chain(record).min()
     }
 
     pub fn info(&self) -> ExecutionInfo {
@@ -262,10 +338,20 @@ impl Executions {
         self.all.values().filter(|e| e.finished.is_none())
     }
 
+    /// Time stood still from then on.
+    pub fn shift_clocks(&mut self, since: Instant, now: Instant) {
+        self.all.values_mut().filter(|e| e.runs()).for_each(|execution| execution.shift_clocks(since, now));
+    }
+
+    /// Whether any runs.
+    pub fn runs(&self) -> bool {
+        self.running().next().is_some()
+    }
+
     /// Forgets the oldest that ended, but for those that somebody still reads or whose end is not recorded yet.
     pub fn trim(&mut self) {
         let unread = |e: &Execution| !e.attached.is_empty() || e.owner.is_some();
-        let ended = |e: &Execution| e.finished.is_some() && !unread(e) && e.ticket.is_none();
+        let ended = |e: &Execution| e.finished.is_some() && !unread(e) && e.recorder.is_none();
         let mut count = self.all.values().filter(|e| ended(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
         while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {
@@ -275,5 +361,34 @@ impl Executions {
                 count -= 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_loses_no_more_than_the_time_it_stood_still() {
+        let second = Duration::from_secs(1);
+        let frozen = Instant::now() + 10 * second;
+        let (thawed, meanwhile) = (frozen + 60 * second, frozen + 50 * second);
+        let execution = |id: u64, set: Instant, begun: bool| {
+            let mut execution = Execution::new(id, 0, &[b"x".to_vec()], false, 0);
+            execution.set_clock(Clock::Runs(Some(set + 5 * second)), set);
+            (execution.begun, execution.started) = (begun, set);
+            execution
+        };
+        let mut executions = Executions::default();
+        executions.all.insert(1, execution(1, frozen - second, true));
+        executions.all.insert(2, execution(2, meanwhile, false));
+        let mut asked = execution(3, frozen - second, true);
+        asked.ask_to_end(Reason::Cancelled, meanwhile);
+        executions.all.insert(3, asked);
+        executions.shift_clocks(frozen, thawed);
+        let at = |id: u64| executions.all[&id].clock.at().unwrap();
+        assert_eq!(at(1), thawed + 4 * second);
+        assert_eq!((at(2), executions.all[&2].started), (thawed + 5 * second, thawed));
+        assert_eq!(at(3), thawed + GRACE);
     }
 }

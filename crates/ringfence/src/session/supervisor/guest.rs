@@ -1,15 +1,19 @@
 //! The guest's side: every frame is hostile until it is checked.
 
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use ringfence_guest::frame::{self, Channel, Decoder, Frame, Kind};
-use ringfence_guest::message::{Hello, Reply};
+use ringfence_guest::frame::{self, Agreed, Channel, Decoder, Frame, FrameError, Greeting, Kind};
+use ringfence_guest::message::{self, Reply, Request, Step};
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 
 use super::super::info::End;
-use super::super::protocol::{Answer, Finished};
-use super::executions::Execution;
-use super::relay::{To, add};
+use super::super::protocol::{ExecutionEnd, Refusal, SupervisorReply};
+use super::executions::{Execution, Recording};
+use super::record::not_started;
+use super::streams::{Stream, To, add};
 use super::wire::{Read, Wire};
 use super::{SuperviseError, Supervisor};
 use crate::supervise::Reason;
@@ -17,17 +21,160 @@ use crate::supervise::Reason;
 /// The guest broke the protocol.
 struct Unruly;
 
-/// The guest has spoken: whether that is a greeting in our version. Returns the buffer that it was read with.
-pub fn hello(guest: &mut Wire) -> Result<Vec<u8>, SuperviseError> {
+/// Without a byte taken for so long while bytes wait, the guest has stalled.
+const STALLED: Duration = Duration::from_secs(30);
+/// Asked so often whether it is there, while anybody waits for it.
+const PING: Duration = Duration::from_secs(5);
+/// So much may wait for the guest before clients are not read any more.
+const HIGH: usize = 8 << 20;
+
+/// The connection to the guest: its streams, and whether it still answers.
+#[derive(Debug)]
+pub struct GuestLink {
+    pub wire: Wire,
+    agreed: Agreed,
+    /// Open streams.
+    pub streams: HashMap<u32, Stream>,
+    next_stream: u32,
+    /// Bytes that may still come on streams that were closed.
+    stale: u64,
+    /// Since when it has taken nothing of what waits, and how much that was.
+    waits_since: Option<(Instant, usize)>,
+    /// When it was last heard.
+    heard: Instant,
+    /// The stream on which it was asked whether it is there, and since when.
+    ping: Option<(u32, Instant)>,
+}
+
+impl GuestLink {
+    pub fn new(wire: Wire, agreed: Agreed) -> GuestLink {
+        let heard = Instant::now();
+        GuestLink {
+            wire,
+            agreed,
+            streams: HashMap::new(),
+            next_stream: 1,
+            stale: 0,
+            waits_since: None,
+            heard,
+            ping: None,
+        }
+    }
+
+    /// Opens a stream. A request that a client just could send may be too long with the session's own added.
+    pub fn open(&mut self, to: To, request: &Request, pipes: Vec<OwnedFd>) -> Result<u32, Refusal> {
+        let stream = self.fresh_stream();
+        if self.wire.message_with(stream, Kind::Open, request, pipes).is_err() {
+            let step = if matches!(request, Request::Exec(_)) { Step::Execute } else { Step::Refuse };
+            return Err(Refusal::Failed { step, errno: libc::E2BIG });
+        }
+        self.streams.insert(stream, Stream::new(to, request));
+        Ok(stream)
+    }
+
+    /// Whether pipes that come with a request reach it.
+    pub fn takes_pipes(&self) -> bool {
+        self.agreed.features & message::PIPES != 0
+    }
+
+    fn fresh_stream(&mut self) -> u32 {
+        let stream = self.next_stream;
+        // Four thousand million of them: a session does not live that long.
+        self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        stream
+    }
+
+    /// Forgets a stream that its client does not want any more.
+    pub fn close(&mut self, stream: u32) {
+        if let Some(closed) = self.streams.remove(&stream) {
+            self.stale += closed.granted.iter().map(|n| u64::from(*n)).sum::<u64>() + (1 << 20);
+            self.wire.put(stream, Kind::Close, &[]);
+        }
+    }
+
+    /// Lets the guest send more of an execution's output.
+    pub fn grant(&mut self, stream: u32, channel: Channel, bytes: u32) {
+        if let Some(open) = self.streams.get_mut(&stream)
+            && let Some(sum) = add(open.granted[Execution::log_of(channel)], bytes)
+        {
+            open.granted[Execution::log_of(channel)] = sum;
+            self.wire.put(stream, Kind::Credit(channel), &bytes.to_le_bytes());
+        }
+    }
+
+    /// Writes what it takes. An error: it is gone.
+    pub fn flush(&mut self) -> Result<(), Errno> {
+        if self.wire.pending() == 0 {
+            return Ok(());
+        }
+        let flushed = self.wire.flush();
+        self.waits_since = match (self.wire.pending(), self.waits_since) {
+            (0, _) => None,
+            (left, Some((since, then))) if left >= then => Some((since, left)),
+            (left, _) => Some((Instant::now(), left)),
+        };
+        flushed
+    }
+
+    /// How many commands run in it, or are about to.
+    pub fn commands(&self) -> u64 {
+        self.streams.values().filter(|open| matches!(open.to, To::Execution(_))).count() as u64
+    }
+
+    /// Whether so much waits for it that clients must wait, too.
+    pub fn is_full(&self) -> bool {
+        self.wire.pending() > HIGH
+    }
+
+    /// When it must be looked at. `used`: somebody waits for it.
+    pub fn next(&self, used: bool) -> Option<Instant> {
+        let stalled = self.waits_since.map(|(since, _)| since + STALLED);
+        let ping = match self.ping {
+            Some((_, since)) => Some(since.max(self.heard) + STALLED),
+            None => used.then(|| self.heard + PING),
+        };
+        stalled.into_iter().chain(ping).min()
+    }
+
+    /// It could not be heard until now.
+    pub fn woke(&mut self, now: Instant) {
+        self.heard = now;
+        if let Some((since, _)) = &mut self.waits_since {
+            *since = now;
+        }
+    }
+
+    /// Asks whether it is there, while anybody waits for it. True: it has stalled.
+    pub fn look(&mut self, used: bool, now: Instant) -> bool {
+        match self.ping {
+            // Whatever it says, it is there: an answer may stand behind much else.
+            Some((_, since)) if now >= since.max(self.heard) + STALLED => return true,
+            None if used && now >= self.heard + PING => {
+                let stream = self.fresh_stream();
+                // One byte.
+                let _ = self.wire.message(stream, Kind::Open, &Request::Ping);
+                self.ping = Some((stream, now));
+            }
+            _ => {}
+        }
+        self.waits_since.is_some_and(|(since, _)| now >= since + STALLED)
+    }
+}
+
+/// The guest has spoken: what both sides can do. Returns the buffer that it was read with, too.
+pub fn hello(guest: &mut Wire) -> Result<(Agreed, Vec<u8>), SuperviseError> {
     let mut buffer = Vec::new();
     let spoken = guest.read(&mut buffer);
     match guest.decoder.next_frame() {
-        Ok(Some(frame)) if (frame.stream, frame.kind) == (0, Kind::Reply) => match frame.message::<Hello>() {
-            Ok(Hello { version: frame::VERSION }) => Ok(buffer),
-            _ => Err(SuperviseError::Hello("it speaks another version")),
+        Ok(Some(frame)) if (frame.stream, frame.kind) == (0, Kind::Reply) => match frame.message::<Greeting>() {
+            Ok(theirs) => match message::GREETING.meet(theirs) {
+                Ok(agreed) => Ok((agreed, buffer)),
+                Err(other) => Err(SuperviseError::Hello(format!("{other}: use the guest of this release"))),
+            },
+            Err(error) => Err(SuperviseError::Hello(error.to_string())),
         },
-        _ if spoken == Ok(Read::End) => Err(SuperviseError::Hello("it ended")),
-        _ => Err(SuperviseError::Hello("it speaks something else")),
+        _ if spoken == Ok(Read::End) => Err(SuperviseError::Hello("it ended".to_owned())),
+        _ => Err(SuperviseError::Hello("it speaks something else".to_owned())),
     }
 }
 
@@ -36,14 +183,14 @@ impl Supervisor {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return;
         }
-        match self.guest.read(&mut self.buffer) {
+        match self.guest.wire.read(&mut self.buffer) {
             Ok(Read::Bytes(_)) => {
-                self.heard = Instant::now();
-                let mut decoder = std::mem::replace(&mut self.guest.decoder, Decoder::new(0));
+                self.guest.heard = Instant::now();
+                let mut decoder = std::mem::replace(&mut self.guest.wire.decoder, Decoder::new(0));
                 if self.guest_frames(&mut decoder).is_err() {
                     self.end.get_or_insert(End::Unruly);
                 }
-                self.guest.decoder = decoder;
+                self.guest.wire.decoder = decoder;
             }
             Ok(Read::Nothing) => {}
             Ok(Read::End) | Err(_) => {
@@ -60,16 +207,16 @@ impl Supervisor {
     }
 
     fn guest_frame(&mut self, frame: &Frame<'_>) -> Result<(), Unruly> {
-        let Some(stream) = self.streams.get_mut(&frame.stream) else {
-            if self.ping.is_some_and(|(ping, _)| ping == frame.stream) {
+        let Some(stream) = self.guest.streams.get_mut(&frame.stream) else {
+            if self.guest.ping.is_some_and(|(ping, _)| ping == frame.stream) {
                 let answer = (frame.kind == Kind::Reply).then(|| frame.message::<Reply>().ok()).flatten();
-                self.ping = None;
+                self.guest.ping = None;
                 return if matches!(answer, Some(Reply::Done { .. })) { Ok(()) } else { Err(Unruly) };
             }
             // On its way when the stream was closed; more than it was granted then it cannot be.
-            let known = frame.stream != 0 && frame.stream < self.next_stream;
+            let known = frame.stream != 0 && frame.stream < self.guest.next_stream;
             let cost = (frame.payload.len() + frame::HEADER) as u64;
-            self.stale = self.stale.checked_sub(cost).filter(|_| known).ok_or(Unruly)?;
+            self.guest.stale = self.guest.stale.checked_sub(cost).filter(|_| known).ok_or(Unruly)?;
             return Ok(());
         };
         let to = stream.to;
@@ -79,12 +226,12 @@ impl Supervisor {
                 *granted = granted.checked_sub(frame.payload.len() as u32).ok_or(Unruly)?;
                 match to {
                     To::Execution(id) => self.output(id, channel, frame.payload),
-                    To::Client(place) => self.pass_on(place, frame.kind, frame.payload),
+                    To::Client(place) => self.clients.put(place, frame.kind, frame.payload),
                 }
             }
             Kind::Eof(Channel::Out | Channel::Err) => {
                 if let To::Client(place) = to {
-                    self.pass_on(place, frame.kind, &[]);
+                    self.clients.put(place, frame.kind, &[]);
                 }
             }
             Kind::Credit(Channel::In) => {
@@ -99,20 +246,26 @@ impl Supervisor {
                         if let Some(takes) = &mut stream.takes {
                             *takes = add(*takes, more).ok_or(Unruly)?;
                         }
-                        self.pass_on(place, frame.kind, frame.payload);
+                        self.clients.put(place, frame.kind, frame.payload);
                     }
                 }
             }
             Kind::Reply => {
-                let reply = frame.message::<Reply>().map_err(|_| Unruly)?;
+                let reply = match frame.message::<Reply>() {
+                    // A newer guest may say what is not known here. That ends this stream alone.
+                    Err(FrameError::Unknown { .. }) => {
+                        self.guest.close(frame.stream);
+                        Reply::Unsupported
+                    }
+                    Ok(started @ Reply::Started { .. }) => {
+                        stream.takes = stream.takes_started.take().or(stream.takes);
+                        started
+                    }
+                    reply => reply.map_err(|_| Unruly)?,
+                };
                 match to {
                     To::Execution(id) => self.execution_reply(id, reply)?,
-                    To::Client(place) => {
-                        if matches!(reply, Reply::Started { .. }) {
-                            stream.takes = stream.takes_started.take().or(stream.takes);
-                        }
-                        self.reply(frame.stream, place, reply);
-                    }
+                    To::Client(place) => self.reply(frame.stream, place, reply)?,
                 }
             }
             _ => return Err(Unruly),
@@ -120,40 +273,43 @@ impl Supervisor {
         Ok(())
     }
 
-    fn pass_on(&mut self, (client, stream): (u64, u32), kind: Kind, payload: &[u8]) {
-        if let Some(client) = self.clients.get_mut(&client) {
-            client.wire.put(stream, kind, payload);
-        }
-        self.dirty.push(client);
-    }
-
-    fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) {
-        let client = self.clients.get_mut(&place.0);
+    fn reply(&mut self, stream: u32, place: (u64, u32), reply: Reply) -> Result<(), Unruly> {
+        let client = self.clients.all.get_mut(&place.0);
         if let (Reply::Changed(_), Some(client)) = (&reply, client.filter(|client| client.lags())) {
             client.missed.insert(place.1);
-            return;
+            return Ok(());
         }
         let last = reply.is_last();
-        let answer = Answer::Guest(reply);
+        let answer = match reply {
+            Reply::Started { .. } => SupervisorReply::Ready,
+            Reply::Entries(entries) => SupervisorReply::Entries(entries),
+            Reply::Changed(changed) => SupervisorReply::Changed(changed),
+            Reply::Done { bytes } => SupervisorReply::Done { bytes },
+            Reply::Failed { step, errno } => SupervisorReply::Refused(Refusal::Failed { step, errno }),
+            Reply::Unsupported => SupervisorReply::Refused(Refusal::UnknownRequest),
+            Reply::Exited(_) => return Err(Unruly),
+        };
         if last {
-            self.streams.remove(&stream);
-            self.answer_last(place, &answer);
-            self.used = Instant::now();
+            self.guest.streams.remove(&stream);
+            self.clients.answer_last(place, &answer);
+            self.life.used = Instant::now();
         } else {
-            self.answer(place, &answer);
+            self.clients.answer(place, &answer);
         }
+        Ok(())
     }
 
     fn execution_reply(&mut self, id: u64, reply: Reply) -> Result<(), Unruly> {
         let execution = self.executions.all.get_mut(&id).ok_or(Unruly)?;
+        let reply = match reply {
+            Reply::Unsupported if !execution.begun => Reply::Failed { step: Step::Refuse, errno: libc::ENOSYS },
+            reply => reply,
+        };
         match reply {
             Reply::Started { .. } if !execution.begun => {
                 execution.begun = true;
-                let (record, trouble) = (execution.record.clone(), execution.trouble.take());
-                let listening = execution.owner.into_iter().chain(execution.attached.clone());
-                for place in listening.collect::<Vec<_>>() {
-                    let (record, trouble) = (record.clone(), trouble.clone());
-                    self.answer(place, &Answer::Begun { id, record, trouble });
+                if matches!(execution.recording, Recording::Settled) {
+                    self.announce(id);
                 }
             }
             Reply::Exited(exited) if execution.begun => {
@@ -161,16 +317,16 @@ impl Supervisor {
                 // The kernel's count, off the way of a command that did well.
                 let (kills_before, refused_before) = (execution.kills_before, execution.refused_before);
                 let alone = execution.alone;
-                let reason = may_be_killed(exited.status, alone).then(|| self.counts_now()).and_then(|counts| {
+                let reason = may_be_killed(exited.status, alone).then(|| self.tree.counts_now()).and_then(|counts| {
                     let (kills, refused) = counts;
                     let too_many = (refused > refused_before && alone).then_some(Reason::Processes);
                     if kills > kills_before { Some(Reason::Memory) } else { too_many }
                 });
-                self.look_at_counts = true;
+                self.tree.look_at_counts = true;
                 let cpu_us = exited.user_micros.saturating_add(exited.system_micros);
                 self.finished(
                     id,
-                    Finished {
+                    ExecutionEnd {
                         status: exited.status,
                         reason,
                         duration_us: micros(duration),
@@ -179,17 +335,19 @@ impl Supervisor {
                     },
                 );
             }
+            // How it ended, nobody can say.
+            Reply::Unsupported => {
+                let (duration_us, status) = (micros(execution.started.elapsed()), libc::SIGKILL);
+                let reason = Some(Reason::Lost);
+                self.finished(id, ExecutionEnd { status, reason, duration_us, cpu_us: 0, peak_memory: 0 });
+            }
             Reply::Failed { step, errno } if !execution.begun => {
-                let listening = execution.owner.into_iter().chain(execution.attached.clone());
-                let listening: Vec<_> = listening.collect();
-                let mut record = None;
-                if let Some(gone) = self.executions.all.remove(&id) {
-                    self.streams.remove(&gone.stream);
-                    record = gone.record;
-                    self.unstarted.extend(gone.ticket.map(|ticket| (ticket, step, errno)));
-                }
-                for place in listening {
-                    self.answer_last(place, &Answer::NotBegun { id, record: record.clone(), step, errno });
+                let Some(mut gone) = self.executions.all.remove(&id) else { return Ok(()) };
+                self.guest.streams.remove(&gone.stream);
+                self.record_unstarted(&mut gone, &not_started(step, errno));
+                let answer = SupervisorReply::ExecutionFailed { execution: id, record: gone.record, step, errno };
+                for place in gone.owner.into_iter().chain(gone.attached) {
+                    self.clients.answer_last(place, &answer);
                 }
             }
             _ => return Err(Unruly),

@@ -5,56 +5,70 @@
 //! a guest that breaks the protocol ends its own session, a client that does is dropped. When this process dies, process 1
 //! of the box sees its socket close and takes everything with it.
 
+mod change;
+mod changer;
+mod children;
 mod client;
 mod clients;
 mod executions;
 mod guest;
+mod life;
 pub(super) mod record;
-mod relay;
+mod signals;
+mod streams;
+mod tree;
 mod wire;
+mod worker;
 
 pub use executions::{REMEMBERED, REMEMBERED_BYTES};
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_guest::frame::{Kind, MAX_REPLY};
-use ringfence_guest::message::{Request, Step};
-use ringfence_linux::limits::{self, Refusals};
+use ringfence_guest::frame::MAX_REPLY;
 use ringfence_policy::facts::Facts;
+use ringfence_policy::failure::{self, Failure};
+use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Shown;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::document::{self, Document, DocumentError, Packed};
 use super::info::{End, Info, Required, State};
-use super::place::{Kept, Last, Place};
-use crate::engines::{self, About, Engine, EngineError, Inhabited, docker};
-use crate::records::Ticket;
+use super::place::{Place, StateFile};
+use crate::engines::{self, About, EngineError, GuestSandbox};
 use crate::report::Report;
 use crate::sets::{self, SetError};
-use crate::supervise::Reason;
-use client::{Client, ClientStream};
+use changer::Changer;
+use children::Children;
+use client::{Client, ClientStream, Clients};
 pub(super) use clients::address;
-use executions::{Due, Executions};
-use relay::{Stream, To};
+use executions::{Execution, Executions};
+use guest::GuestLink;
+use life::{Life, LockWatch};
+use streams::To;
+use tree::Tree;
 use wire::Wire;
+use worker::{Job, Worker};
 
 /// What a session is made from, as its creator planned it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Start {
+pub struct SessionStart {
     #[serde(with = "ringfence_policy::wire::path")]
     pub dir: PathBuf,
     pub id: String,
     pub name: Option<String>,
     pub profile: String,
+    /// The hash of the policy that it was planned from.
+    pub policy: String,
     #[serde(with = "ringfence_policy::wire::path")]
     pub workdir: PathBuf,
-    pub engine: Engine,
+    /// Its name.
+    pub engine: String,
     pub plan: Plan,
     pub facts: Facts,
     pub report: Report,
@@ -63,21 +77,26 @@ pub struct Start {
     pub records: Option<record::Wanted>,
     /// Sets of packages, which are kept as long as it lives.
     pub requirements: Vec<Shown>,
+    /// Where the key lies that objects at a container engine are marked with.
+    #[serde(with = "ringfence_policy::wire::path")]
+    pub keys: PathBuf,
 }
 
 /// What the creator hears.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Told {
+pub enum StartReply {
     Ready,
-    Failed(String),
+    Failed(Failure),
     /// A set of packages is not there any more.
     NoSet(String),
-    /// By the container engine.
-    Docker {
-        kind: docker::Kind,
-        message: String,
-        cure: Option<String>,
-    },
+}
+
+impl Packed for SessionStart {
+    const FORMAT: &'static str = "ringfence.session-start";
+}
+
+impl Document for StartReply {
+    const FORMAT: &'static str = "ringfence.session-start-reply";
 }
 
 /// Why there is no session.
@@ -85,14 +104,14 @@ pub enum Told {
 pub enum SuperviseError {
     #[error("cannot read what to supervise: {0}")]
     Request(std::io::Error),
-    #[error("what to supervise is malformed")]
-    Malformed,
+    #[error("cannot read what to supervise: {0}")]
+    Malformed(#[from] DocumentError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
     Set(#[from] SetError),
     #[error("the guest did not say hello: {0}")]
-    Hello(&'static str),
+    Hello(String),
     #[error("cannot listen at `{}`: {source}", path.display())]
     Listen { path: PathBuf, source: std::io::Error },
     #[error("cannot write the state of the session: {0}")]
@@ -108,22 +127,26 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     let mut bytes = Vec::new();
     request.read_to_end(&mut bytes).map_err(SuperviseError::Request)?;
     drop(request);
-    let start: Result<Start, _> = postcard::from_bytes(&bytes).map_err(|_| SuperviseError::Malformed);
+    let start = document::unpack::<SessionStart>(&bytes).map_err(SuperviseError::from);
     drop(bytes);
     let made = start.and_then(Supervisor::make);
     let told = match &made {
-        Ok(_) => Told::Ready,
-        Err(SuperviseError::Engine(EngineError::Docker(error))) => {
-            Told::Docker { kind: error.kind(), message: error.to_string(), cure: error.cure() }
+        Ok(_) => StartReply::Ready,
+        Err(SuperviseError::Engine(error)) => StartReply::Failed(error.failure()),
+        Err(SuperviseError::Set(SetError::Gone(id))) => StartReply::NoSet(id.clone()),
+        Err(error) => {
+            let (step, message) = (failure::Step::Start, error.to_string());
+            StartReply::Failed(Failure { engine: None, step, guarantee: None, message, cures: Vec::new() })
         }
-        Err(SuperviseError::Set(SetError::Gone(id))) => Told::NoSet(id.clone()),
-        Err(error) => Told::Failed(error.to_string()),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
-    if let Ok(text) = postcard::to_allocvec(&told) {
+    if let Ok(text) = document::write(&told) {
         let _ = std::io::Write::write_all(&mut std::fs::File::from(answer), &text);
     }
-    made?.run()
+    let ended = made?.run();
+    // Not left to the end of this process: a thread that waits for a disk would hold it.
+    let _ = ringfence_linux::sys::unlock(super::start::LOCK);
+    ended
 }
 
 /// As many as it may have: pipes of clients pass through it, and what is on its way to anybody counts for the user, whoever
@@ -135,182 +158,111 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
+/// What the poller tells apart; clients have higher numbers.
 const LISTENER: u64 = 0;
 const GUEST: u64 = 1;
-/// Clients have numbers from here on.
-const CLIENTS: u64 = 16;
+const LOCK: u64 = 2;
+const WORKER: u64 = 3;
+const CHANGES: u64 = 4;
+const CHILDREN: u64 = 5;
 
-/// Without a byte taken for so long while bytes wait, the guest has stalled.
-const STALLED: Duration = Duration::from_secs(30);
-/// Asked so often whether it is there, while anything is open.
-const PING: Duration = Duration::from_secs(5);
-/// So much may wait for the guest before clients are not read any more.
-const HIGH: usize = 8 << 20;
-/// How often a tree without a control group is counted, while something runs; and while nothing does, but for what a
-/// command may have left in the background.
-const LOOK: Duration = Duration::from_millis(50);
-const LOOK_IDLE: Duration = Duration::from_millis(250);
-/// A process that was left behind and killed the guest's may pass for it: so it is looked at all the same.
-const LOOK_DESERTED: Duration = Duration::from_secs(5);
-/// So many looks in a row may find too much memory, with a process killed at each, before the box is.
-const MOST_OVER: u32 = 20;
-/// How often it is looked whether anybody can still find the session.
-const LOOK_FOR_LOCK: Duration = Duration::from_secs(5);
 /// Clients get so long to take the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// The disk gets so long to take what is still to be written. What it does not take is lost: those executions are found without
+/// an end, and the session with the state that was written before.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 pub(super) struct Supervisor {
     place: Place,
     info: Info,
     report: Report,
     plan: Plan,
-    epoll: OwnedFd,
-    listener: OwnedFd,
-    /// `None` when the box has ended.
-    running: Option<Inhabited>,
+    /// The limits that it was made with; those of the plan may be tighter by now.
+    ceiling: Limits,
     /// Held as long as it lives.
     _sets: Vec<sets::Lock>,
-    guest: Wire,
-    /// Open streams of the guest.
-    streams: HashMap<u32, Stream>,
-    next_stream: u32,
-    /// Bytes that may still come on streams that were closed.
-    stale: u64,
-    clients: HashMap<u64, Client>,
-    next_client: u64,
-    /// Clients with something to write.
-    dirty: Vec<u64>,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    tree: Tree,
+    guest: GuestLink,
+    clients: Clients,
     executions: Executions,
-    /// Clients' streams that asked for the end.
-    stopping: Vec<executions::Place>,
-    /// The client that it ends with.
-    owner: Option<u64>,
-    buffer: Vec<u8>,
-    used: Instant,
-    expires: Option<Instant>,
-    /// Since when the guest has taken nothing of what waits.
-    waits_since: Option<(Instant, usize)>,
-    /// When the guest was last heard; and the stream on which it was asked whether it is there, and since when.
-    heard: Instant,
-    ping: Option<(u32, Instant)>,
-    /// Commands that there is room for the guest's own processes of.
-    room: u64,
-    /// Clients are not read, since the guest does not take what they sent.
-    paused: bool,
-    refusals: Option<Refusals>,
-    /// Kills for memory and refused forks so far; looked up when an execution has ended.
-    kills: u64,
-    refused: u64,
-    look_at_counts: bool,
-    /// Of them, those by this process, where no control group does it; and looks in a row that found too much.
-    killed: u64,
-    over: u32,
-    /// When the tree was last counted; and that there was nobody in it but the guest's own process for the next command.
-    looked: Instant,
-    deserted: bool,
-    /// Which file its lock was, by which others know that it lives; and when it was last looked for.
-    lock: Option<(u64, u64)>,
-    looked_for_lock: Instant,
+    life: Life,
     records: Option<record::Records>,
-    /// Records of commands that have ended, or did not start, to be written when nobody waits.
+    /// Commands that have ended, to be recorded when nobody waits.
     ended: Vec<u64>,
-    unstarted: Vec<(Ticket, Step, i32)>,
+    worker: Worker,
+    changer: Changer,
+    /// Processes that it needs beside the sandbox.
+    children: Children,
+    buffer: Vec<u8>,
+    /// Why it is ending: whatever comes first.
     end: Option<End>,
-    last: Last,
 }
 
 impl Supervisor {
     /// Makes the box, and listens.
-    fn make(mut start: Start) -> Result<Supervisor, SuperviseError> {
+    fn make(mut start: SessionStart) -> Result<Supervisor, SuperviseError> {
         let sets = start.requirements.iter().map(|shown| sets::hold(&shown.source)).collect::<Result<_, _>>()?;
-        let about =
-            About { session: &start.id, name: start.name.as_deref(), profile: &start.profile, state: &start.dir };
-        let (running, channel) = engines::inhabit(start.engine, &mut start.plan, &start.facts, about)?;
+        let about = About {
+            session: &start.id,
+            name: start.name.as_deref(),
+            profile: &start.profile,
+            state: &start.dir,
+            keys: &start.keys,
+        };
+        let engine = engines::registry::get(&start.engine)?;
+        let (running, channel) = engines::start_guest(engine, &mut start.plan, &start.facts, about)?;
         Ok(Supervisor { _sets: sets, ..Supervisor::own(start, Some(running), channel)? })
     }
 
     /// Takes a box over, whose guest is at the other end of the channel and has spoken.
-    fn own(start: Start, running: Option<Inhabited>, channel: OwnedFd) -> Result<Supervisor, SuperviseError> {
+    fn own(
+        start: SessionStart,
+        running: Option<Box<dyn GuestSandbox>>,
+        channel: OwnedFd,
+    ) -> Result<Supervisor, SuperviseError> {
         let place = Place::new(&start.dir);
-        let mut guest = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
-        let buffer = guest::hello(&mut guest)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SuperviseError::Poll)?;
+        let mut wire = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
+        let (agreed, buffer) = guest::hello(&mut wire)?;
+        wire.register(&epoll, GUEST, EventFlags::IN).map_err(SuperviseError::Poll)?;
         let path = place.socket(&start.id);
         let listener = clients::listen(&path).map_err(|source| SuperviseError::Listen { path, source })?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SuperviseError::Poll)?;
-        for (fd, token) in [(listener.as_fd(), LISTENER), (guest.fd(), GUEST)] {
+        let lock = LockWatch::new(&place, &start.id);
+        let worker = Worker::start(place.clone(), place.last(&start.id)).map_err(SuperviseError::Poll)?;
+        let changer = Changer::new().map_err(SuperviseError::Poll)?;
+        for (fd, token) in [
+            (Some(listener.as_fd()), LISTENER),
+            (lock.fd(), LOCK),
+            (Some(worker.fd()), WORKER),
+            (Some(changer.fd()), CHANGES),
+        ] {
+            let Some(fd) = fd else { continue };
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
         }
-        let records = start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan));
-        let limits = &start.plan.limits;
-        let info = Info {
-            id: start.id,
-            name: start.name,
-            profile: start.profile,
-            engine: start.engine.name().to_owned(),
-            workdir: start.workdir,
-            workdir_inside: start.plan.workdir.clone(),
-            created: SystemTime::now(),
-            state: State::Live,
-            pid: std::process::id(),
-            idle: start.idle,
-            idle_at: None,
-            expires: None,
-            timeout: limits.timeout,
-            timeout_ceiling: limits.timeout_ceiling,
-            output: limits.output,
-            executions: 0,
-            running: 0,
-            caches: running.as_ref().map_or_else(Vec::new, |running| running.caches().to_vec()),
-            requirements: start.requirements.iter().map(Required::of).collect(),
-            left: None,
-            unreachable: None,
-        };
-        let last = place.last(&info.id);
-        let lock = place.lock_file(&info.id).ok().flatten();
-        let now = Instant::now();
-        let refusals = running.as_ref().and_then(Inhabited::refusals);
+        let info = described(&start, running.as_deref());
         let supervisor = Supervisor {
             place,
             info,
             report: start.report,
+            records: start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan)),
+            ceiling: start.plan.limits.clone(),
             plan: start.plan,
+            _sets: Vec::new(),
             epoll,
             listener,
-            running,
-            _sets: Vec::new(),
-            refusals,
-            guest,
-            streams: HashMap::new(),
-            next_stream: 1,
-            stale: 0,
-            clients: HashMap::new(),
-            next_client: CLIENTS,
-            dirty: Vec::new(),
+            tree: Tree::new(running),
+            guest: GuestLink::new(wire, agreed),
+            clients: Clients::default(),
             executions: Executions::default(),
-            stopping: Vec::new(),
-            owner: None,
-            buffer,
-            used: now,
-            expires: start.life.and_then(|life| now.checked_add(life)),
-            waits_since: None,
-            heard: now,
-            ping: None,
-            room: engines::GUEST_PROCESSES,
-            paused: false,
-            kills: 0,
-            refused: 0,
-            look_at_counts: false,
-            killed: 0,
-            over: 0,
-            looked: now,
-            deserted: false,
-            lock,
-            looked_for_lock: now,
-            records,
+            life: Life::new(start.life, lock),
             ended: Vec::new(),
-            unstarted: Vec::new(),
+            worker,
+            changer,
+            children: Children::default(),
+            buffer,
             end: None,
-            last,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
         Ok(supervisor)
@@ -340,6 +292,14 @@ impl Supervisor {
                 match data.u64() {
                     LISTENER => self.accept(),
                     GUEST => self.guest_ready(flags),
+                    LOCK => self.life.lock.stirred(),
+                    WORKER => self.worker_ready(),
+                    CHANGES => self.changes_made(),
+                    child @ CHILDREN..client::FIRST => {
+                        if self.children.ended(child - CHILDREN, Instant::now()) {
+                            self.end.get_or_insert(End::Helper);
+                        }
+                    }
                     client => self.client_ready(client, flags),
                 }
             }
@@ -349,191 +309,85 @@ impl Supervisor {
         Ok(())
     }
 
-    /// How long until something must be looked at.
+    /// How long until something must be looked at; `None`: until something happens.
     fn next(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.used.checked_add(idle));
-        let stalled = self.waits_since.map(|(since, _)| since + STALLED);
-        let ping = match self.ping {
-            Some((_, since)) => Some(since.max(self.heard) + STALLED),
-            None => (!self.streams.is_empty()).then(|| self.heard + PING),
-        };
-        let look = (self.watches() || self.counts_time()).then(|| self.looked + self.pace());
-        let clocks = self.executions.running().filter_map(executions::Execution::next).min();
-        let lock = self.lock.map(|_| self.looked_for_lock + LOOK_FOR_LOCK);
-        let next = [idle, self.expires, stalled, ping, look, clocks, lock].into_iter().flatten().min()?;
+        let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.life.used.checked_add(idle));
+        let thawed = self.tree.frozen.is_none();
+        let guest = self.guest.next(self.waits_for_guest()).filter(|_| thawed);
+        let tree = self.tree.next(&self.plan.limits, self.executions.runs()).filter(|_| thawed);
+        let clocks = self.executions.all.values().filter_map(Execution::next).min().filter(|_| thawed);
+        let next = [idle, self.life.expires, guest, tree, clocks, self.life.lock.next(), self.children.next()]
+            .into_iter()
+            .flatten()
+            .min()?;
         // Rounded up: the poller counts whole milliseconds on older kernels.
-        Some(next.saturating_duration_since(now) + Duration::from_millis(1))
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    /// Whether nothing is done: a context that waits for code does nothing.
+    /// Whether anybody waits for the guest: a context that waits for code does nothing.
+    fn waits_for_guest(&self) -> bool {
+        self.guest.streams.values().any(|stream| match stream.to {
+            To::Execution(id) => self.executions.all.get(&id).is_none_or(|execution| !execution.waits()),
+            To::Client(_) => true,
+        })
+    }
+
+    /// Whether nothing is done.
     fn is_idle(&self) -> bool {
-        let waits = |stream: &Stream| match stream.to {
-            To::Execution(id) => self.executions.all.get(&id).is_some_and(executions::Execution::waits),
-            To::Client(_) => false,
-        };
         let holds = |client: &Client| client.streams.values().any(|open| matches!(open, ClientStream::Holding));
-        self.streams.values().all(waits) && !self.clients.values().any(holds)
+        !self.waits_for_guest() && !self.clients.all.values().any(holds)
     }
 
-    /// Whether the tree is counted from here, since no control group does.
-    fn watches(&self) -> bool {
-        self.plan.limits.memory.is_some() && self.running.as_ref().is_some_and(|running| !running.has_group())
-    }
-
-    /// Whether the processor time of commands is counted: each process has its own limit, the tree has none.
-    fn counts_time(&self) -> bool {
-        self.plan.limits.cpu_time.is_some() && self.executions.running().next().is_some()
-    }
-
-    /// Processor time of the box so far. Without a control group, what ended unseen is missing.
-    pub(super) fn time_used(&self) -> Duration {
-        let Some(running) = &self.running else { return Duration::ZERO };
-        running.usage().cpu.unwrap_or_else(|| limits::census(running.pid()).cpu)
-    }
-
-    /// How long it is from one count of the tree to the next.
-    fn pace(&self) -> Duration {
-        match self.executions.running().next() {
-            Some(_) => LOOK,
-            None if self.deserted => LOOK_DESERTED,
-            None => LOOK_IDLE,
-        }
-    }
-
-    /// Looks at every clock.
+    /// Looks at every clock. What was decided first stays the reason of the end.
     fn look(&mut self, now: Instant) {
-        let mut due: Vec<(u64, Due)> = Vec::new();
-        for execution in self.executions.all.values_mut() {
-            due.extend(execution.due(now).map(|what| (execution.id, what)));
-        }
-        for (id, what) in due {
-            match what {
-                Due::Term => self.ask_to_end(id),
-                Due::Kill => self.signal(id, libc::SIGKILL, true),
-                Due::EndBox => self.end = Some(End::Unruly),
-            }
-        }
-        if self.expires.is_some_and(|at| now >= at) {
-            self.end.get_or_insert(End::Expired);
-        }
-        if self.is_idle() && self.info.idle.is_some_and(|idle| now.saturating_duration_since(self.used) >= idle) {
-            self.end.get_or_insert(End::Idle);
-        }
-        if self.waits_since.is_some_and(|(since, _)| now >= since + STALLED) {
-            self.end.get_or_insert(End::Unruly);
-        }
-        self.look_at_guest(now);
-        self.look_for_lock(now);
-        // Not at each wake-up: how long too much may last would hang on how busy the session is.
-        if now < self.looked + self.pace() {
+        self.children.look(&self.epoll, CHILDREN, now);
+        self.end_overdue(now);
+        let idle = self.info.idle.is_some_and(|idle| now.saturating_duration_since(self.life.used) >= idle);
+        let used = self.waits_for_guest();
+        let ends = [
+            (self.life.expires.is_some_and(|at| now >= at), End::Expired),
+            (idle && self.is_idle(), End::Idle),
+            (self.tree.frozen.is_none() && self.guest.look(used, now), End::Unruly),
+            (self.life.lock.is_lost(&self.place, &self.info.id, now), End::Removed),
+        ];
+        let mut due = ends.into_iter().filter_map(|(due, end)| due.then_some(end));
+        self.end = self.end.or_else(|| due.next());
+        if self.tree.frozen.is_some() || !self.tree.is_due(now, self.executions.runs()) {
             return;
         }
-        self.look_at_time(now);
-        if let (true, Some(limit), Some(running)) = (self.watches(), self.plan.limits.memory, &self.running) {
-            let census = limits::census(running.pid());
-            self.deserted = census.processes <= 1;
-            let over = limits::has_more_than(limit, census.memory, running.pid());
-            self.over = if over { self.over + 1 } else { 0 };
-            if over && limits::kill_largest(running.pid()) {
-                self.killed += 1;
-            }
-            // What grows faster than it is killed.
-            if self.over > MOST_OVER {
-                self.end.get_or_insert(End::Memory);
-            }
-            // A tree that takes long to count must not keep the session from its work.
-            self.looked = now + now.elapsed() * 3;
+        self.end_spent(now);
+        if self.tree.look(&self.plan.limits, now) {
+            self.end.get_or_insert(End::Memory);
         }
-    }
-
-    /// Asks the guest whether it is there, while anybody waits for it. One that says nothing has stalled.
-    fn look_at_guest(&mut self, now: Instant) {
-        match self.ping {
-            // Whatever it says, it is there: an answer may stand behind much else.
-            Some((_, since)) if now >= since.max(self.heard) + STALLED => {
-                self.end.get_or_insert(End::Unruly);
-            }
-            None if !self.streams.is_empty() && now >= self.heard + PING => {
-                let stream = self.fresh_stream();
-                // One byte.
-                let _ = self.guest.message(stream, Kind::Open, &Request::Ping);
-                self.ping = Some((stream, now));
-            }
-            _ => {}
-        }
-    }
-
-    /// Ends a session that nobody can find: whoever looks takes it for gone, and nobody could end it.
-    fn look_for_lock(&mut self, now: Instant) {
-        if self.lock.is_none() || now < self.looked_for_lock + LOOK_FOR_LOCK {
-            return;
-        }
-        self.looked_for_lock = now;
-        // What cannot be looked up may be there.
-        if self.place.lock_file(&self.info.id).is_ok_and(|found| found != self.lock) {
-            self.end.get_or_insert(End::Removed);
-        }
-    }
-
-    /// Ends commands that used up their processor time. What runs at the same time is counted together.
-    fn look_at_time(&mut self, now: Instant) {
-        let Some(limit) = self.plan.limits.cpu_time.filter(|_| self.counts_time()) else { return };
-        self.looked = now;
-        let used = self.time_used();
-        let spent = |e: &&mut executions::Execution| used.saturating_sub(e.time_before) >= limit;
-        let all = self.executions.all.values_mut().filter(spent);
-        let ended: Vec<u64> = all.filter_map(|e| e.end_at_once(Reason::CpuTime, now).then_some(e.id)).collect();
-        for id in ended {
-            self.signal(id, libc::SIGKILL, true);
-        }
-    }
-
-    /// Kills for memory and refused forks so far.
-    fn counts_now(&self) -> (u64, u64) {
-        let (kills, refused) = self.refusals.as_ref().map(Refusals::now).unwrap_or_default();
-        (self.killed + kills, refused)
     }
 
     /// What nobody waits for.
     fn after_flush(&mut self) {
-        if std::mem::take(&mut self.look_at_counts) {
-            (self.kills, self.refused) = self.counts_now();
-        }
-        self.make_room();
+        self.tree.settle_counts();
+        self.tree.make_room(&self.plan.limits, self.guest.commands());
         self.record_ends();
     }
 
     fn flush_guest(&mut self) {
-        if self.guest.pending() == 0 {
-            return;
-        }
         if self.guest.flush().is_err() {
             self.end.get_or_insert(End::Died);
         }
-        let left = self.guest.pending();
-        self.waits_since = match (left, self.waits_since) {
-            (0, _) => None,
-            (left, Some((since, then))) if left >= then => Some((since, left)),
-            (left, _) => Some((Instant::now(), left)),
-        };
-        Self::want_room(&self.epoll, GUEST, &mut self.guest, EventFlags::IN);
+        self.guest.wire.wait_for(&self.epoll, GUEST, EventFlags::IN);
     }
 
     /// Writes to everybody who has something to read.
     fn flush(&mut self) {
         self.flush_guest();
-        let pause = self.guest.pending() > HIGH;
-        if pause != self.paused {
-            self.paused = pause;
-            for (token, client) in &mut self.clients {
-                // Told once more, whatever it waits for now.
-                client.wire.waits_for_room = !client.wire.waits_for_room;
-                Self::want_room(&self.epoll, *token, &mut client.wire, reads(pause));
+        // One that is frozen takes nothing: whoever can thaw it must be heard.
+        let pause = self.guest.is_full() && self.tree.frozen.is_none();
+        if pause != self.clients.paused {
+            self.clients.paused = pause;
+            for (token, client) in &mut self.clients.all {
+                client.wire.wait_for(&self.epoll, *token, reads(pause));
             }
         }
-        for token in std::mem::take(&mut self.dirty) {
-            let Some(client) = self.clients.get_mut(&token) else { continue };
+        for token in std::mem::take(&mut self.clients.dirty) {
+            let Some(client) = self.clients.all.get_mut(&token) else { continue };
             let mut flushed = client.wire.flush();
             if client.wire.pending() == 0 && !client.missed.is_empty() {
                 client.tell_missed();
@@ -543,23 +397,12 @@ impl Supervisor {
                 self.drop_client(token);
                 continue;
             }
-            Self::want_room(&self.epoll, token, &mut client.wire, reads(self.paused));
+            client.wire.wait_for(&self.epoll, token, reads(pause));
         }
     }
 
-    /// Waits for room in a socket exactly while something waits to be written.
-    fn want_room(epoll: &OwnedFd, token: u64, wire: &mut Wire, reads: EventFlags) {
-        let wanted = wire.pending() > 0;
-        if wanted != wire.waits_for_room {
-            wire.waits_for_room = wanted;
-            let flags = if wanted { reads | EventFlags::OUT } else { reads };
-            // It is registered for as long as it is open.
-            let _ = epoll::modify(epoll, wire.fd(), EventData::new_u64(token), flags);
-        }
-    }
-
-    fn kept(&self) -> Kept {
-        Kept { info: self.snapshot(), report: self.report.clone(), ended: None }
+    fn kept(&self) -> StateFile {
+        StateFile { info: self.snapshot(), report: self.report.clone(), ended: None }
     }
 
     /// What is to be known now.
@@ -568,34 +411,35 @@ impl Supervisor {
         let at = |instant: Instant| SystemTime::now() + instant.saturating_duration_since(now);
         let running = self.executions.running().count() as u32;
         let idle = self.info.idle.filter(|_| self.is_idle());
-        let idle_at = idle.and_then(|idle| self.used.checked_add(idle).map(at));
-        Info { idle_at, expires: self.expires.map(at), executions: self.executions.count, running, ..self.info.clone() }
+        let idle_at = idle.and_then(|idle| self.life.used.checked_add(idle).map(at));
+        let expires = self.life.expires.map(at);
+        Info { idle_at, expires, executions: self.executions.count, running, ..self.info.clone() }
     }
 
     /// Ends the box with everything in it, says so, and gives up its place.
     fn finish(&mut self, mut end: End) {
-        match self.running.take().map(Inhabited::finish) {
-            Some(Ok((_, usage))) if end == End::Died && self.killed + usage.killed_for_memory > self.kills => {
-                end = End::Memory;
-            }
+        // What is frozen does not end.
+        self.changer.close();
+        match self.tree.finish() {
+            Ok(for_memory) if for_memory && end == End::Died => end = End::Memory,
+            Ok(_) => {}
             // Whoever removes the session tries again.
-            Some(Err(error)) => self.info.left = Some(error.to_string()),
-            _ => {}
+            Err(error) => self.info.left = Some(error),
         }
         self.info.state = State::Ended(end);
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
+        let until = Instant::now() + LAST_WRITES;
         if end != End::Removed {
-            self.last.write(self.executions.count, Some(end));
-            // Whoever looks afterwards finds a supervisor that is gone, and these last words.
-            let _ = self.place.keep(&kept);
-            self.place.release(&self.info.id, self.info.name.as_deref());
+            self.worker.give(Job::Close(Box::new(kept), end));
+            self.worker.drain(until);
         }
         self.say_farewell(end);
         // Also of those whose clients had more to tell.
         self.ended = self.executions.all.keys().copied().collect();
         self.record_ends();
+        self.worker.drain(until + FAREWELL);
     }
 
     /// Last words to all clients, as far as they take them in time.
@@ -603,19 +447,49 @@ impl Supervisor {
         self.end_streams(end);
         let until = Instant::now() + FAREWELL;
         loop {
-            self.clients.retain(|_, client| client.wire.flush().is_ok() && client.wire.pending() > 0);
+            self.clients.all.retain(|_, client| client.wire.flush().is_ok() && client.wire.pending() > 0);
             let left = until.saturating_duration_since(Instant::now());
-            if self.clients.is_empty() || left.is_zero() {
+            if self.clients.all.is_empty() || left.is_zero() {
                 return;
             }
-            let fds: Vec<BorrowedFd<'_>> = self.clients.values().map(|client| client.wire.fd()).collect();
-            let mut polled: Vec<_> = fds
-                .iter()
-                .map(|fd| rustix::event::PollFd::from_borrowed_fd(*fd, rustix::event::PollFlags::OUT))
-                .collect();
+            let waiting = self.clients.all.values().map(|client| client.wire.fd());
+            let mut polled: Vec<_> = waiting.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)).collect();
             let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let _ = rustix::event::poll(&mut polled, Some(&time));
         }
+    }
+}
+
+/// A session that begins.
+fn described(start: &SessionStart, running: Option<&dyn GuestSandbox>) -> Info {
+    let limits = &start.plan.limits;
+    Info {
+        id: start.id.clone(),
+        name: start.name.clone(),
+        profile: start.profile.clone(),
+        policy: start.policy.clone(),
+        engine: start.engine.clone(),
+        workdir: start.workdir.clone(),
+        workdir_inside: start.plan.workdir.clone(),
+        created: SystemTime::now(),
+        state: State::Live,
+        pid: std::process::id(),
+        idle: start.idle,
+        idle_at: None,
+        expires: None,
+        timeout: limits.timeout,
+        timeout_ceiling: limits.timeout_ceiling,
+        output: limits.output,
+        executions: 0,
+        running: 0,
+        caches: running.map_or_else(Vec::new, |running| running.caches().to_vec()),
+        requirements: start.requirements.iter().map(Required::of).collect(),
+        left: None,
+        unreachable: None,
+        frozen: false,
+        memory: limits.memory,
+        cpus: limits.cpus,
+        processes: limits.pids,
     }
 }
 

@@ -2,10 +2,12 @@
 //! without one; ended when nobody waits for it any more.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ringfence_guest::message::Step;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::format_duration;
 use ringfence_policy::plan::Plan;
@@ -14,12 +16,15 @@ use serde::{Deserialize, Serialize};
 use super::super::error::SessionError;
 use super::super::exec::outcome;
 use super::super::info::State;
-use super::super::protocol::{ExecAsk, Refusal};
+use super::super::protocol::{ExecRequest, Refusal};
 use super::Supervisor;
 use super::client::Client;
-use super::executions::Execution;
+use super::executions::{Execution, Recording};
+use super::signals::LATE;
+use super::streams::To;
+use super::worker::{Done, Job};
 use crate::records::redact::plain;
-use crate::records::{Begin, Caller, End, JournalError, Recorder, Redactor, Seen};
+use crate::records::{Begin, Caller, End, JournalError, Recorder, Redactor, Seen, Ticket};
 
 /// What is to be recorded, and where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,7 +55,7 @@ struct Last {
     recorder: Recorder,
 }
 
-/// Kept of the name of a program.
+/// StateFile of the name of a program.
 const PROGRAM: usize = 64;
 
 impl Records {
@@ -64,7 +69,7 @@ impl Records {
 
     /// One that keeps out what is secret to this client, and what the command gets. Looked up once for most: clients ask
     /// again and again with the same environment.
-    fn recorder_for(&mut self, token: u64, client: Option<&Client>, ask: &ExecAsk) -> Recorder {
+    fn recorder_for(&mut self, token: u64, client: Option<&Client>, ask: &ExecRequest) -> Recorder {
         if let Some(last) = self.last.as_ref().filter(|last| last.client == token && last.env == ask.env) {
             return last.recorder.clone();
         }
@@ -73,6 +78,12 @@ impl Records {
         let recorder = self.recorder_without(&entries);
         self.last = Some(Last { client: token, env: ask.env.clone(), recorder: recorder.clone() });
         recorder
+    }
+
+    /// Why nothing more is recorded while so much waits already.
+    fn is_behind(&self) -> JournalError {
+        let source = io::Error::other("the disk does not keep up");
+        JournalError::Write { path: self.wanted.dir.clone(), source }
     }
 
     /// One that keeps the secrets among these `NAME=value` entries out, too.
@@ -94,7 +105,7 @@ impl Records {
 }
 
 /// The command as it was asked for.
-fn words(ask: &ExecAsk) -> Vec<OsString> {
+fn words(ask: &ExecRequest) -> Vec<OsString> {
     ask.argv.iter().map(|word| OsString::from_vec(word.clone())).collect()
 }
 
@@ -104,55 +115,133 @@ fn pairs<'a>(
     entries.map(|(name, value)| (name.as_os_str(), value.as_os_str()))
 }
 
+/// Why a command did not start, for its record.
+pub fn not_started(step: Step, errno: i32) -> String {
+    format!("cannot start it ({step:?}): {}", io::Error::from_raw_os_error(errno.clamp(1, 4095)))
+}
+
 impl Supervisor {
-    /// Begins the record of an execution. That it cannot be written stops nothing, unless the policy says so.
-    pub(super) fn record(&mut self, execution: &mut Execution, ask: &ExecAsk, client: u64) -> Result<(), Refusal> {
-        let caller = self.caller(ask, client);
-        let Some(records) = &mut self.records else { return Ok(()) };
+    /// Prepares the record of an execution, to be written by the worker; `None`: there is none. Where too much waits for the
+    /// disk already, nothing more is recorded: that stops nothing, unless the policy says so.
+    pub(super) fn record(
+        &mut self,
+        execution: &mut Execution,
+        ask: &ExecRequest,
+        client: u64,
+    ) -> Result<Option<Box<Ticket>>, Refusal> {
+        let Some(records) = &self.records else { return Ok(None) };
+        if self.worker.is_full() {
+            let trouble = records.is_behind();
+            if records.wanted.strict {
+                return Err(Refusal::NotRecorded(trouble.to_string()));
+            }
+            self.is_missing(execution, &trouble);
+            return Ok(None);
+        }
         let command: Vec<OsString> = match &execution.context {
             // How an interpreter is started says nothing to anybody.
             Some(context) => std::iter::once("context").chain(context.split('/')).map(OsString::from).collect(),
             None => words(ask),
         };
-        let ticket = records.recorder_for(client, self.clients.get(&client), ask).begin(&Begin {
+        let Some((recorder, ticket)) = self.prepare_record(ask, client, &command) else { return Ok(None) };
+        (execution.recorder, execution.record) = (Some(recorder), Some(ticket.id().to_owned()));
+        Ok(Some(Box::new(ticket)))
+    }
+
+    /// What a record begins with, and what it ends with.
+    fn prepare_record(&mut self, ask: &ExecRequest, client: u64, command: &[OsString]) -> Option<(Recorder, Ticket)> {
+        let recorder = self.records.as_mut()?.recorder_for(client, self.clients.all.get(&client), ask);
+        let ticket = recorder.prepare(&Begin {
             profile: Some(&self.info.profile),
             engine: Some(&self.info.engine),
             sandbox: Some(&self.info.id),
-            command: &command,
+            command,
             workdir: Some(&self.info.workdir),
             report: Some(&self.report),
-            caller: caller.as_ref(),
+            caller: self.caller(ask, client).as_ref(),
             skill: None,
         });
-        match ticket.trouble() {
-            Some(trouble) if records.wanted.strict => return Err(Refusal::NotRecorded(trouble.to_string())),
-            Some(trouble) => {
-                if !std::mem::replace(&mut records.said, true) {
-                    execution.trouble = Some(trouble.to_string());
-                }
-                self.has_a_gap(trouble);
-            }
-            None => {
-                // The next trouble is another one.
-                records.said = false;
-                execution.record = Some(ticket.id().to_owned());
+        Some((recorder, ticket))
+    }
+
+    /// The worker has done something.
+    pub(super) fn worker_ready(&mut self) {
+        for done in self.worker.take() {
+            match done {
+                Done::Begun { execution, trouble } => self.record_begun(execution, trouble),
+                Done::Written(Ok(())) => {}
+                // This one is found without an end by the next look at the records.
+                Done::Written(Err(trouble)) => self.has_a_gap(&trouble),
+                Done::Kept if self.worker.kept() => self.worker.keep(self.kept()),
+                Done::Kept => {}
             }
         }
-        execution.ticket = Some(ticket);
-        Ok(())
+    }
+
+    /// The beginning of a record was written, or could not be: what waited for it goes on.
+    fn record_begun(&mut self, id: u64, trouble: Option<JournalError>) {
+        let Some(mut execution) = self.executions.all.remove(&id) else { return };
+        let waited = std::mem::take(&mut execution.recording);
+        match (&trouble, &mut self.records) {
+            (Some(_), _) if matches!(waited, Recording::Before(_)) => {}
+            (Some(trouble), _) => self.is_missing(&mut execution, trouble),
+            // The next trouble is another one.
+            (None, Some(records)) => records.said = false,
+            (None, None) => {}
+        }
+        self.executions.all.insert(id, execution);
+        match (waited, trouble) {
+            (Recording::Before(_), Some(trouble)) => {
+                self.give_up(id, &Refusal::NotRecorded(trouble.to_string()));
+            }
+            (Recording::Before(command), None) => {
+                let (request, pipes) = *command;
+                let opened = self.guest.open(To::Execution(id), &request, pipes);
+                self.tree.make_room(&self.plan.limits, self.guest.commands());
+                match opened {
+                    Ok(stream) => {
+                        if let Some(execution) = self.executions.all.get_mut(&id) {
+                            execution.starts(stream);
+                        }
+                        self.pump_input(id);
+                    }
+                    Err(refusal) => self.give_up(id, &refusal),
+                }
+            }
+            (Recording::During, _) => self.announce(id),
+            (Recording::Settled, _) => {}
+        }
+    }
+
+    /// The beginning of a record takes long: whoever waits for the command is told so.
+    pub(super) fn record_is_late(&mut self, id: u64) {
+        let Some(execution) = self.executions.all.get_mut(&id) else { return };
+        if self.records.as_mut().is_some_and(|records| !std::mem::replace(&mut records.said, true)) {
+            execution.trouble = Some(LATE.to_owned());
+        }
+        self.announce(id);
+    }
+
+    /// An execution has no record. That is told once, until there is one again.
+    fn is_missing(&mut self, execution: &mut Execution, trouble: &JournalError) {
+        execution.record = None;
+        if self.records.as_mut().is_some_and(|records| !std::mem::replace(&mut records.said, true)) {
+            execution.trouble = Some(trouble.to_string());
+        }
+        self.has_a_gap(trouble);
     }
 
     /// A client has told its environment.
     pub(super) fn introduced(&mut self, token: u64, variables: Vec<Vec<u8>>) {
-        if let (Some(client), Some(records)) = (self.clients.get_mut(&token), &mut self.records) {
+        if let (Some(client), Some(records)) = (self.clients.all.get_mut(&token), &mut self.records) {
             client.variables = variables;
             records.last = None;
         }
     }
 
     /// Whom a command is for: what its client says, as far as that is nobody else's.
-    fn caller(&self, ask: &ExecAsk, client: u64) -> Option<Caller> {
-        let client = self.clients.get(&client).map(|client| &client.caller)?;
+    fn caller(&self, ask: &ExecRequest, client: u64) -> Option<Caller> {
+        let client = self.clients.all.get(&client).map(|client| &client.caller)?;
         let said = ask.caller.as_ref().map(|said| Caller {
             uid: client.uid,
             pid: said.pid,
@@ -162,9 +251,7 @@ impl Supervisor {
     }
 
     /// Records a command that was not even tried.
-    pub(super) fn record_refused(&mut self, ask: &ExecAsk, client: u64, refusal: &Refusal) {
-        let caller = self.caller(ask, client);
-        let Some(records) = &mut self.records else { return };
+    pub(super) fn record_refused(&mut self, ask: &ExecRequest, client: u64, refusal: &Refusal) {
         let error = match refusal {
             Refusal::TimeoutAboveCeiling { ceiling_ms } => SessionError::TimeoutAboveCeiling {
                 asked: format_duration(Duration::from_millis(ask.timeout_ms.unwrap_or_default())),
@@ -172,19 +259,13 @@ impl Supervisor {
             },
             other => other.clone().into_error(&self.info.id),
         };
-        let begin = Begin {
-            profile: Some(&self.info.profile),
-            engine: Some(&self.info.engine),
-            sandbox: Some(&self.info.id),
-            command: &words(ask),
-            workdir: Some(&self.info.workdir),
-            report: Some(&self.report),
-            caller: caller.as_ref(),
-            skill: None,
-        };
-        let written = records.recorder_for(client, self.clients.get(&client), ask).failed(&begin, &error.to_string());
-        if let Err(trouble) = written {
-            self.has_a_gap(&trouble);
+        if let Some(records) = self.records.as_ref().filter(|_| self.worker.is_full()) {
+            let trouble = records.is_behind();
+            return self.has_a_gap(&trouble);
+        }
+        if let Some((recorder, ticket)) = self.prepare_record(ask, client, &words(ask)) {
+            let ended = Box::new(recorder.ended(&End::failed(&error.to_string())));
+            self.worker.give(Job::Refused { ticket: Box::new(ticket), ended });
         }
     }
 
@@ -194,8 +275,7 @@ impl Supervisor {
         self.report.recorded(Some(trouble));
         // What is kept of one that has ended says so, and stays.
         if self.report != before && self.info.state == State::Live {
-            // Whoever asks the session itself is told all the same.
-            let _ = self.place.keep(&self.kept());
+            self.worker.keep(self.kept());
         }
     }
 
@@ -214,24 +294,25 @@ impl Supervisor {
         let output = self.records_output();
         for id in std::mem::take(&mut self.ended) {
             let Some(execution) = self.executions.all.get_mut(&id) else { continue };
-            let (Some(ticket), Some(finished)) = (execution.ticket.take(), &execution.finished) else { continue };
+            let Some(finished) = &execution.finished else { continue };
+            let Some(recorder) = execution.recorder.take() else { continue };
             let seen = execution.log.each_ref().map(|log| match output {
                 // Its client went before it had said how much it was.
                 _ if execution.told == Some(false) => Seen::Nothing,
                 true => Seen::Output(log),
                 false => Seen::Bytes(log.total()),
             });
-            // This one is found without an end by the next look at the records.
-            if let Err(trouble) = ticket.end(&End::of(&outcome(finished), seen)) {
-                self.has_a_gap(&trouble);
-            }
-        }
-        for (ticket, step, errno) in std::mem::take(&mut self.unstarted) {
-            let error = std::io::Error::from_raw_os_error(errno.clamp(1, 4095));
-            if let Err(trouble) = ticket.end(&End::failed(&format!("cannot start it ({step:?}): {error}"))) {
-                self.has_a_gap(&trouble);
-            }
+            let ended = Box::new(recorder.ended(&End::of(&outcome(finished), seen)));
+            self.worker.give(Job::End { execution: id, ended });
         }
         self.executions.trim();
+    }
+
+    /// Writes that a command did not start.
+    pub(super) fn record_unstarted(&mut self, execution: &mut Execution, why: &str) {
+        if let Some(recorder) = execution.recorder.take() {
+            let ended = Box::new(recorder.ended(&End::failed(why)));
+            self.worker.give(Job::End { execution: execution.id, ended });
+        }
     }
 }

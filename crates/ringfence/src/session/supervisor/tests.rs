@@ -1,11 +1,12 @@
 //! Guests that lie, flood, stall or die, and clients that do: played by the test at the other end of the channel.
+#![allow(clippy::disallowed_methods, reason = "tests ask how they were started")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{self, Channel, Decoder, Kind, MAX_REQUEST, WINDOW};
-use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Exited, Hello, Input, Reply, Request};
+use ringfence_guest::message::{self, Change, Changed, Entry, EntryKind, Exited, Input, Reply, Request};
 use ringfence_policy::{Inputs, Layer, resolve};
 use rustix::net::RecvFlags;
 
@@ -13,7 +14,7 @@ use super::super::ExecutionState;
 use super::super::error::unexpected;
 use super::super::pipes::Outbox;
 use super::super::place::Place;
-use super::super::protocol::{Ask, ExecAsk};
+use super::super::protocol::{ClientHello, ClientRequest, ExecRequest, GREETING};
 use super::super::{Event, Exec, Output, Session, SessionError, Sessions};
 use super::*;
 use crate::supervise::Reason;
@@ -67,6 +68,13 @@ impl Guest {
     }
 }
 
+/// What a client says first.
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 0, Kind::Input, &ClientHello { greeting: GREETING }).unwrap();
+    bytes
+}
+
 /// A supervisor in a thread, a session that is connected to it, and its guest: `play` is what that does.
 fn with_guest<T: Send + 'static>(
     play: impl FnOnce(Guest) -> T + Send + 'static,
@@ -79,43 +87,66 @@ fn with_records<T: Send + 'static>(
     recorded: bool,
     play: impl FnOnce(Guest) -> T + Send + 'static,
 ) -> (Stage, std::thread::JoinHandle<T>) {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = ringfence_policy::records::Records { output: true, ..Default::default() };
+    let records = record::Wanted { dir: dir.path().join("records"), policy, strict: false };
+    with_records_in(dir, recorded.then_some(records), play)
+}
+
+/// The same, with these records.
+fn with_records_in<T: Send + 'static>(
+    dir: tempfile::TempDir,
+    records: Option<record::Wanted>,
+    play: impl FnOnce(Guest) -> T + Send + 'static,
+) -> (Stage, std::thread::JoinHandle<T>) {
+    with_greeting(message::GREETING, dir, records, play)
+}
+
+/// The same, with a guest that greets like this.
+fn with_greeting<T: Send + 'static>(
+    greeting: frame::Greeting,
+    dir: tempfile::TempDir,
+    records: Option<record::Wanted>,
+    play: impl FnOnce(Guest) -> T + Send + 'static,
+) -> (Stage, std::thread::JoinHandle<T>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut guest = Guest { socket: theirs, decoder: Decoder::new(MAX_REQUEST) };
     let mut bytes = Vec::new();
-    frame::put_message(&mut bytes, 0, Kind::Reply, &Hello { version: frame::VERSION }).unwrap();
+    frame::put_message(&mut bytes, 0, Kind::Reply, &greeting).unwrap();
     guest.socket.write_all(&bytes).unwrap();
 
-    let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let fresh = place.make(None).unwrap();
-    let policy = ringfence_policy::records::Records { output: true, ..Default::default() };
-    let records = record::Wanted { dir: dir.path().join("records"), policy, strict: false };
-    let start = Start { id: fresh.id.clone(), records: recorded.then_some(records), ..start(dir.path(), &place) };
+    let start = SessionStart { id: fresh.id.clone(), records, ..start(dir.path(), &place) };
     let (id, lock) = (fresh.id, fresh.lock);
+    let (tell, task) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let _lock = lock;
+        // Whoever does not ask does not listen.
+        let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
         Supervisor::own(start, None, ours.into()).unwrap().run().unwrap();
     });
     let sessions = Sessions::new(place.dir(), "/nonexistent");
-    let stage = Stage { _dir: dir, sessions, id, place, thread };
+    let stage = Stage { _dir: dir, sessions, id, place, thread, task };
     (stage, std::thread::spawn(move || play(guest)))
 }
 
 /// What a session in this directory is made from.
-fn start(dir: &std::path::Path, place: &Place) -> Start {
+fn start(dir: &std::path::Path, place: &Place) -> SessionStart {
     let facts = crate::facts::gather().unwrap();
     let mut layer = Layer::flags();
     layer.profile("shell");
     let project = dir.join("project");
     std::fs::create_dir(&project).unwrap();
     let policy = resolve(Inputs::new(project.canonicalize().unwrap(), facts.home.clone(), layer)).unwrap().policy;
-    Start {
+    SessionStart {
         dir: place.dir().to_path_buf(),
         id: String::new(),
         name: None,
         profile: "shell".to_owned(),
-        workdir: policy.workdir.clone(),
-        engine: Engine::Native,
+        policy: String::new(),
+        workdir: policy.workdir().to_path_buf(),
+        engine: "native".to_owned(),
         plan: ringfence_policy::plan::plan_guest(&policy, &facts).unwrap(),
         facts,
         report: Report { engine: "native".into(), guarantees: Vec::new() },
@@ -123,13 +154,52 @@ fn start(dir: &std::path::Path, place: &Place) -> Start {
         life: None,
         records: None,
         requirements: Vec::new(),
+        keys: dir.join("homes"),
     }
 }
 
+mod stalled;
 mod versions;
 
+/// A session whose guest is a real one.
+pub fn real_session() -> RealSession {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let fresh = place.make(None).unwrap();
+    let start = SessionStart { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let supervisor = Supervisor::make(start).unwrap();
+    let thread = std::thread::spawn(move || {
+        let _lock = fresh.lock;
+        supervisor.run().unwrap();
+    });
+    RealSession { _dir: dir, place, id: fresh.id, thread }
+}
+
+pub struct RealSession {
+    _dir: tempfile::TempDir,
+    place: Place,
+    id: String,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl RealSession {
+    pub fn socket(&self) -> PathBuf {
+        self.place.socket(&self.id)
+    }
+
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    /// It was stopped.
+    pub fn ended(self) {
+        self.thread.join().unwrap();
+        assert_eq!(self.place.kept(&self.id).unwrap().info.state, State::Ended(End::Stopped));
+    }
+}
+
 /// What is written about a session in this directory.
-pub fn kept(dir: &std::path::Path) -> Kept {
+pub fn kept(dir: &std::path::Path) -> StateFile {
     let start = start(dir, &Place::new(&dir.join("sessions")));
     let info = Info {
         profile: start.profile,
@@ -140,7 +210,7 @@ pub fn kept(dir: &std::path::Path) -> Kept {
         output: 1,
         ..Info::unknown("")
     };
-    Kept { info, report: start.report, ended: None }
+    StateFile { info, report: start.report, ended: None }
 }
 
 struct Stage {
@@ -149,6 +219,8 @@ struct Stage {
     id: String,
     place: Place,
     thread: std::thread::JoinHandle<()>,
+    /// The number of that thread.
+    task: std::sync::mpsc::Receiver<i32>,
 }
 
 impl Stage {
@@ -229,7 +301,7 @@ async fn a_guest_that_does_not_obey_is_ended_from_outside() {
     assert_eq!(outcome.reason, Some(Reason::Time));
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     assert_eq!(stage.end(), End::Unruly);
-    assert_eq!(guest.join().unwrap(), [libc::SIGTERM, libc::SIGCONT, libc::SIGKILL]);
+    assert_eq!(guest.join().unwrap(), [libc::SIGTERM, libc::SIGKILL]);
 }
 
 #[tokio::test]
@@ -244,7 +316,7 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
     let socket = stage.place.socket(&stage.id);
     let open = |stream: u32| {
         let mut bytes = Vec::new();
-        frame::put_message(&mut bytes, stream, Kind::Open, &Ask::Info).unwrap();
+        frame::put_message(&mut bytes, stream, Kind::Open, &ClientRequest::Info).unwrap();
         bytes
     };
     let data = |stream: u32| {
@@ -267,18 +339,30 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
     for attack in attacks {
         let mut client = UnixStream::connect(&socket).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        client.write_all(&attack).unwrap();
+        client.write_all(&[hello(), attack].concat()).unwrap();
         // Shown out: everything up to the end is read, and it ends.
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).expect("the end of the connection");
     }
+    // One that does not greet.
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.write_all(&open(1)).unwrap();
+    client.read_to_end(&mut Vec::new()).expect("the end of the connection");
     // Pipes that are promised and do not come, are too few, or are none.
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let pipe = || rustix::pipe::pipe().unwrap().1;
-    for fds in [vec![], vec![pipe()], vec![null(), null()], vec![pipe(), null()]] {
+    // A directory would lead the command to the host, and so would a handle of anything.
+    let directory = || OwnedFd::from(std::fs::File::open("/").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    let handle = || rustix::fs::open(&fifo, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let unfit = [vec![pipe(), directory()], vec![directory(), pipe()], vec![pipe(), handle()]];
+    for fds in [vec![], vec![pipe()], vec![null(), null()], vec![pipe(), null()]].into_iter().chain(unfit) {
         let mut client = UnixStream::connect(&socket).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let ask = ExecAsk {
+        let ask = ExecRequest {
             argv: vec![b"true".to_vec()],
             env: Vec::new(),
             cwd: None,
@@ -291,13 +375,15 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection_alone() {
             caller: None,
         };
         let mut out = Outbox::default();
-        out.message(1, Kind::Open, &Ask::Exec(ask), fds).unwrap();
+        out.message(0, Kind::Input, &ClientHello { greeting: GREETING }, Vec::new()).unwrap();
+        out.message(0, Kind::Input, &ClientHello { greeting: GREETING }, Vec::new()).unwrap();
+        out.message(1, Kind::Open, &ClientRequest::Exec(ask), fds).unwrap();
         out.flush(client.as_fd()).unwrap();
         client.read_to_end(&mut Vec::new()).expect("the end of the connection");
     }
     // One that stalls in the middle of a frame is nobody's trouble.
     let mut stalled = UnixStream::connect(&socket).unwrap();
-    stalled.write_all(&open(1)[..7]).unwrap();
+    stalled.write_all(&[hello(), open(1)].concat()[..20]).unwrap();
     let session = stage.session().await;
     let mut execution = session.exec(Exec::new(["true"])).await.unwrap();
     assert_eq!(execution.next().await, Some(Event::Stdout(bytes::Bytes::from_static(b"hello"))));
@@ -337,30 +423,18 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
 fn an_execution_is_not_forgotten_before_its_end_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = crate::records::Recorder::new(dir.path(), crate::records::Redactor::default(), None);
-    let begin = || {
-        recorder.begin(&crate::records::Begin {
-            profile: None,
-            engine: None,
-            sandbox: None,
-            command: &["true".into()],
-            workdir: None,
-            report: None,
-            caller: None,
-            skill: None,
-        })
-    };
     let finished =
-        super::super::protocol::Finished { status: 0, reason: None, duration_us: 1, cpu_us: 1, peak_memory: 1 };
+        super::super::protocol::ExecutionEnd { status: 0, reason: None, duration_us: 1, cpu_us: 1, peak_memory: 1 };
     let mut executions = Executions::default();
     for id in 0..200 {
         let mut execution = executions::Execution::new(id, 0, &[b"true".to_vec()], false, 0);
         execution.finished = Some(finished);
-        execution.ticket = (id == 0).then(begin);
+        execution.recorder = (id == 0).then(|| recorder.clone());
         executions.all.insert(id, execution);
     }
     executions.trim();
     assert_eq!(executions.all.len(), 65);
-    executions.all.get_mut(&0).unwrap().ticket = None;
+    executions.all.get_mut(&0).unwrap().recorder = None;
     executions.trim();
     assert_eq!((executions.all.len(), executions.all.contains_key(&0)), (64, false));
 }
@@ -381,8 +455,8 @@ async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alon
     });
     // Which is there by now.
     let session = stage.session().await;
-    let connect = super::super::protocol::Ask::Guest(Request::Connect { port: 80 });
-    let mut bytes = Vec::new();
+    let connect = ClientRequest::ConnectPort { port: 80 };
+    let mut bytes = hello();
     frame::put_message(&mut bytes, 1, Kind::Open, &connect).unwrap();
     frame::put(&mut bytes, 1, Kind::Data(Channel::In), b"x");
     let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
@@ -401,24 +475,24 @@ async fn data_for_a_connection_that_does_not_stand_yet_is_the_clients_fault_alon
 
 #[test]
 fn of_a_home_no_secret_is_kept_and_none_is_kept_of_what_does_not_stand() {
-    use super::super::homes::{Home, Homes};
+    use super::super::homes::{HomeFile, Homes};
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let mut start = start(dir.path(), &place);
     start.facts.env.insert("API_TOKEN".into(), "hunter2hunter2".into());
     start.facts.env.insert("DOCKER_HOST".into(), "unix:///elsewhere".into());
     let homes = Homes::new(&dir.path().join("homes"));
-    homes.keep("mine", &Home::new("first".to_owned(), &start)).unwrap();
+    homes.keep("mine", &HomeFile::new("first".to_owned(), &start)).unwrap();
     let bytes = std::fs::read(dir.path().join("homes/mine")).unwrap();
     assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
-    let again = homes.find("mine").unwrap().start_now().unwrap();
+    let again = homes.find("mine").unwrap().start_now(crate::facts::gather().unwrap());
     assert_eq!(again.facts.env.get(std::ffi::OsStr::new("DOCKER_HOST")), Some(&"unix:///elsewhere".into()));
     // Facts of today.
     assert_eq!(again.facts.env.get(std::ffi::OsStr::new("PATH")), std::env::var_os("PATH").as_ref());
 
     let start_in = |homes: &Homes, name: &str| {
-        let home = Home::new("second".to_owned(), &start);
-        super::super::start_in(&place, "/nonexistent".as_ref(), Some(name), start.clone(), Some((homes, &home)))
+        let home = HomeFile::new("second".to_owned(), &start);
+        super::super::start_in(&place, "/nonexistent".as_ref(), homes, Some(name), start.clone(), Some(&home))
     };
     // What was kept before is kept again.
     assert!(start_in(&homes, "mine").is_err());
@@ -436,9 +510,10 @@ async fn only_open_starts_a_session_with_a_home_again() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("sessions"));
     let homes = dir.path().join("homes");
-    let home = super::super::homes::Home::new(String::new(), &start(dir.path(), &place));
+    let home = super::super::homes::HomeFile::new(String::new(), &start(dir.path(), &place));
     super::super::homes::Homes::new(&homes).keep("mine", &home).unwrap();
-    let sessions = Sessions::new(place.dir(), "/nonexistent").homes(&homes);
+    let host = crate::Host::here().unwrap();
+    let sessions = Sessions::new(place.dir(), "/nonexistent").homes(&homes).on(host);
     assert!(matches!(sessions.open_live("mine").await, Err(SessionError::NotFound(_))));
     assert!(!matches!(sessions.open("mine").await, Ok(_) | Err(SessionError::NotFound(_))));
 }
@@ -466,10 +541,10 @@ fn every_path_of_a_start_may_be_any_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let mut start = start(dir.path(), &Place::new(&dir.path().join("sessions")));
     let odd = || PathBuf::from(std::ffi::OsStr::from_bytes(b"/odd/\xff"));
-    (start.dir, start.workdir, start.plan.workdir) = (odd(), odd(), odd());
+    (start.dir, start.workdir, start.plan.workdir, start.keys) = (odd(), odd(), odd(), odd());
     start.facts.registries = vec![odd()];
     start.plan.owner = Some(ringfence_policy::plan::Owner { at: odd(), uid: 1, gid: 1 });
-    let again: Start = postcard::from_bytes(&postcard::to_allocvec(&start).unwrap()).unwrap();
+    let again: SessionStart = document::unpack(&document::pack(&start).unwrap()).unwrap();
     assert_eq!(format!("{again:?}"), format!("{start:?}"));
 }
 
@@ -549,8 +624,8 @@ async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
         while guest.next().is_some() {}
     });
     let session = stage.session().await;
-    let watch = super::super::protocol::Ask::Guest(Request::Watch { path: b"/".to_vec(), recursive: true });
-    let mut bytes = Vec::new();
+    let watch = ClientRequest::Watch { path: b"/".to_vec(), recursive: true };
+    let mut bytes = hello();
     frame::put_message(&mut bytes, 1, Kind::Open, &watch).unwrap();
     let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -565,7 +640,10 @@ async fn changes_that_a_client_does_not_take_are_not_kept_for_it() {
         let n = client.read(&mut buffer).expect("that some were missed");
         decoder.feed(&buffer[..n]);
         while let Some(frame) = decoder.next_frame().unwrap() {
-            if let Ok(super::super::protocol::Answer::Guest(Reply::Changed(changed))) = frame.message() {
+            if frame.stream == 0 {
+                continue;
+            }
+            if let Ok(super::super::protocol::SupervisorReply::Changed(changed)) = frame.message() {
                 match changed.change {
                     Change::Overflow => break 'all true,
                     _ => seen += 1,
@@ -711,15 +789,16 @@ async fn data_for_a_write_through_a_pipe_is_the_clients_fault_alone() {
         data
     });
     let session = stage.session().await;
-    let write = ringfence_guest::message::Write {
+    let write = ClientRequest::WriteFile {
         path: b"x".to_vec(),
-        mode: 0o644,
+        permissions: 0o644,
         parents: false,
-        how: super::super::WriteHow::Replace,
+        mode: super::super::WriteMode::Replace,
         piped: true,
     };
     let mut out = Outbox::default();
-    out.message(1, Kind::Open, &Ask::Guest(Request::Write(write)), vec![rustix::pipe::pipe().unwrap().0]).unwrap();
+    out.message(0, Kind::Input, &ClientHello { greeting: GREETING }, Vec::new()).unwrap();
+    out.message(1, Kind::Open, &write, vec![rustix::pipe::pipe().unwrap().0]).unwrap();
     out.put(1, Kind::Data(Channel::In), b"");
     out.put(1, Kind::Data(Channel::In), b"x");
     let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
@@ -730,6 +809,62 @@ async fn data_for_a_write_through_a_pipe_is_the_clients_fault_alone() {
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
     assert_eq!(guest.join().unwrap(), 0);
+}
+
+#[test]
+fn whoever_can_thaw_it_is_heard() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut bytes = Vec::new();
+    frame::put_message(&mut bytes, 0, Kind::Reply, &message::GREETING).unwrap();
+    theirs.write_all(&bytes).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let fresh = place.make(None).unwrap();
+    let start = SessionStart { id: fresh.id.clone(), ..start(dir.path(), &place) };
+    let mut supervisor = Supervisor::own(start, None, ours.into()).unwrap();
+    while !supervisor.guest.is_full() {
+        supervisor.guest.wire.put(1, Kind::Data(Channel::In), &[0; 65536]);
+    }
+    supervisor.guest.wire.put(1, Kind::Data(Channel::In), &[0; 1 << 20]);
+    for frozen in [false, true, false] {
+        supervisor.tree.frozen = frozen.then(Instant::now);
+        supervisor.flush();
+        assert!(supervisor.guest.is_full());
+        assert_eq!(supervisor.clients.paused, !frozen);
+    }
+}
+
+#[tokio::test]
+async fn pipes_of_a_request_that_is_not_known_are_nobody_elses() {
+    let (stage, guest) = with_guest(swallow);
+    let session = stage.session().await;
+    let heard = |pipes: Vec<OwnedFd>, last: u32| {
+        let mut out = Outbox::default();
+        out.message(0, Kind::Input, &ClientHello { greeting: GREETING }, Vec::new()).unwrap();
+        // The number of a request that no release has.
+        out.message(1, Kind::Open, &2000u32, pipes).unwrap();
+        let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        out.flush(client.as_fd()).unwrap();
+        let (mut decoder, mut buffer, mut streams) = (Decoder::new(MAX_REQUEST), vec![0; 1 << 16], Vec::new());
+        while !streams.contains(&last) {
+            let n = client.read(&mut buffer).expect("an answer, or the end");
+            if n == 0 {
+                return (streams, true);
+            }
+            decoder.feed(&buffer[..n]);
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                streams.push(frame.stream);
+            }
+        }
+        (streams, false)
+    };
+    // Both hear that it is not known; the one that brought pipes is dropped then.
+    assert_eq!(heard(Vec::new(), 1), (vec![0, 1], false));
+    assert_eq!(heard(vec![rustix::pipe::pipe().unwrap().0], 2), (vec![0, 1], true));
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
 }
 
 #[tokio::test]
@@ -745,7 +880,7 @@ async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
     });
     let session = stage.session().await;
     let secret = "hunter2hunter2";
-    let ask = ExecAsk {
+    let ask = ExecRequest {
         argv: vec![b"echo".to_vec(), secret.into(), b"the door".to_vec()],
         env: Vec::new(),
         cwd: None,
@@ -757,12 +892,14 @@ async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
         piped: false,
         caller: Some(crate::records::Caller { uid: 4711, pid: 77, program: Some("agent\x1b".to_owned()) }),
     };
-    let introduce =
-        Ask::Introduce { variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()] };
+    let introduce = ClientRequest::Environment {
+        variables: vec![format!("MY_API_KEY={secret}").into(), b"PLACE=the door".to_vec()],
+    };
     let mut client = UnixStream::connect(stage.place.socket(&stage.id)).unwrap();
     let mut out = Outbox::default();
+    out.message(0, Kind::Input, &ClientHello { greeting: GREETING }, Vec::new()).unwrap();
     out.message(1, Kind::Open, &introduce, Vec::new()).unwrap();
-    out.message(2, Kind::Open, &Ask::Exec(ask), Vec::new()).unwrap();
+    out.message(2, Kind::Open, &ClientRequest::Exec(ask), Vec::new()).unwrap();
     out.flush(client.as_fd()).unwrap();
     while session.executions().await.unwrap().first().is_none_or(|one| one.state == ExecutionState::Running) {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -802,4 +939,56 @@ async fn a_record_knows_for_whom_it_was_and_not_what_is_secret_to_them() {
     assert_eq!((&lost.command[..], lost.status), (&["lost".to_owned()][..], crate::records::Status::Lost));
     assert_eq!((lost.signal, lost.reason.as_deref()), (None, Some("lost")));
     assert!(list(&mut store, crate::records::Status::Signaled).is_empty());
+}
+
+/// How often a thread gave up the CPU by itself so far.
+fn sleeps(task: &std::path::Path) -> u64 {
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn it_sleeps_when_nothing_happens() {
+    let (stage, guest) = with_guest(|mut guest| {
+        let stream = guest.take_exec();
+        guest.exit(stream);
+        swallow(guest);
+    });
+    let session = stage.session().await;
+    let own = PathBuf::from(format!("/proc/self/task/{}", stage.task.recv().unwrap()));
+    // It works, and that is seen.
+    let before = sleeps(&own);
+    assert_eq!(in_time(session.exec(Exec::new(["true"]))).await.unwrap().output().await.exit_code(), Some(0));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let asleep = sleeps(&own);
+    assert!(asleep > before);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let woken = sleeps(&own) - asleep;
+    assert!(woken <= 1, "{woken}");
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    guest.join().unwrap();
+}
+
+#[tokio::test]
+async fn one_that_is_moved_away_ends_at_once() {
+    let (stage, guest) = with_guest(swallow);
+    let session = stage.session().await;
+    // Something else happens to its lock first, and it stays.
+    let lock = stage.place.lock_of(&stage.id);
+    std::fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    session.info().await.unwrap();
+    session.stop().await.unwrap();
+    assert_eq!(stage.end(), End::Stopped);
+    // Of a second one no file is touched.
+    let (other, its_guest) = with_guest(swallow);
+    let session = other.session().await;
+    std::fs::rename(other.place.dir(), other.place.dir().with_file_name("elsewhere")).unwrap();
+    let start = Instant::now();
+    in_time(session.closed()).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    its_guest.join().unwrap();
+    guest.join().unwrap();
 }

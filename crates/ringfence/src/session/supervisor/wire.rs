@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_guest::frame::{Decoder, FrameError, Kind};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -22,8 +23,8 @@ pub struct Wire {
     out: Outbox,
     /// Descriptors that came, a set for each frame that brings some.
     sets: VecDeque<Vec<OwnedFd>>,
-    /// Whether the poller waits for room.
-    pub waits_for_room: bool,
+    /// What the poller waits for.
+    polled: EventFlags,
 }
 
 /// What a read brought.
@@ -38,11 +39,27 @@ impl Wire {
     pub fn new(socket: OwnedFd, most: usize) -> Result<Wire, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (decoder, out) = (Decoder::new(most), Outbox::default());
-        Ok(Wire { socket, decoder, out, sets: VecDeque::new(), waits_for_room: false })
+        Ok(Wire { socket, decoder, out, sets: VecDeque::new(), polled: EventFlags::empty() })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Has the poller wait for these events under this number.
+    pub fn register(&mut self, epoll: &OwnedFd, token: u64, reads: EventFlags) -> Result<(), Errno> {
+        self.polled = reads;
+        epoll::add(epoll, &self.socket, EventData::new_u64(token), reads)
+    }
+
+    /// From now on for these, and for room exactly while something waits to be written.
+    pub fn wait_for(&mut self, epoll: &OwnedFd, token: u64, reads: EventFlags) {
+        let wanted = if self.pending() > 0 { reads | EventFlags::OUT } else { reads };
+        if wanted != self.polled {
+            self.polled = wanted;
+            // It is registered for as long as it is open.
+            let _ = epoll::modify(epoll, &self.socket, EventData::new_u64(token), wanted);
+        }
     }
 
     /// Bytes that wait to be written.
@@ -89,6 +106,11 @@ impl Wire {
             return Some(Vec::new());
         }
         self.sets.pop_front().filter(|set| set.len() == wanted && set.iter().all(pipes::is_pipe))
+    }
+
+    /// Whether pipes came that no frame has taken.
+    pub fn has_pipes(&self) -> bool {
+        !self.sets.is_empty()
     }
 
     pub fn put(&mut self, stream: u32, kind: Kind, payload: &[u8]) {

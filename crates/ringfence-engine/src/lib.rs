@@ -1,0 +1,17 @@
+//! What enforces a plan: the engines, what they share, and the loop that looks after a sandbox from outside.
+//!
+//! Nothing here decides policy, prints, or reads the user's configuration.
+#![forbid(unsafe_code)]
+
+pub mod denials;
+pub mod engines;
+pub mod facts;
+pub mod guest;
+pub mod keeper;
+pub mod report;
+pub mod supervise;
+
+pub use engines::{Engine, EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit, select};
+pub use report::{Report, State};
+pub use ringfence_policy as policy;
+pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise};

@@ -1,0 +1,272 @@
+//! Looks after a running box from outside until it has ended: time, the limits that no kernel interface holds, and whoever
+//! else waits for something (a terminal, captured output, signals).
+//!
+//! Nothing here depends on the box's good will: its process 1 is killed when time is up, and everything in it with it.
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ringfence_linux::limits::{self, Census};
+use ringfence_linux::sys;
+use ringfence_policy::facts::Facts;
+use ringfence_policy::limits::Limits;
+pub use ringfence_policy::outcome::{Ended, Outcome, Reason};
+use ringfence_policy::policy::Policy;
+use ringfence_policy::tree::Tree;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::denials::Tracer;
+use crate::engines::{EngineError, Event, Running};
+
+/// Between TERM and KILL.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// How often a tree without a control group is counted.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A signal as people know it: `SIGTERM (signal 15)`.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [(i32, &str); 16] = [
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGQUIT, "SIGQUIT"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGTRAP, "SIGTRAP"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGUSR1, "SIGUSR1"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGUSR2, "SIGUSR2"),
+        (libc::SIGPIPE, "SIGPIPE"),
+        (libc::SIGALRM, "SIGALRM"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGSYS, "SIGSYS"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == signal) {
+        Some((number, name)) => format!("{name} (signal {number})"),
+        None => format!("signal {signal}"),
+    }
+}
+
+/// What waits beside a box and has a say in its end.
+pub trait Companion {
+    /// Descriptors to wait for.
+    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
+    /// Descriptor number `index` of [`Companion::wants`] is ready.
+    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
+    /// The box's own terminal is there.
+    fn terminal(&mut self, _master: OwnedFd) {}
+    /// The command was stopped by a signal; returns when it goes on. Without a terminal nobody waits with it: its time goes on.
+    fn stopped(&mut self, _signal: i32, _running: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+    /// End the box by force at this time.
+    fn give_up_at(&self) -> Option<Instant> {
+        None
+    }
+    /// The box is gone: read what is left.
+    fn drain(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// Waits until the command and everything else in the box has ended.
+pub fn supervise(
+    running: Running,
+    policy: &Policy,
+    facts: &Facts,
+    companion: &mut dyn Companion,
+) -> Result<Outcome, EngineError> {
+    let started = Instant::now();
+    let mut watch = Watch {
+        limits: &policy.limits,
+        started,
+        reason: None,
+        kill_at: None,
+        killed: false,
+        peak: Census::default(),
+        looked: started,
+        tracer: None,
+        silent: false,
+    };
+    let ended = loop {
+        if let Some(ended) = wait(&running, &mut watch, companion, (policy, facts))? {
+            break ended;
+        }
+    };
+    let duration = started.elapsed();
+    // Why it failed may be seen from what is still there.
+    if ended != Ended::Exited(0) && watch.watches_tree(&running) {
+        watch.count(&running);
+    }
+    let (waited, usage) = running.finish()?;
+    companion.drain().map_err(|e| EngineError::Lost(e.to_string()))?;
+    let reason = watch.reason.or_else(|| {
+        let failed = ended != Ended::Exited(0);
+        if failed && usage.killed_for_memory > 0 {
+            Some(Reason::Memory)
+        } else if failed && (usage.refused_processes > 0 || watch.at_process_limit()) {
+            Some(Reason::Processes)
+        } else {
+            None
+        }
+    });
+    Ok(Outcome {
+        ended,
+        reason,
+        duration,
+        cpu: usage.cpu.unwrap_or_else(|| waited.map_or(watch.peak.cpu, |w| w.cpu.max(watch.peak.cpu))),
+        peak_memory: usage.peak_memory.unwrap_or_else(|| waited.map_or(0, |w| w.peak_memory).max(watch.peak.memory)),
+        denied: watch.tracer.map(Tracer::into_denials).unwrap_or_default(),
+    })
+}
+
+/// One round: waits for the next thing to happen. `Some` when the command has ended.
+fn wait(
+    running: &Running,
+    watch: &mut Watch<'_>,
+    companion: &mut dyn Companion,
+    (policy, facts): (&Policy, &Facts),
+) -> Result<Option<Ended>, EngineError> {
+    let lost = |e: Errno| EngineError::Lost(e.to_string());
+    let ready: Vec<(usize, PollFlags)> = {
+        let wants = companion.wants();
+        let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
+        // At place 1 also when nothing is told, so that the companion's places stay the same.
+        let listener = watch.tracer.as_ref().map(Tracer::listener).filter(|_| !watch.silent);
+        fds.push(listener.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |listener| {
+            PollFd::from_borrowed_fd(listener, PollFlags::IN)
+        }));
+        fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+        sys::poll_for(&mut fds, watch.next(running, companion.give_up_at())).map_err(lost)?;
+        fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, fd)| (i, fd.revents())).collect()
+    };
+    for (index, flags) in ready {
+        if index > 1 {
+            companion.ready(index - 2, flags, running).map_err(lost)?;
+            continue;
+        }
+        if index == 1 {
+            // With HUP everybody who could call is gone, and it would be told again and again. ERR alone means that a signal
+            // came while it was looked.
+            watch.silent = flags.contains(PollFlags::HUP);
+            if let Some(tracer) = watch.tracer.as_mut().filter(|_| flags.contains(PollFlags::IN)) {
+                tracer.look().map_err(lost)?;
+            }
+            continue;
+        }
+        match running.next_event()? {
+            Event::Exited { status } if libc::WIFSIGNALED(status) => {
+                return Ok(Some(Ended::Signaled(libc::WTERMSIG(status))));
+            }
+            Event::Exited { status } => return Ok(Some(Ended::Exited(libc::WEXITSTATUS(status)))),
+            Event::Terminal(master) => companion.terminal(master),
+            Event::Listener(listener) => {
+                let tree = Tree::new(policy, facts).map_err(|e| EngineError::Lost(e.to_string()))?;
+                watch.tracer = Some(Tracer::new(listener, tree, policy));
+            }
+            Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
+            // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.
+            Event::Closed => return Ok(Some(Ended::Signaled(libc::SIGKILL))),
+            Event::Failed { .. } | Event::NotExecuted(_) => {
+                return Err(lost(Errno::PROTO));
+            }
+        }
+    }
+    watch.look(running, companion.give_up_at());
+    Ok(None)
+}
+
+/// Deadlines, and the limits that are watched from here.
+struct Watch<'a> {
+    limits: &'a Limits,
+    started: Instant,
+    reason: Option<Reason>,
+    kill_at: Option<Instant>,
+    /// It was ended by force: there is nothing left but to wait for it.
+    killed: bool,
+    peak: Census,
+    /// When the tree was last counted.
+    looked: Instant,
+    tracer: Option<Tracer>,
+    /// Nobody is left whose calls could be told.
+    silent: bool,
+}
+
+impl Watch<'_> {
+    fn watches_tree(&self, running: &Running) -> bool {
+        !running.has_group() && (self.limits.memory.is_some() || self.limits.pids.is_some())
+            || self.limits.cpu_time.is_some()
+    }
+
+    /// When its time is over. A limit that the clock cannot count to is none.
+    fn deadline(&self) -> Option<Instant> {
+        self.limits.timeout.and_then(|timeout| self.started.checked_add(timeout))
+    }
+
+    /// How long until something must be looked at.
+    fn next(&self, running: &Running, give_up_at: Option<Instant>) -> Option<Duration> {
+        let deadline = self.deadline().filter(|_| self.reason.is_none());
+        let now = Instant::now();
+        let look = self.watches_tree(running).then(|| self.looked + LOOK);
+        let next = [deadline, self.kill_at, give_up_at.filter(|_| !self.killed), look].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    fn look(&mut self, running: &Running, give_up_at: Option<Instant>) {
+        let now = Instant::now();
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill(running);
+        }
+        if !self.killed && give_up_at.is_some_and(|at| now >= at) {
+            self.reason.get_or_insert(Reason::Cancelled);
+            self.kill(running);
+        }
+        if self.reason.is_none() && self.deadline().is_some_and(|at| now >= at) {
+            self.reason = Some(Reason::Time);
+            // A stopped tree would not see the TERM.
+            let _ = running.signal(libc::SIGTERM);
+            let _ = running.signal(libc::SIGCONT);
+            self.kill_at = Some(now + GRACE);
+        }
+        // Not at each wake-up: a command that writes much would be counted all the time.
+        if self.watches_tree(running) && now >= self.looked + LOOK {
+            self.count(running);
+            // A tree that takes long to count must not take a whole processor by it.
+            self.looked = now + now.elapsed() * 3;
+        }
+    }
+
+    fn count(&mut self, running: &Running) {
+        let census = limits::census(running.pid());
+        self.peak.processes = self.peak.processes.max(census.processes);
+        self.peak.memory = self.peak.memory.max(census.memory);
+        self.peak.cpu = self.peak.cpu.max(census.cpu);
+        if self.limits.cpu_time.is_some_and(|limit| census.cpu >= limit) {
+            self.reason.get_or_insert(Reason::CpuTime);
+            self.kill(running);
+        }
+        let over = |limit| limits::has_more_than(limit, census.memory, running.pid());
+        if !running.has_group() && self.limits.memory.is_some_and(over) {
+            self.reason.get_or_insert(Reason::Memory);
+            self.kill(running);
+        }
+    }
+
+    fn at_process_limit(&self) -> bool {
+        // The command itself may have ended before the last count.
+        self.limits.pids.is_some_and(|limit| self.peak.processes + 1 >= limit)
+    }
+
+    /// Ends the box at once. That it is already gone is what is wanted.
+    fn kill(&mut self, running: &Running) {
+        let _ = running.signal(libc::SIGKILL);
+        self.kill_at = None;
+        self.killed = true;
+    }
+}

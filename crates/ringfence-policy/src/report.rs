@@ -1,0 +1,70 @@
+//! The report: per guarantee whether it was enforced, and by which mechanism.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cure, Guarantee};
+
+/// What was promised, and how each promise was kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub engine: Cow<'static, str>,
+    pub guarantees: Vec<Answer>,
+}
+
+/// The answer for one guarantee.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub id: Guarantee,
+    pub state: State,
+    /// The mechanism that enforces it, or the reason why nothing does.
+    pub by: String,
+}
+
+/// How far a guarantee was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Enforced,
+    /// Less than the whole promise; `by` says what is missing.
+    Weakened,
+    /// Not met; only possible where the policy calls it optional.
+    Missing,
+    /// The policy does not ask for it.
+    NotAsked,
+}
+
+/// What an engine says about one guarantee.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Enforced(String),
+    Weakened(String),
+    Missing { reason: String, cures: Vec<Cure> },
+}
+
+const RECORDED: &str = "journal, written before the start and after the end; secrets are redacted";
+
+impl Report {
+    /// Answers for `record.complete`: `trouble` is why a record could not be written.
+    pub fn recorded<E: Display>(&mut self, trouble: Option<&E>) {
+        match trouble {
+            None => self.record_complete(State::Enforced, RECORDED.to_owned()),
+            Some(error) => self.record_complete(State::Weakened, format!("not recorded: {error}")),
+        }
+    }
+
+    /// The same for a session that begins: only a strict one waits for the record before it asks for the start.
+    pub fn recorded_in_session(&mut self, strict: bool) {
+        let by =
+            if strict { RECORDED } else { "journal, written during the start and after the end; secrets are redacted" };
+        self.record_complete(State::Enforced, by.to_owned());
+    }
+
+    fn record_complete(&mut self, state: State, by: String) {
+        if let Some(answer) = self.guarantees.iter_mut().find(|answer| answer.id == Guarantee::RecordComplete) {
+            (answer.state, answer.by) = (state, by);
+        }
+    }
+}
