@@ -72,8 +72,10 @@ impl Stage {
         self.home.place.home.join("records")
     }
 
+    /// A session that is spared for long collects the sleeps that commands plant in it. The default limit of 256 processes
+    /// would then refuse a later command.
     fn create(&self) -> Create {
-        self.home.create().records(self.records())
+        self.home.create_with(|layer| layer.pids("4096").unwrap()).records(self.records())
     }
 }
 
