@@ -281,14 +281,19 @@ impl Host {
     }
 
     pub fn end(&mut self, stream: u32) -> Ended {
-        let exited = self.exited(stream).unwrap();
+        self.try_end(stream).unwrap()
+    }
+
+    /// The end of a command, or the step that kept it from starting.
+    pub fn try_end(&mut self, stream: u32) -> Result<Ended, (Step, i32)> {
+        let exited = self.exited(stream)?;
         let state = self.streams.remove(&stream).unwrap();
         let code = match exited.status {
             status if libc::WIFSIGNALED(status) => 128 + libc::WTERMSIG(status),
             status => libc::WEXITSTATUS(status),
         };
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ended { code, stdout: text(state.out), stderr: text(state.err) }
+        Ok(Ended { code, stdout: text(state.out), stderr: text(state.err) })
     }
 
     pub fn run(&mut self, argv: &[&str]) -> Ended {

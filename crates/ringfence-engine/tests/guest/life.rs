@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{Channel, Kind};
-use ringfence_guest::message::{Input, Reply, Request, Size};
+use ringfence_guest::message::{Input, Reply, Request, Size, Step};
 
 use crate::host::{Ended, spawn};
 use crate::{Host, Place, everywhere};
@@ -396,15 +396,23 @@ fn reapers_that_are_hunted_change_no_report(place: Place) {
         let mut host = Host::new(place);
         let hunter = host.start(&["sh", "-c", &HUNTER.replace('@', signal)]);
         std::thread::sleep(Duration::from_millis(200));
-        let mut own = 0;
         for nap in ["", "", "", "sleep 0.1", "sleep 0.1", "sleep 0.1"] {
-            let ended = host.sh(&format!("{nap}\necho out; exit 7"));
-            // A KILL may hit what is about to be the command, or its reaper in the moment before: then nothing is run.
-            let hit = signal == "KILL" && [128 + libc::SIGKILL, 127].contains(&ended.code);
-            assert!(ended.code == 7 || hit, "{signal}: {ended:?}");
-            own += u32::from(ended.code == 7 && ended.stdout == "out\n");
+            let stream = host.start(&["sh", "-c", &format!("{nap}\necho out; exit 7")]);
+            match host.try_end(stream) {
+                Ok(ended) if ended.code == 7 => assert_eq!(ended.stdout, "out\n", "{signal}"),
+                // A KILL may hit what is about to be the command, or its reaper in the moment before: then nothing is run.
+                Ok(ended) => {
+                    assert!(
+                        signal == "KILL" && [128 + libc::SIGKILL, 127].contains(&ended.code),
+                        "{signal}: {ended:?}"
+                    );
+                }
+                // Each reaper was killed before it could start the command. On an idle machine the hunter is that fast.
+                Err(failure) => {
+                    assert_eq!((signal, failure), ("KILL", (Step::Fork, libc::EOWNERDEAD)));
+                }
+            }
         }
-        assert!(own >= if signal == "KILL" { 3 } else { 6 }, "{signal}: {own}");
         host.signal(hunter, libc::SIGKILL, true);
         assert_eq!(host.end(hunter).code, 128 + libc::SIGKILL);
         assert_eq!(host.sh("exit 7").code, 7);

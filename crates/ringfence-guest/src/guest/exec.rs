@@ -193,8 +193,16 @@ impl Exec {
         let Some(again) = &mut self.again else { return Err(Errno::INVAL) };
         (again.at, again.until) = (Instant::now(), None);
         let fds = given(again.no_input, cx.null.as_fd(), &again.fds);
-        self.reaper = Some(cx.reapers.order(key, &again.order, &fds, &cx.epoll)?);
-        self.stopped = false;
+        match cx.reapers.order(key, &again.order, &fds, &cx.epoll) {
+            Ok(reaper) => (self.reaper, self.stopped) = (Some(reaper), false),
+            // Code beside it killed the new reaper before the order was sent. The next try waits until this one is reaped.
+            Err(Errno::PIPE | Errno::CONNRESET) if again.tries < MOST_TRIES => {
+                again.tries += 1;
+                again.until = Some(again.at);
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Errno::OWNERDEAD),
+            Err(errno) => return Err(errno),
+        }
         Ok(())
     }
 
@@ -207,7 +215,7 @@ impl Exec {
         }
     }
 
-    /// Orders it once more, when what was left behind is gone.
+    /// Orders it once more, when what was left behind is gone or the time has come.
     fn order_again(&mut self, key: u64, cx: &mut Context) -> Result<Flow, Fault> {
         let Some(until) = self.again.as_ref().and_then(|again| again.until) else { return Ok(Flow::Goes) };
         if !cx.is_childless() && Instant::now() < until {
@@ -217,7 +225,9 @@ impl Exec {
             // Not once more.
             again.left = false;
         }
-        match self.hand_over(key, cx) {
+        // What was to end before it began does not begin.
+        let ordered = if self.whole_tree { Err(Errno::OWNERDEAD) } else { self.hand_over(key, cx) };
+        match ordered {
             Ok(()) => Ok(Flow::Goes),
             Err(errno) => self.report(key, Report::Failed { step: Step::Fork, errno: errno.raw_os_error() }, cx),
         }
