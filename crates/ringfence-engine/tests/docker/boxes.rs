@@ -67,11 +67,11 @@ fn a_container_that_ends_at_once() {
     }
     // The guest cannot be executed from where it lies: an error, at once, and nothing is left.
     let scene = Scene::new("skill");
-    let plan = scene.plan();
+    let mut plan = scene.plan();
     let (state, keys) = (&scene.state, &scene.keys);
     let about = ringfence_engine::engines::About { session: "s-0", name: None, profile: "skill", state, keys };
-    let made =
-        ringfence_engine::engines::docker::container::start(&plan, &scene.facts, b"not a program", about, &|_| {});
+    let start = ringfence_engine::engines::docker::container::start_guest;
+    let made = start(&mut plan, &scene.facts, b"not a program", about);
     let error = made.err().unwrap().to_string();
     println!("{error}");
     assert_eq!(scene.containers(), [""; 0]);

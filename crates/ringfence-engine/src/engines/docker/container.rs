@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
-    RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
 use ringfence_linux::limits::{Control, Gauge, Refusals, Usage};
@@ -36,7 +36,7 @@ use super::names::{self, Name};
 use super::network;
 use super::request::{self, Image, Parts, Reach, Request};
 use super::volumes;
-use crate::engines::{About, Cache, EngineError, GuestSandbox, Left, OnProgress, await_first_word, first_words};
+use crate::engines::{About, Cache, EngineError, GuestSandbox, Left, await_first_word, first_words};
 use crate::keeper::Keeper;
 
 /// How long a guest may take to call after its container was started.
@@ -48,41 +48,32 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A container that runs.
 #[derive(Debug)]
-pub struct Container {
+struct Container {
     daemon: PathBuf,
     id: String,
-    name: Name,
     /// Of the guest, as the host sees it.
     pid: i32,
     gauge: Option<Gauge>,
-    files: Option<BoxFiles>,
+    files: BoxFiles,
     caches: Vec<Cache>,
     removed: bool,
+    /// Keeps what it needs on this host. The last to go.
+    _keeper: Option<Keeper>,
 }
 
-/// What was made.
-#[derive(Debug)]
-pub struct Made {
-    pub container: Container,
-    /// The socket to the guest.
-    pub channel: OwnedFd,
-    /// The whole environment of a command: the plan's over the image's.
-    pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-}
-
-/// Makes a container with a guest in it.
-pub fn start(
-    plan: &Plan,
+/// Makes a container with a guest in it that has spoken. The plan's environment becomes the container's.
+pub fn start_guest(
+    plan: &mut Plan,
     facts: &Facts,
     guest: &[u8],
     about: About<'_>,
-    progress: OnProgress<'_>,
-) -> Result<Made, EngineError> {
+) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
+    let keeper = Keeper::start(&plan.stubs, &[], &facts.registry)?;
     request::Unprivileged::check(plan)?;
     let daemon = Daemon::connect(facts)?;
     let (abilities, image) = super::block_on(async {
         let abilities = daemon.abilities().await?;
-        let image = images::find(&daemon, plan.image.as_deref().unwrap_or_default(), progress).await?;
+        let image = images::find(&daemon, plan.image.as_deref().unwrap_or_default(), &|_| {}).await?;
         Ok((abilities, image))
     })?;
     let compiled = compile::compile(plan, &facts.mounts, &abilities)?;
@@ -126,11 +117,12 @@ pub fn start(
     let gauge = Gauge::of(pid);
     let (daemon, caches) = (daemon.socket().to_path_buf(), volumes.caches());
     let env = super::environment(plan, &image, &caches);
-    let container = Container { daemon, id, name, pid, gauge, files: Some(files), caches, removed: false };
-    if let Some(files) = &container.files {
-        files.hang_up()?;
-    }
-    Ok(Made { container, channel, env })
+    let container = Container { daemon, id, pid, gauge, files, caches, removed: false, _keeper: keeper };
+    container.files.hang_up()?;
+    rustix::io::write(&channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
+    await_first_word(&channel)?;
+    plan.env = env;
+    Ok((Box::new(container), channel))
 }
 
 /// As many processes as anybody may start here: Podman has no more itself.
@@ -395,58 +387,37 @@ pub(super) async fn remove(daemon: &Daemon, id: &str) -> Result<(), DockerError>
     }
 }
 
-impl Container {
-    /// The id of the guest as the host sees it.
-    pub fn pid(&self) -> i32 {
-        self.pid
+impl GuestSandbox for Container {
+    fn process_id(&self) -> Option<i32> {
+        Some(self.pid)
     }
 
-    pub fn id(&self) -> &str {
-        &self.id
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
     }
 
-    pub fn name(&self) -> &Name {
-        &self.name
+    /// The daemon limits what it makes.
+    fn is_limited(&self) -> bool {
+        true
     }
 
-    /// What became of the caches that the policy asks for.
-    pub fn caches(&self) -> &[Cache] {
-        &self.caches
-    }
-
-    /// What the container has used, while it is there.
-    pub fn usage(&self) -> Usage {
+    fn usage(&self) -> Usage {
         self.gauge.as_ref().map(Gauge::usage).unwrap_or_default()
     }
 
-    /// For whoever changes it while it lives; `None` where its control group cannot be seen.
-    pub fn control(&self) -> Option<Control> {
-        self.gauge.as_ref().map(Gauge::control)
-    }
-
-    /// What its control group refuses.
-    pub fn refusals(&self) -> Option<Refusals> {
+    fn refusals(&self) -> Option<Refusals> {
         self.gauge.as_ref().and_then(Gauge::refusals)
     }
 
-    /// Kills everything in it. That it is gone already is what is wanted.
-    pub fn kill(&self) -> Result<(), DockerError> {
-        let daemon = Daemon::at(&self.daemon)?;
-        super::block_on(async {
-            let options = KillContainerOptionsBuilder::new().signal("KILL").build();
-            match daemon.docker().kill_container(&self.id, Some(options)).await {
-                Ok(()) => Ok(()),
-                Err(source) => {
-                    let error = daemon.error(Step::KillContainer, source);
-                    // Not there, or not running.
-                    if matches!(error.status(), Some(404 | 409)) { Ok(()) } else { Err(error) }
-                }
-            }
-        })
+    fn control(&self) -> Option<Control> {
+        self.gauge.as_ref().map(Gauge::control)
     }
 
-    /// Ends it, and waits until nothing of it is there.
-    pub fn finish(mut self) -> Result<Usage, DockerError> {
+    fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Usage, EngineError> {
         let usage = self.usage();
         // Tried here, and not again when this is dropped.
         self.removed = true;
@@ -464,64 +435,6 @@ impl Drop for Container {
         {
             let _ = super::block_on(async { remove(&daemon, &self.id).await });
         }
-    }
-}
-
-/// A container, and who keeps what it needs on this host.
-#[derive(Debug)]
-struct Kept {
-    container: Container,
-    keeper: Option<Keeper>,
-}
-
-/// Makes a container with a guest in it that has spoken. The plan's environment becomes the container's.
-pub(super) fn start_guest(
-    plan: &mut Plan,
-    facts: &Facts,
-    about: About<'_>,
-) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
-    let keeper = Keeper::start(&plan.stubs, &[], &facts.registry)?;
-    let made = start(plan, facts, crate::guest::PROGRAM, about, &|_| {})?;
-    rustix::io::write(&made.channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
-    await_first_word(&made.channel)?;
-    plan.env = made.env;
-    Ok((Box::new(Kept { container: made.container, keeper }), made.channel))
-}
-
-impl GuestSandbox for Kept {
-    fn process_id(&self) -> Option<i32> {
-        Some(self.container.pid())
-    }
-
-    fn id(&self) -> Option<&str> {
-        Some(self.container.id())
-    }
-
-    /// The daemon limits what it makes.
-    fn is_limited(&self) -> bool {
-        true
-    }
-
-    fn usage(&self) -> Usage {
-        self.container.usage()
-    }
-
-    fn refusals(&self) -> Option<Refusals> {
-        self.container.refusals()
-    }
-
-    fn control(&self) -> Option<Control> {
-        self.container.control()
-    }
-
-    fn caches(&self) -> &[Cache] {
-        self.container.caches()
-    }
-
-    fn finish(self: Box<Self>) -> Result<Usage, EngineError> {
-        let usage = self.container.finish()?;
-        drop(self.keeper);
-        Ok(usage)
     }
 }
 

@@ -36,8 +36,6 @@ pub struct Abilities {
     pub swap: bool,
     pub cpus: bool,
     pub pids: bool,
-    /// Containers survive its restart.
-    pub live_restore: bool,
     /// Where it keeps its files.
     pub root: PathBuf,
     /// It is Podman, which speaks the same API and wants filters as files.
@@ -182,7 +180,6 @@ impl Daemon {
             swap: info.swap_limit.unwrap_or(false),
             cpus: info.cpu_cfs_quota.unwrap_or(false),
             pids: info.pids_limit.unwrap_or(false),
-            live_restore: info.live_restore_enabled.unwrap_or(false),
             root: PathBuf::from(info.docker_root_dir.unwrap_or_default()),
             podman: version.components.unwrap_or_default().iter().any(|part| part.name == "Podman Engine"),
         })

@@ -83,7 +83,6 @@ pub enum Step {
     BuildImage,
     InspectNetwork,
     CreateNetwork,
-    RemoveNetwork,
     InspectVolume,
     CreateVolume,
     RemoveVolume,
@@ -92,8 +91,6 @@ pub enum Step {
     StartContainer,
     InspectContainer,
     ListContainers,
-    KillContainer,
-    StopContainer,
     RemoveContainer,
     WaitContainer,
 }
@@ -108,7 +105,6 @@ impl fmt::Display for Step {
             Step::BuildImage => "build the image",
             Step::InspectNetwork => "look at the network",
             Step::CreateNetwork => "create the network",
-            Step::RemoveNetwork => "remove the network",
             Step::InspectVolume => "look at the volume",
             Step::CreateVolume => "create the volume",
             Step::RemoveVolume => "remove the volume",
@@ -117,8 +113,6 @@ impl fmt::Display for Step {
             Step::StartContainer => "start the container",
             Step::InspectContainer => "look at the container",
             Step::ListContainers => "list the containers",
-            Step::KillContainer => "kill the container",
-            Step::StopContainer => "stop the container",
             Step::RemoveContainer => "remove the container",
             Step::WaitContainer => "wait for the container",
         })

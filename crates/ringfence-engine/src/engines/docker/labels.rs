@@ -119,11 +119,6 @@ pub fn session(labels: &HashMap<String, String>) -> Option<&str> {
     labels.get(SESSION).map(String::as_str)
 }
 
-/// The hash of what a container was made from.
-pub fn policy(labels: &HashMap<String, String>) -> Option<&str> {
-    labels.get(POLICY).map(String::as_str)
-}
-
 /// Filters for a list of what is ours and for a purpose.
 pub fn filters(owner: &Owner, purpose: Purpose) -> HashMap<String, Vec<String>> {
     let labels = vec![format!("{OWNER}={}", owner.as_str()), format!("{PURPOSE}={}", purpose.name())];

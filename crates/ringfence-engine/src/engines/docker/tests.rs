@@ -26,7 +26,6 @@ fn abilities(api: (usize, usize)) -> Abilities {
         swap: true,
         cpus: true,
         pids: true,
-        live_restore: false,
         root: PathBuf::from("/var/lib/docker"),
         podman: false,
     }
