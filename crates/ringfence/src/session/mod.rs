@@ -12,12 +12,12 @@
 //! let session = host.session("shell").named("notes").reuse().create().await?;
 //!
 //! // All at once …
-//! let output = session.exec(["ls", "-la"]).await?.output().await;
+//! let output = session.exec(["ls", "-la"]).await?.output().await?;
 //! println!("{}", String::from_utf8_lossy(&output.stdout));
 //!
 //! // … or as it comes.
 //! let mut make = session.exec(Exec::new(["make", "test"]).timeout(std::time::Duration::from_secs(300))).await?;
-//! while let Some(event) = make.next().await {
+//! while let Some(event) = make.next().await? {
 //!     match event {
 //!         Event::Stdout(bytes) | Event::Stderr(bytes) => print!("{}", String::from_utf8_lossy(&bytes)),
 //!         Event::Ended(outcome) => println!("{:?}", outcome.ended),
@@ -34,8 +34,6 @@ mod exec;
 mod files;
 mod fingerprint;
 mod force;
-#[cfg(test)]
-mod golden;
 mod homes;
 mod info;
 mod link;
@@ -45,11 +43,9 @@ mod pipes;
 mod place;
 mod protocol;
 mod start;
-#[cfg(test)]
-mod strangers;
 mod supervisor;
 #[cfg(test)]
-mod transcripts;
+mod tests;
 mod turn;
 
 use std::path::{Path, PathBuf};

@@ -10,14 +10,14 @@ use std::time::{Duration, SystemTime};
 use ringfence_guest::frame::{self, Decoder, Kind, MAX_REQUEST, Message};
 use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, Step, WriteMode};
 
-use super::document::{self, Document};
-use super::info::{End, ExecutionInfo, ExecutionState, Info, LimitChange, Placeholder, State, Usage};
-use super::place::StateFile;
-use super::protocol::{
+use super::super::document::{self, Document};
+use super::super::info::{End, ExecutionInfo, ExecutionState, Info, LimitChange, Placeholder, State, Usage};
+use super::super::place::StateFile;
+use super::super::protocol::{
     ClientHello, ClientInput, ClientRequest, ExecRequest, ExecutionEnd, GREETING, Refusal, SupervisorHello,
     SupervisorReply,
 };
-use super::supervisor::StartReply;
+use super::super::supervisor::StartReply;
 use crate::records::Caller;
 use crate::report::{Answer, Report};
 use crate::supervise::Reason;
@@ -252,7 +252,7 @@ fn the_bytes_of_every_message_are_as_they_were() {
     let state = ringfence_policy::report::State::Enforced;
     let ids = ringfence_policy::Guarantee::ALL.iter().take(2);
     let answers = ids.map(|id| Answer { id: *id, state, by: "mounts".to_owned() });
-    let report = Report { engine: "native".into(), guarantees: answers.collect() };
+    let report = Report { engine: "native".into(), guarantees: answers.collect(), devices: Vec::new() };
     golden.document(&info);
     golden.document(&report);
     let execution = ExecutionInfo {
@@ -272,7 +272,7 @@ fn the_bytes_of_every_message_are_as_they_were() {
     golden.document(&StateFile { info: ended, report, ended: Some(at) });
     golden.document(&StartReply::Ready);
 
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/session/golden.txt");
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/session/tests/golden.txt");
     let text = golden.lines.join("\n") + "\n";
     if std::env::var_os("RINGFENCE_BLESS").is_some() {
         std::fs::write(&file, &text).unwrap();

@@ -15,12 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::{self, Channel, Decoder, Greeting, Kind, MAX_REQUEST};
 
-use super::info::{ExecutionInfo, Info};
-use super::link::Link;
-use super::place::Place;
-use super::protocol::{ClientHello, ClientInput, ClientRequest, GREETING, Refusal, SupervisorHello, SupervisorReply};
-use super::supervisor::tests::real_session;
-use super::{Exec, Session, SessionError, WriteOptions, document};
+use super::super::info::{ExecutionInfo, Info};
+use super::super::link::Link;
+use super::super::place::Place;
+use super::super::protocol::{
+    ClientHello, ClientInput, ClientRequest, GREETING, Refusal, SupervisorHello, SupervisorReply,
+};
+use super::super::supervisor::tests::real_session;
+use super::super::{Exec, Session, SessionError, WriteOptions, document};
 use crate::report::Report;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +42,7 @@ impl Line {
 }
 
 fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/session/transcript.txt")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/session/tests/transcript.txt")
 }
 
 /// The recorded lines, in their order.
@@ -74,12 +76,12 @@ async fn converse(path: &Path, place: Place) {
     assert_eq!(session.info().await.unwrap().profile, "shell");
     assert_eq!(session.report().await.unwrap().engine, "native");
     let script = "printf hello; printf oops >&2; exit 3";
-    let output = session.exec(Exec::new(["sh", "-c", script])).await.unwrap().output().await;
+    let output = session.exec(Exec::new(["sh", "-c", script])).await.unwrap().output().await.unwrap();
     assert_eq!((&output.stdout[..], &output.stderr[..], output.exit_code()), (&b"hello"[..], &b"oops"[..], Some(3)));
     let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"as it came").await.unwrap();
     cat.close_stdin().await.unwrap();
-    assert_eq!(cat.output().await.stdout, b"as it came");
+    assert_eq!(cat.output().await.unwrap().stdout, b"as it came");
     let missing = session.exec(Exec::new(["/no/such/program"])).await.unwrap_err();
     assert!(matches!(missing, SessionError::Execute { .. }), "{missing}");
     assert_eq!(session.executions().await.unwrap().len(), 2);
@@ -166,7 +168,7 @@ fn said(lines: &[Line]) -> BTreeMap<u32, (Vec<String>, [Vec<u8>; 2])> {
 
 fn masked(reply: SupervisorReply) -> SupervisorReply {
     match reply {
-        SupervisorReply::ExecutionEnded(end) => SupervisorReply::ExecutionEnded(super::protocol::ExecutionEnd {
+        SupervisorReply::ExecutionEnded(end) => SupervisorReply::ExecutionEnded(super::super::protocol::ExecutionEnd {
             duration_us: 0,
             cpu_us: 0,
             peak_memory: 0,

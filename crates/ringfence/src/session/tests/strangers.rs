@@ -4,8 +4,8 @@
 use ringfence_guest::frame::{self, Decoder, Frame, Kind, MAX_REQUEST, Message};
 use ringfence_guest::message::{Size, Step};
 
-use super::info::{End, LimitChange};
-use super::protocol::{ClientInput, ClientRequest, ExecRequest, ExecutionEnd, Refusal, SupervisorReply};
+use super::super::info::{End, LimitChange};
+use super::super::protocol::{ClientInput, ClientRequest, ExecRequest, ExecutionEnd, Refusal, SupervisorReply};
 use crate::supervise::Reason;
 
 /// Numbers that look like chance, and are the same in every run.
