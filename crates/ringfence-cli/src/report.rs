@@ -10,6 +10,9 @@ pub fn table(report: &Report) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    for device in &report.devices {
+        text.push_str(&format!("{:<10} {device}\n", "device"));
+    }
     text
 }
 
@@ -27,3 +30,6 @@ fn state(state: State) -> &'static str {
         State::NotAsked => "not asked",
     }
 }
+
+#[cfg(test)]
+mod tests;

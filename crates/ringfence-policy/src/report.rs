@@ -12,6 +12,9 @@ use crate::{Cure, Guarantee};
 pub struct Report {
     pub engine: Cow<'static, str>,
     pub guarantees: Vec<Answer>,
+    /// Paths of the host's devices that are let in.
+    #[serde(default)]
+    pub devices: Vec<String>,
 }
 
 /// The answer for one guarantee.

@@ -121,6 +121,11 @@ fn show(archive: &Archive, id: &str, json: bool) -> Result<ExitCode, Failure> {
         text.push_str(&one_line(line.trim_end()));
         text.push('\n');
     }
+    let devices = record.report.as_ref().and_then(|report| report["devices"].as_array());
+    for device in devices.into_iter().flatten().filter_map(|device| device.as_str()) {
+        text.push_str(&one_line(&format!("{:<10} {device}", "device")));
+        text.push('\n');
+    }
     output::data(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -27,12 +27,12 @@ use ringfence_policy::{Cure, Guarantee};
 use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
-use super::limits::limit;
+use super::limits::{Limit, limit};
 use super::{
     Abilities, About, Engine, EngineError, EngineRef, GuestSandbox, Running, StdioSpec, c_path, c_string, link_cures,
     mounts_on, no_gateway, pointers, program, sockets, start, symlink_in_bind,
 };
-use crate::report::{Report, answer, enforced, missing, weakened};
+use crate::report::{Report, answer, enforced, missing, recorded, weakened};
 
 const NAME: &str = "bubblewrap";
 
@@ -653,7 +653,13 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::LifeDiesWithOwner => {
             enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
         }
-        other => limit(other, plan, &home),
+        Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
+        Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
+        Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
+        Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
+        Guarantee::LimitTime => limit(Limit::Time, plan, &home),
+        Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
+        Guarantee::RecordComplete => recorded(),
     })
 }
 

@@ -5,7 +5,6 @@ use std::cell::OnceCell;
 
 use ringfence_linux::launch::Identity;
 use ringfence_linux::limits::{Group, Home};
-use ringfence_policy::Guarantee;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::Plan;
 
@@ -30,30 +29,37 @@ pub(super) fn group(limits: &Limits) -> Option<Group> {
     if needs_group(limits) { Group::named(Home::find(), super::nonce()) } else { None }
 }
 
+/// A limit that is promised.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    Memory,
+    Cpu,
+    Processes,
+    Files,
+    Time,
+    Output,
+}
+
 /// What is answered for a limit, by every engine whose box is a tree of processes of this host. Where groups can be made
 /// (`home`) is looked for once for all of them.
-pub(super) fn limit(guarantee: Guarantee, plan: &Plan, home: &OnceCell<Home>) -> Verdict {
-    match guarantee {
-        Guarantee::LimitFiles => return enforced("RLIMIT_NOFILE of each process"),
-        Guarantee::LimitTime => return enforced("TERM, then KILL of process 1 from outside"),
-        Guarantee::LimitOutput => return enforced("streamed; captured output keeps a bounded head and tail"),
-        Guarantee::LimitCpu if plan.limits.cpus.is_none() => {
+pub(super) fn limit(limit: Limit, plan: &Plan, home: &OnceCell<Home>) -> Verdict {
+    let stands_in = match limit {
+        Limit::Files => return enforced("RLIMIT_NOFILE of each process"),
+        Limit::Time => return enforced("TERM, then KILL of process 1 from outside"),
+        Limit::Output => return enforced("streamed; captured output keeps a bounded head and tail"),
+        Limit::Cpu if plan.limits.cpus.is_none() => {
             return weakened(
                 "RLIMIT_CPU of each process and a watch over the tree, which misses what ends between two looks",
             );
         }
-        _ => {}
-    }
+        Limit::Memory => "RLIMIT_DATA of each process and a watch over the tree",
+        Limit::Processes => "process count of the sandbox's own user namespace",
+        Limit::Cpu => "affinity to as many processors as asked for, rounded up, which a program can undo",
+    };
     match home.get_or_init(Home::find) {
         Home::V2(_) => enforced("control group v2"),
         Home::V1 { .. } => enforced("control group v1"),
-        Home::None(reason) => weakened(match guarantee {
-            Guarantee::LimitMemory => format!("RLIMIT_DATA of each process and a watch over the tree ({reason})"),
-            Guarantee::LimitProcesses => format!("process count of the sandbox's own user namespace ({reason})"),
-            _ => {
-                format!("affinity to as many processors as asked for, rounded up, which a program can undo ({reason})")
-            }
-        }),
+        Home::None(reason) => weakened(format!("{stands_in} ({reason})")),
     }
 }
 

@@ -394,7 +394,7 @@ mod tests {
     }
 
     fn report(engine: EngineRef) -> Report {
-        Report { engine: engine.name().into(), guarantees: Vec::new() }
+        Report { engine: engine.name().into(), guarantees: Vec::new(), devices: Vec::new() }
     }
 
     fn refusal(engine: EngineRef) -> EngineError {
@@ -430,6 +430,8 @@ mod tests {
         let text = describe(NATIVE, &two, &facts).unwrap();
         assert!(text.starts_with("let in the device `/dev/kfd`\nlet in the device `/dev/dri`\n"), "{text}");
         assert!(text.ends_with(&describe(NATIVE, &without, &facts).unwrap()), "{text}");
+        let reported = |plan| crate::report::answer("any", plan, |_| crate::report::enforced("it")).unwrap().devices;
+        assert_eq!((reported(&two), reported(&without)), (vec!["/dev/kfd".to_owned(), "/dev/dri".to_owned()], vec![]));
         let refused = |error: EngineError| {
             let message = error.to_string();
             assert!(message.ends_with("cannot let in the device `/dev/kfd`"), "{message}");

@@ -22,12 +22,12 @@ use ringfence_policy::rules::Kind;
 use ringfence_policy::{Cure, Guarantee};
 
 use super::identity::{self, HostIds, by_root};
-use super::limits::{limit, limit_steps};
+use super::limits::{Limit, limit, limit_steps};
 use super::{
     Abilities, About, Engine, EngineError, EngineRef, GuestSandbox, Left, Running, StdioSpec, c_path, env_strings,
     no_gateway, pointers, program, sockets, start,
 };
-use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
+use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
 
 const NAME: &str = "native";
 
@@ -389,7 +389,13 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
             enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
         }
         Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
-        other => limit(other, plan, &home),
+        Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
+        Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
+        Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
+        Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
+        Guarantee::LimitTime => limit(Limit::Time, plan, &home),
+        Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
+        Guarantee::RecordComplete => recorded(),
     })
 }
 

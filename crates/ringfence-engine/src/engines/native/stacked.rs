@@ -18,9 +18,10 @@ use ringfence_policy::tree::PRIVATE;
 use ringfence_policy::{Cure, Guarantee};
 use rustix::io::Errno;
 
+use super::super::limits::{Limit, limit};
 use super::super::{EngineError, no_gateway};
 use super::NAME;
-use crate::report::{Report, Verdict, answer, enforced, missing, weakened};
+use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
 
 fn cures() -> Vec<Cure> {
     vec![Cure::SetOutside { key: "nesting".into(), value: "true".into() }, Cure::host("ask for less")]
@@ -93,7 +94,7 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         return Err(EngineError::Unmet { engine: NAME, guarantee, reason, cures: cures() });
     }
     let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
-    let outer = || enforced("the outer sandbox");
+    let home = OnceCell::new();
     answer(NAME, plan, |guarantee| match guarantee {
         Guarantee::FsRootReadOnly | Guarantee::FsWritesConfined | Guarantee::KernelSecondWall => match abi {
             0 | 1 => missing("this kernel's Landlock cannot confine writes", cures()),
@@ -103,7 +104,6 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         },
         Guarantee::NetIsolated => no_network(abi),
         Guarantee::NetByName => no_gateway(),
-        Guarantee::NetHostSocketsClosed => outer(),
         Guarantee::ProcIsolated => weakened("the outer sandbox; what else runs in it is seen"),
         Guarantee::FsTempPrivate => weakened("the outer sandbox's own, shared with what else runs in it"),
         Guarantee::FsDiskBounded => weakened("the outer sandbox's limits, not this run's"),
@@ -112,12 +112,18 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
             weakened("every descendant is killed at the end, and ends with the outer sandbox at last")
         }
         Guarantee::LimitProcesses => weakened("a watch over the tree; the outer sandbox's limit holds"),
-        Guarantee::LimitMemory
-        | Guarantee::LimitCpu
-        | Guarantee::LimitFiles
-        | Guarantee::LimitTime
-        | Guarantee::LimitOutput => super::limit(guarantee, plan, &OnceCell::new()),
-        _ => outer(),
+        Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
+        Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
+        Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
+        Guarantee::LimitTime => limit(Limit::Time, plan, &home),
+        Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
+        Guarantee::RecordComplete => recorded(),
+        Guarantee::FsSecretsHidden
+        | Guarantee::FsProtectedPaths
+        | Guarantee::NetHostSocketsClosed
+        | Guarantee::ProcUnprivileged
+        | Guarantee::ProcCleanStart
+        | Guarantee::LifeDiesWithOwner => enforced("the outer sandbox"),
     })
 }
 
