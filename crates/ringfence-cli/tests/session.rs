@@ -60,7 +60,7 @@ async fn made_used_by_both_names_and_ended() {
 async fn commands_get_what_was_asked_for() {
     let home = Home::new();
     let session = home.session().await;
-    let run = async |exec: Exec| session.exec(exec).await.unwrap().output().await;
+    let run = async |exec: Exec| session.exec(exec).await.unwrap().output().await.unwrap();
     let output = run(Exec::new(["sh", "-c", "echo $A-$HOME; pwd"]).env("A", "b").env("A", "c").cwd("/tmp")).await;
     assert_eq!(text(&output.stdout), "c-/home/sandbox\n/tmp\n");
     std::fs::create_dir(home.place.project.join("below")).unwrap();
@@ -72,7 +72,7 @@ async fn commands_get_what_was_asked_for() {
     cat.write(b"one\n").await.unwrap();
     cat.write(b"two\n").await.unwrap();
     cat.close_stdin().await.unwrap();
-    assert_eq!(text(&cat.output().await.stdout), "one\ntwo\n");
+    assert_eq!(text(&cat.output().await.unwrap().stdout), "one\ntwo\n");
 
     let missing = session.exec(Exec::new(["no-such-program"])).await.unwrap_err();
     assert!(matches!(missing, SessionError::Execute { errno: rustix::io::Errno::NOENT, .. }), "{missing}");
@@ -85,9 +85,9 @@ async fn commands_get_what_was_asked_for() {
 
     let mut sleeper = session.exec(Exec::new(["sleep", "60"])).await.unwrap();
     sleeper.signal(libc::SIGINT).await.unwrap();
-    let Some(Event::Ended(outcome)) = sleeper.next().await else { panic!() };
+    let Some(Event::Ended(outcome)) = sleeper.next().await.unwrap() else { panic!() };
     assert_eq!((outcome.ended, outcome.reason), (Ended::Signaled(libc::SIGINT), None));
-    assert_eq!(sleeper.next().await, None);
+    assert_eq!(sleeper.next().await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_terminal_of_its_own() {
     wait_for(&mut shell, "still 42").await;
     shell.write(b"exit 7\n").await.unwrap();
     let outcome = loop {
-        if let Event::Ended(outcome) = shell.next().await.unwrap() {
+        if let Event::Ended(outcome) = shell.next().await.unwrap().unwrap() {
             break outcome;
         }
     };
@@ -135,7 +135,7 @@ async fn time_is_up_and_the_session_goes_on() {
     let script = format!("echo begun; (setsid sh -c 'trap \"\" TERM; sleep {a}' &); (setsid sleep {b} &); sleep {c}");
     let start = Instant::now();
     let exec = Exec::new(["sh", "-c", &script]).timeout(Duration::from_millis(400));
-    let output = session.exec(exec).await.unwrap().output().await;
+    let output = session.exec(exec).await.unwrap().output().await.unwrap();
     assert_eq!(output.outcome.reason, Some(Reason::Time));
     assert_eq!(text(&output.stdout), "begun\n");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
@@ -176,7 +176,7 @@ async fn two_hundred_at_once_keep_their_output_apart() {
             let execution = session.exec(Exec::new(["sh", "-c", &script]).stdin(true)).await.unwrap();
             execution.write(format!("input {number}\n").as_bytes()).await.unwrap();
             execution.close_stdin().await.unwrap();
-            let output = execution.output().await;
+            let output = execution.output().await.unwrap();
             let mut out: String = (0..200).map(|i| format!("{number}-{i}\n")).collect();
             out.push_str(&format!("input {number}\n"));
             let err: String = (0..200).map(|i| format!("e{number}-{i}\n")).collect();
@@ -208,17 +208,17 @@ async fn background_goes_on_without_its_client() {
     attached.write(b"it\n").await.unwrap();
     // Both see all of it, from the start.
     for follower in [attached, other] {
-        let output = follower.output().await;
+        let output = follower.output().await.unwrap();
         assert_eq!((text(&output.stdout), text(&output.stderr)), ("begun\ngot it\n", "oops\n"));
         assert_eq!(output.exit_code(), Some(0));
     }
     // Also afterwards.
-    assert_eq!(text(&session.attach(&id).await.unwrap().output().await.stdout), "begun\ngot it\n");
+    assert_eq!(text(&session.attach(&id).await.unwrap().output().await.unwrap().stdout), "begun\ngot it\n");
 
     let id = session.exec(Exec::new(["sleep", &seconds(14)]).background(true)).await.unwrap().id().to_owned();
     let sleeper = session.attach(&id).await.unwrap();
     sleeper.stop().await.unwrap();
-    let outcome = sleeper.output().await.outcome;
+    let outcome = sleeper.output().await.unwrap().outcome;
     assert_eq!((outcome.ended, outcome.reason), (Ended::Signaled(libc::SIGTERM), Some(Reason::Cancelled)));
     assert!(matches!(session.attach("999").await, Err(SessionError::NoExecution(_))));
 }
@@ -233,7 +233,7 @@ async fn a_client_that_goes_ends_what_it_ran_in_the_foreground() {
     until("it runs", || !sleeping(&seconds(15)).is_empty()).await;
     drop((left, session));
     until("it ends", || sleeping(&seconds(15)).is_empty()).await;
-    assert_eq!(text(&kept.output().await.stdout), "untouched\n");
+    assert_eq!(text(&kept.output().await.unwrap().stdout), "untouched\n");
     let ended = other.executions().await.unwrap();
     assert!(matches!(ended[0].state, ExecutionState::Signaled { reason: Some(Reason::Cancelled), .. }), "{ended:?}");
 }
@@ -257,21 +257,21 @@ async fn a_flood_costs_constant_memory_and_stops_no_neighbour() {
     }
     // In the background, it does not wait: head and tail are kept.
     let exec = Exec::new(["sh", "-c", "head -c 100000000 /dev/zero; echo; echo end"]).background(true);
-    let output = session.exec(exec).await.unwrap().output().await;
+    let output = session.exec(exec).await.unwrap().output().await.unwrap();
     assert!(output.stdout.ends_with(b"\nend\n"));
     assert!(output.stdout_dropped > 90_000_000, "{}", output.stdout_dropped);
     assert!(output.stdout.len() < 2 << 20);
     // In the foreground every byte comes.
     let mut all = session.exec(Exec::new(["head", "-c", "300000000", "/dev/zero"])).await.unwrap();
     let mut bytes = 0;
-    while let Some(event) = all.next().await {
+    while let Some(event) = all.next().await.unwrap() {
         if let Event::Stdout(more) = event {
             bytes += more.len();
         }
     }
     assert_eq!(bytes, 300_000_000);
     assert!(memory() < 64 << 10, "{} KiB", memory());
-    assert!(matches!(ignored.next().await, Some(Event::Stdout(_))));
+    assert!(matches!(ignored.next().await.unwrap(), Some(Event::Stdout(_))));
 }
 
 #[tokio::test]
@@ -285,17 +285,17 @@ async fn what_comes_through_a_pipe_is_in_the_log() {
     let infos = session.executions().await.unwrap();
     assert_eq!((infos[0].stdout, infos[0].stderr), (4, 4));
     assert_eq!((infos[1].stdout, infos[1].stderr), (1_000_011, 4));
-    let log = session.attach("2").await.unwrap().output().await;
+    let log = session.attach("2").await.unwrap().output().await.unwrap();
     assert!(log.stdout.starts_with(b"begin\nxxx") && log.stdout.ends_with(b"xxx\nend\n"));
     assert_eq!((log.stdout_dropped, text(&log.stderr)), (1_000_011 - 65_536, "err\n"));
     // Somebody who follows it sees the beginning as it comes, and the rest when it has ended.
     let mut running = session.exec(Exec::new(["sh", "-c", "echo first; sleep 60"])).await.unwrap();
-    assert_eq!(running.next().await, Some(Event::Stdout("first\n".into())));
+    assert_eq!(running.next().await.unwrap(), Some(Event::Stdout("first\n".into())));
     let mut follower = session.attach(running.id()).await.unwrap();
-    assert_eq!(follower.next().await, Some(Event::Stdout("first\n".into())));
+    assert_eq!(follower.next().await.unwrap(), Some(Event::Stdout("first\n".into())));
     running.stop().await.unwrap();
-    while running.next().await.is_some() {}
-    assert!(matches!(follower.next().await, Some(Event::Ended(_))));
+    while running.next().await.unwrap().is_some() {}
+    assert!(matches!(follower.next().await.unwrap(), Some(Event::Ended(_))));
 }
 
 #[tokio::test]
@@ -312,7 +312,7 @@ async fn idle_and_life_end_it_and_both_can_be_extended() {
     let living = home.sessions.create(home.create().life(short)).await.unwrap();
     living.extend(Some(Duration::from_secs(600)), None).await.unwrap();
 
-    let lost = last.output().await.outcome;
+    let lost = last.output().await.unwrap().outcome;
     assert_eq!(lost.reason, Some(Reason::Lost));
     tokio::time::timeout(Duration::from_secs(10), idle.closed()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -337,7 +337,7 @@ async fn a_session_that_nobody_can_find_ends() {
     std::fs::remove_dir_all(home.dir().join(gone.id())).unwrap();
     // Its place is another's by then.
     let again = home.sessions.create(home.create().name("gone")).await.unwrap();
-    let lost = execution.output().await.outcome;
+    let lost = execution.output().await.unwrap().outcome;
     assert_eq!(lost.reason, Some(Reason::Lost));
     until("the box is gone", || sleeping(&seconds(17)).is_empty() && !processes().contains(&pid)).await;
     assert_eq!(home.sessions.open("gone").await.unwrap().id(), again.id());
@@ -357,7 +357,7 @@ async fn a_killed_supervisor_takes_the_box_along_and_is_reported() {
     until("it runs", || !sleeping(&seconds(16)).is_empty()).await;
     let (info, dir) = (session.info().await.unwrap(), home.dir().to_path_buf());
     kill(info.pid as i32, libc::SIGKILL);
-    let outcome = execution.output().await.outcome;
+    let outcome = execution.output().await.unwrap().outcome;
     assert_eq!(outcome.reason, Some(Reason::Lost));
     until("the box is gone", || sleeping(&seconds(16)).is_empty() && supervisors(&dir).is_empty()).await;
     assert!(matches!(session.exec(Exec::new(["true"])).await, Err(SessionError::Lost { .. })));
@@ -392,7 +392,7 @@ async fn a_killed_guest_ends_its_session_and_no_other() {
     let execution = session.exec(Exec::new(["sleep", &seconds(17)])).await.unwrap();
     let pid = session.info().await.unwrap().pid as i32;
     kill(guest_of(pid).expect("a guest"), libc::SIGKILL);
-    assert_eq!(execution.output().await.outcome.reason, Some(Reason::Lost));
+    assert_eq!(execution.output().await.unwrap().outcome.reason, Some(Reason::Lost));
     tokio::time::timeout(Duration::from_secs(10), session.closed()).await.unwrap();
     assert_eq!(home.sessions.info(session.id()).await.unwrap().state, State::Ended(End::Died));
     assert_eq!(text(&sh(&other, "echo other").await.stdout), "other\n");
@@ -407,7 +407,7 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     let bystander = session.exec(Exec::new(["sh", "-c", "read line; exit 1"]).stdin(true)).await.unwrap();
     let output = sh(&session, hog).await;
     bystander.close_stdin().await.unwrap();
-    assert_eq!(bystander.output().await.outcome.reason, None);
+    assert_eq!(bystander.output().await.unwrap().outcome.reason, None);
     assert_ne!(output.exit_code(), Some(0));
     let report = session.report().await.unwrap();
     let kept = report.guarantees.iter().find(|answer| answer.id == Guarantee::LimitMemory).unwrap();
@@ -524,7 +524,7 @@ async fn processes_that_earlier_commands_left_make_room_for_the_next() {
     let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"there is room").await.unwrap();
     cat.close_stdin().await.unwrap();
-    let output = cat.output().await;
+    let output = cat.output().await.unwrap();
     assert_eq!((text(&output.stdout), output.exit_code()), ("there is room", Some(0)));
     for _ in 0..2 {
         assert_ne!(sh(&session, &fill).await.exit_code(), Some(0));
@@ -569,7 +569,7 @@ async fn what_it_uses_can_be_asked_for() {
     let idle = session.usage().await.unwrap();
     let hog = Exec::new(["python3", "-c", "x = bytearray(80 << 20); print(1, flush=True); input()"]).stdin(true);
     let mut hog = session.exec(hog).await.unwrap();
-    assert!(matches!(hog.next().await, Some(Event::Stdout(_))));
+    assert!(matches!(hog.next().await.unwrap(), Some(Event::Stdout(_))));
     let busy = session.usage().await.unwrap();
     assert!(busy.memory.unwrap() > idle.memory.unwrap() + (70 << 20), "{idle:?} {busy:?}");
     assert!(busy.processes > idle.processes && busy.cpu >= idle.cpu, "{idle:?} {busy:?}");
@@ -618,7 +618,7 @@ async fn while_it_is_frozen_nothing_runs_and_no_time_passes_for_commands() {
     // It is there all the same.
     assert_eq!(session.info().await.unwrap().running, 1);
     session.thaw().await.unwrap();
-    let outcome = execution.output().await.outcome;
+    let outcome = execution.output().await.unwrap().outcome;
     assert_eq!(outcome.reason, Some(Reason::Time));
     assert!(written().await > before, "it went on");
     let took = started.elapsed();
@@ -652,7 +652,7 @@ async fn limits_of_a_live_session_are_tightened_and_raised_again() {
     let session = home.sessions.create(home.create_with(|layer| layer.memory("256m").unwrap())).await.unwrap();
     let hog = async || {
         let hog = Exec::new(["python3", "-c", "x = bytearray(150 << 20); print(len(x))"]);
-        session.exec(hog).await.unwrap().output().await
+        session.exec(hog).await.unwrap().output().await.unwrap()
     };
     assert_eq!(hog().await.exit_code(), Some(0));
     let memory = |n: u64| LimitChange { memory: Some(n << 20), ..LimitChange::default() };
@@ -692,7 +692,7 @@ async fn one_whose_disk_stalls_is_stopped_and_removed() {
     disk.freeze();
     let started = Instant::now();
     let exec = Exec::new(["sleep", "1000"]).timeout(Duration::from_millis(500));
-    let outcome = session.exec(exec).await.unwrap().output().await.outcome;
+    let outcome = session.exec(exec).await.unwrap().output().await.unwrap().outcome;
     assert_eq!(outcome.reason, Some(Reason::Time));
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     home.sessions.stop("stalled").await.unwrap();

@@ -55,10 +55,10 @@ async fn commands() {
             sh(&session, "echo out; echo more > /dev/stdout; echo err > /dev/stderr; id -u; pwd; exit 3").await;
         assert_eq!(text(&output.stdout), "out\nmore\n1000\n/workspace\n", "{engine:?}");
         assert_eq!((text(&output.stderr), output.exit_code()), ("err\n", Some(3)), "{engine:?}");
-        let execution = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+        let mut execution = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
         execution.write(b"to and fro").await.unwrap();
         execution.close_stdin().await.unwrap();
-        assert_eq!(execution.output().await.stdout, b"to and fro");
+        assert_eq!(execution.output().await.unwrap().stdout, b"to and fro");
         let missing = session.exec(Exec::new(["no-such-program"])).await.unwrap_err();
         assert!(matches!(missing, SessionError::Execute { .. }), "{missing}");
         // What a command leaves in the background does not hold its answer up, and ends with the session.
@@ -79,11 +79,11 @@ async fn time_and_memory() {
         let nap = seconds(50 + number(engine));
         let script = format!("echo before; (setsid sleep {nap} &) ; trap '' TERM; sleep {nap}; sleep {nap}");
         let exec = Exec::new(["sh", "-c", &script]).timeout(Duration::from_millis(500));
-        let output = session.exec(exec).await.unwrap().output().await;
+        let output = session.exec(exec).await.unwrap().output().await.unwrap();
         assert_eq!((text(&output.stdout), output.outcome.reason), ("before\n", Some(Reason::Time)), "{engine:?}");
         assert!(sleeping(&nap).is_empty(), "{engine:?}: all of it");
         let hungry = session.exec(Exec::new(["python3", "-c", "x = bytearray(200 << 20)"])).await.unwrap();
-        assert_ne!(hungry.output().await.exit_code(), Some(0), "{engine:?}");
+        assert_ne!(hungry.output().await.unwrap().exit_code(), Some(0), "{engine:?}");
         assert_eq!(text(&sh(&session, "echo usable").await.stdout), "usable\n");
         session.stop().await.unwrap();
     }
@@ -113,7 +113,7 @@ async fn files_ports_and_terminals() {
         let serve = "import socket; s = socket.create_server(('127.0.0.1', 7777)); print('up', flush=True); \
                      c, _ = s.accept(); c.sendall(c.recv(9).upper())";
         let mut server = session.exec(Exec::new(["python3", "-c", serve])).await.unwrap();
-        assert_eq!(server.next().await, Some(Event::Stdout("up\n".into())));
+        assert_eq!(server.next().await.unwrap(), Some(Event::Stdout("up\n".into())));
         let mut port = session.connect(7777).await.unwrap();
         port.write_all(b"to a port").await.unwrap();
         let mut answer = String::new();
@@ -121,7 +121,7 @@ async fn files_ports_and_terminals() {
         assert_eq!(answer, "TO A PORT");
 
         let exec = Exec::new(["sh", "-c", "tty; stty size"]).terminal(Size { rows: 7, columns: 77 });
-        let shown = session.exec(exec).await.unwrap().output().await.stdout;
+        let shown = session.exec(exec).await.unwrap().output().await.unwrap().stdout;
         assert!(text(&shown).contains("/dev/pts/") && text(&shown).contains("7 77"), "{}", text(&shown));
         session.stop().await.unwrap();
     }
@@ -137,7 +137,7 @@ async fn what_is_killed_ends_the_session_and_is_told() {
             let execution = session.exec(Exec::new(["sleep", &nap])).await.unwrap();
             let owner = supervisors(home.dir())[0];
             kill(if supervisor { owner } else { guest_below(owner) }, libc::SIGKILL);
-            assert_eq!(execution.output().await.outcome.reason, Some(Reason::Lost), "{engine:?}");
+            assert_eq!(execution.output().await.unwrap().outcome.reason, Some(Reason::Lost), "{engine:?}");
             until("it is gone", || sleeping(&nap).is_empty()).await;
             let ended = home.sessions.open(session.id()).await.unwrap_err();
             assert!(matches!(ended, SessionError::Ended { .. }), "{ended}");

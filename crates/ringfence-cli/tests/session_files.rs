@@ -77,7 +77,7 @@ async fn a_port_inside() {
     assert!(matches!(session.connect(8123).await, Err(SessionError::Port { port: 8123, .. })));
     let server = "import socket;s=socket.create_server(('127.0.0.1',8123));print('up',flush=True)\nwhile 1:\n c,_=s.accept()\n d=b''\n while 1:\n  m=c.recv(65536)\n  if not m: break\n  d+=m\n c.sendall(d[::-1]); c.close()";
     let mut execution = session.exec(Exec::new(["python3", "-c", server]).background(true)).await.unwrap();
-    execution.next().await;
+    execution.next().await.unwrap();
     let mut port = session.connect(8123).await.unwrap();
     let sent: Vec<u8> = (0..2_000_000u32).map(|n| (n % 251) as u8).collect();
     port.write_all(&sent).await.unwrap();

@@ -102,7 +102,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
 /// Whether it came through. If not, it must be said to be lost.
 async fn check(stage: &Stage, execution: Execution, expected: &[u8]) -> bool {
     let record = execution.record().expect("the id of a record").to_owned();
-    let output = in_time("an execution", execution.output()).await;
+    let output = in_time("an execution", execution.output()).await.unwrap();
     let lost = match output.outcome.reason {
         None => {
             assert!(output.stdout == expected, "output is not what was written");

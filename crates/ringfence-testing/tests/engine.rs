@@ -51,7 +51,7 @@ impl Place {
 }
 
 async fn run(session: &Session, script: &str) -> Output {
-    session.exec(["sh", "-c", script]).await.unwrap().output().await
+    session.exec(["sh", "-c", script]).await.unwrap().output().await.unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -83,19 +83,19 @@ async fn commands_with_input_signals_and_terminals() {
     let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"some input").await.unwrap();
     cat.close_stdin().await.unwrap();
-    assert_eq!(text(&cat.output().await.stdout), "some input");
+    assert_eq!(text(&cat.output().await.unwrap().stdout), "some input");
 
     let script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done";
     let mut waits = session.exec(["sh", "-c", script]).await.unwrap();
-    assert_eq!(waits.next().await, Some(Event::Stdout(b"ready\n".as_slice().into())));
+    assert_eq!(waits.next().await.unwrap(), Some(Event::Stdout(b"ready\n".as_slice().into())));
     waits.signal(rustix::process::Signal::TERM.as_raw()).await.unwrap();
-    let output = waits.output().await;
+    let output = waits.output().await.unwrap();
     assert_eq!((text(&output.stdout), output.exit_code()), ("caught\n", Some(7)));
 
     let terminal = Exec::new(["sh", "-c", "test -t 0 && stty size; read line; echo got $line"]);
     let terminal = session.exec(terminal.terminal(Size { rows: 33, columns: 99 })).await.unwrap();
     terminal.write(b"word\n").await.unwrap();
-    let output = terminal.output().await;
+    let output = terminal.output().await.unwrap();
     let said = text(&output.stdout);
     assert!(said.contains("33 99") && said.contains("got word"), "{said}");
     session.stop().await.unwrap();
@@ -109,7 +109,7 @@ async fn limits_of_time_and_output() {
     let mark = "31415926";
     let others = session.exec(["sleep", "31415927"]).await.unwrap();
     let limited = Exec::new(["sh", "-c", &format!("sleep {mark} & setsid sleep {mark} & wait")]);
-    let output = session.exec(limited.timeout(Duration::from_secs(1))).await.unwrap().output().await;
+    let output = session.exec(limited.timeout(Duration::from_secs(1))).await.unwrap().output().await.unwrap();
     assert_eq!(output.outcome.reason, Some(Reason::Time));
     assert_eq!(processes(mark), 0);
     assert_eq!(processes("31415927"), 1);

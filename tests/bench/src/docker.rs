@@ -55,7 +55,7 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 async fn execute(session: &Session) -> Result<(), Failure> {
-    let output = session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await;
+    let output = session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await.map_err(text)?;
     if output.exit_code() == Some(0) { Ok(()) } else { Err(format!("{:?}", output.outcome)) }
 }
 

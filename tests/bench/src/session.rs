@@ -156,7 +156,7 @@ fn exec(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Res
     let within = |session: &Mutex<Session>| {
         let session = session.lock().map_err(text)?;
         let output = stage.runtime.block_on(async {
-            Ok::<_, Failure>(session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await)
+            Ok::<_, Failure>(session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await.map_err(text)?)
         })?;
         if output.exit_code() == Some(0) { Ok(()) } else { Err(format!("{:?}", output.outcome)) }
     };
@@ -254,7 +254,7 @@ async fn copy_out(session: &Session, from: &Path, to: &Path) -> Result<(), Failu
 async fn read_output(session: &Session, size: &str) -> Result<(), Failure> {
     let mut execution = session.exec(Exec::new(["head", "-c", size, "/dev/zero"])).await.map_err(text)?;
     let mut bytes = 0;
-    while let Some(event) = execution.next().await {
+    while let Some(event) = execution.next().await.map_err(text)? {
         if let Event::Stdout(more) = event {
             bytes += more.len();
         }
@@ -289,7 +289,7 @@ fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Resu
                 let at = Instant::now();
                 let script = "i=0; while [ $i -lt 50 ]; do echo line $i; i=$((i+1)); done";
                 let done = match session.exec(Exec::new(["sh", "-c", script])).await {
-                    Ok(execution) => execution.output().await,
+                    Ok(execution) => execution.output().await.map_err(text)?,
                     Err(_) => {
                         failures.fetch_add(1, Ordering::Relaxed);
                         continue;

@@ -158,7 +158,7 @@ impl Sandbox<'_> {
             let session = self.sessions().create(create).await?;
             let report = session.report().await?;
             let Output { stdout, stderr, stdout_dropped: dropped, outcome, .. } =
-                session.exec(Exec::new(command.to_vec())).await?.output().await;
+                session.exec(Exec::new(command.to_vec())).await?.output().await?;
             session.stop().await?;
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
             Ok(Ran { outcome, report, stdout: text(stdout), stderr: text(stderr), dropped })

@@ -155,7 +155,7 @@ pub fn guest_of(supervisor: i32) -> Option<i32> {
 }
 
 pub async fn sh(session: &Session, text: &str) -> Output {
-    session.exec(Exec::new(["sh", "-c", text])).await.unwrap().output().await
+    session.exec(Exec::new(["sh", "-c", text])).await.unwrap().output().await.unwrap()
 }
 
 pub fn text(bytes: &[u8]) -> &str {

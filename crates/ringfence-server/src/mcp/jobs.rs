@@ -201,10 +201,10 @@ async fn follow(job: Arc<Job>, mut execution: Execution, tell: watch::Sender<u64
         let event = execution.next().await;
         let mut shared = job.shared();
         match event {
-            Some(Event::Stdout(bytes)) => shared.streams[0].push(&bytes),
-            Some(Event::Stderr(bytes)) => shared.streams[1].push(&bytes),
-            Some(Event::Ended(outcome)) => shared.outcome = Some(outcome),
-            None => shared.outcome = Some(lost(job.started)),
+            Ok(Some(Event::Stdout(bytes))) => shared.streams[0].push(&bytes),
+            Ok(Some(Event::Stderr(bytes))) => shared.streams[1].push(&bytes),
+            Ok(Some(Event::Ended(outcome))) => shared.outcome = Some(outcome),
+            Ok(None) | Err(_) => shared.outcome = Some(lost(job.started)),
         }
         drop(shared);
         tell.send_modify(|count| *count += 1);

@@ -300,7 +300,7 @@ fn mark() -> Result<String, ContextError> {
 async fn stop(mut execution: Execution) -> Result<Option<Outcome>, ContextError> {
     execution.stop().await?;
     let mut ended = None;
-    while let Some(event) = execution.next().await {
+    while let Some(event) = execution.next().await? {
         if let Event::Ended(outcome) = event {
             ended = Some(outcome);
         }
@@ -342,7 +342,7 @@ impl Call<'_> {
                 }
             };
             tokio::select! {
-                event = execution.next() => match event {
+                event = execution.next() => match event? {
                     Some(Event::Stdout(bytes)) => answer.push(&bytes),
                     Some(Event::Stderr(bytes)) => said.extend_from_slice(&bytes[..bytes.len().min(LEFT - said.len())]),
                     Some(Event::Ended(outcome)) => ended = Some(outcome),

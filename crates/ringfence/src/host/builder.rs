@@ -56,7 +56,7 @@ impl Host {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let host = ringfence::Host::here()?;
     /// let session = host.session("shell").named("notes").reuse().create().await?;
-    /// let output = session.exec(["ls", "-la"]).await?.output().await;
+    /// let output = session.exec(["ls", "-la"]).await?.output().await?;
     /// println!("{}", String::from_utf8_lossy(&output.stdout));
     /// # Ok(())
     /// # }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use ringfence_guest::message::Size;
 use ringfence_policy::limits::format_duration;
 use ringfence_policy::plan::Changes;
 use rustix::event::PollFlags;
@@ -341,6 +342,14 @@ impl Execution {
         }
     }
 
+    /// Tells its terminal a new size. A command without a terminal has nothing to be told.
+    pub async fn resize(&self, size: Size) -> Result<(), SandboxError> {
+        match &self.place {
+            Place::Guest(guest) => Ok(guest.execution.resize(size).await?),
+            Place::Alone(_) => Ok(()),
+        }
+    }
+
     /// Ends everything in its box: TERM, and KILL after a grace.
     pub async fn stop(&self) -> Result<(), SandboxError> {
         match &self.place {
@@ -352,7 +361,7 @@ impl Execution {
 
 impl InGuest {
     async fn next(&mut self) -> Result<Option<Event>, SandboxError> {
-        let event = self.execution.next().await;
+        let event = self.execution.next().await?;
         if matches!(event, Some(Event::Ended(_)) | None) && !std::mem::replace(&mut self.over, true) {
             // Nothing of the box is left when its command has ended.
             self.sessions.remove(self.session.id()).await?;

@@ -244,9 +244,10 @@ impl Execution {
         self.stream.sender.link.id()
     }
 
-    /// What comes next; `None` after its end. A reader that waits stops the command from writing, and nobody else.
-    pub async fn next(&mut self) -> Option<Event> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+    /// What comes next; `None` after its end. A reader that waits stops only this command from writing. A session that ends
+    /// meanwhile is an outcome and no error.
+    pub async fn next(&mut self) -> Result<Option<Event>, SessionError> {
+        Ok(std::future::poll_fn(|context| self.poll_next(context)).await)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -305,12 +306,12 @@ impl Execution {
     }
 
     /// Writes to its standard input; waits while it does not read. What it ended without reading is dropped.
-    pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
         self.controls().write(bytes).await
     }
 
     /// Ends its standard input.
-    pub async fn close_stdin(&self) -> Result<(), SessionError> {
+    pub async fn close_stdin(&mut self) -> Result<(), SessionError> {
         self.controls().close_stdin().await
     }
 
@@ -336,18 +337,18 @@ impl Execution {
     }
 
     /// Waits for its end and keeps a bounded head and tail of what it writes.
-    pub async fn output(mut self) -> Output {
+    pub async fn output(mut self) -> Result<Output, SessionError> {
         let keeps = self.stream.sender.link.keeps();
         let mut captures = [Capture::new(keeps), Capture::new(keeps)];
         let mut outcome = lost(Duration::ZERO);
-        while let Some(event) = self.next().await {
+        while let Some(event) = self.next().await? {
             match event {
                 Event::Stdout(bytes) => captures[0].push(&bytes),
                 Event::Stderr(bytes) => captures[1].push(&bytes),
                 Event::Ended(ended) => outcome = ended,
             }
         }
-        Output::new(captures, self.skipped, outcome)
+        Ok(Output::new(captures, self.skipped, outcome))
     }
 }
 

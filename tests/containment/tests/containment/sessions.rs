@@ -20,7 +20,7 @@ pub const STORIES: &[Story] = &[
 async fn answers(session: &Session, scene: &Scene, acts: &str) -> Result<Vec<String>, SessionError> {
     let mut command = vec![scene.probe.display().to_string()];
     command.extend(scene.act(acts));
-    let output = session.exec(Exec::new(command)).await?.output().await;
+    let output = session.exec(Exec::new(command)).await?.output().await?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 

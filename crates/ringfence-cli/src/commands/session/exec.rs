@@ -96,7 +96,7 @@ fn execute(args: &SessionExec, missed: &mut Missed) -> Result<ExitCode, Failure>
         let (session, id) = (execution.session().to_owned(), execution.id().to_owned());
         let record = execution.record().map(str::to_owned);
         let outcome = if args.json {
-            let output = execution.output().await;
+            let output = execution.output().await?;
             let outcome = output.outcome.clone();
             output::json(&Summary::of_session(output, &session, &id, record))?;
             outcome
@@ -144,7 +144,7 @@ pub fn write(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
 /// Writes what comes until it has ended. That nobody reads it any more ends it.
 pub async fn follow(mut execution: Execution) -> Result<Outcome, Failure> {
     loop {
-        match execution.next().await {
+        match execution.next().await? {
             Some(Event::Stdout(bytes)) => write(false, &bytes)?,
             Some(Event::Stderr(bytes)) => write(true, &bytes)?,
             Some(Event::Ended(outcome)) => return Ok(outcome),

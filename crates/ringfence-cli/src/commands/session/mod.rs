@@ -112,7 +112,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
         Session::Stop { session, execution: Some(id), json } => within(async |sessions| {
             let mut execution = sessions.open_live(session).await?.attach(id).await?;
             execution.stop().await?;
-            while execution.next().await.is_some() {}
+            while execution.next().await?.is_some() {}
             if *json {
                 output::json(&json!({ "session": execution.session(), "execution": id, "state": "ended" }))?;
             }

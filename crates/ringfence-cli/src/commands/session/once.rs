@@ -42,7 +42,7 @@ pub fn once(
                 return exec::follow(execution).await;
             }
             let (id, record) = (execution.id().to_owned(), execution.record().map(str::to_owned));
-            let output = execution.output().await;
+            let output = execution.output().await?;
             let outcome = output.outcome.clone();
             let summary = Summary::of_session(output, session.id(), &id, record);
             output::json(&summary.under(engine, &policy.profile, report))?;

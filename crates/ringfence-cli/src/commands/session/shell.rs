@@ -74,7 +74,7 @@ pub async fn carry(mut execution: Execution, mut signals: Watched) -> Result<Out
     tokio::spawn(pass_stdin(execution.controls()));
     let outcome = loop {
         tokio::select! {
-            event = execution.next() => match event {
+            event = execution.next() => match event? {
                 Some(Event::Stdout(bytes) | Event::Stderr(bytes)) => write(false, &bytes)?,
                 Some(Event::Ended(outcome)) => break outcome,
                 None => return Err(Failure::new(Kind::Session, "the command ended without a word")),

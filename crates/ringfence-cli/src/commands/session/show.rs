@@ -262,7 +262,7 @@ pub fn logs(args: &SessionLogs) -> Result<ExitCode, Failure> {
                 if seen + skipped >= all && !args.follow {
                     break;
                 }
-                match execution.next().await {
+                match execution.next().await? {
                     Some(event @ (Event::Stdout(_) | Event::Stderr(_))) => {
                         let (Event::Stdout(bytes) | Event::Stderr(bytes)) = &event else { continue };
                         let stderr = matches!(event, Event::Stderr(_));

@@ -72,7 +72,7 @@ impl Build {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let stop = tokio::select! {
-                event = execution.next() => match event {
+                event = execution.next() => match event? {
                     Some(Event::Stdout(bytes)) => { captures[0].push(&bytes); None }
                     Some(Event::Stderr(bytes)) => { captures[1].push(&bytes); None }
                     Some(Event::Ended(ended)) => { outcome = Some(ended); None }
