@@ -1,4 +1,4 @@
-//! What two policies both allow, as one policy.
+//! What two policies both allow, as one policy; the same of the settings around them.
 //!
 //! Every type is taken apart without `..`: a new field does not compile until its rule is written here.
 
@@ -14,7 +14,9 @@ use crate::limits::Limits;
 use crate::look::Lookup;
 use crate::plan::{ETC, HOME, PROGRAMS};
 use crate::policy::{Caches, CommandRule, EnvPolicy, Narrowed, Policy, Root, User};
+use crate::records::Records;
 use crate::rules::{Access, FileRule, LayerKind, Missing, Pattern, decide};
+use crate::service::ServiceSettings;
 use crate::tree::PRIVATE;
 
 /// Policies of which no sandbox can be both.
@@ -183,6 +185,34 @@ impl Limits {
             tmp_size: (*tmp_size).min(other.tmp_size),
             tmp_inodes: (*tmp_inodes).min(other.tmp_inodes),
             output: (*output).min(other.output),
+        }
+    }
+}
+
+impl ServiceSettings {
+    /// These settings, and what the other ones tighten.
+    pub fn narrowed_by(&self, other: &ServiceSettings) -> ServiceSettings {
+        let ServiceSettings { records, skill_verdict, warm, idle, life } = self;
+        ServiceSettings {
+            records: records.narrowed_by(&other.records),
+            skill_verdict: (*skill_verdict).min(other.skill_verdict),
+            warm: (*warm).min(other.warm),
+            idle: least(*idle, other.idle),
+            life: least(*life, other.life),
+        }
+    }
+}
+
+impl Records {
+    fn narrowed_by(&self, other: &Records) -> Records {
+        let Records { output, secrets, keep, max_size, database } = self;
+        Records {
+            output: *output && other.output,
+            secrets: either(secrets.clone(), other.secrets.iter().cloned()),
+            // Only the user's own file says these, and it is the same for both.
+            keep: *keep,
+            max_size: *max_size,
+            database: database.clone(),
         }
     }
 }

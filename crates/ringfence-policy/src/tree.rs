@@ -171,7 +171,7 @@ impl Tree {
         tree.check(policy, facts)?;
         if !policy.narrowed.is_empty() {
             // Afterwards: a name of a hidden file may lie in what is given, while the file does not.
-            policy.narrowed.iter().try_for_each(|narrowed| tree.narrow(narrowed, &policy.root))?;
+            policy.narrowed.iter().for_each(|narrowed| tree.narrow(narrowed, &policy.root));
             tree.drop_idle(&policy.root);
         }
         if facts.stranger && policy.root == Root::Host {
@@ -443,16 +443,10 @@ impl Tree {
     }
 
     /// Leaves of a directory only the parts that are given. Each is as it was in the whole.
-    fn narrow(&mut self, narrowed: &Narrowed, root: &Root) -> Result<(), TreeError> {
+    fn narrow(&mut self, narrowed: &Narrowed, root: &Root) {
         let Narrowed { whole, parts } = narrowed;
-        for dir in parts.iter().chain([whole]) {
-            let real = real(&Lookup::default(), dir);
-            if real != *dir {
-                return Err(TreeError::Moved { dir: dir.clone(), real });
-            }
-        }
         if parts.contains(whole) {
-            return Ok(());
+            return;
         }
         let as_it_was = |dir: &PathBuf| {
             let (_, node) = self.decide(dir)?;
@@ -470,7 +464,6 @@ impl Tree {
         };
         self.nodes.extend(closed.map(|(at, access, node)| (at, Node { access, ..node })));
         self.nodes.extend(given);
-        Ok(())
     }
 
     /// What lies in a hidden directory must not be reached by another name: what its links lead to is hidden too, and a second
@@ -542,11 +535,24 @@ impl Tree {
         }
     }
 
+    /// Whether a sandbox may be given the working directory, and each further directory that it works on.
     fn check(&self, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
-        let workdir = policy.workdir();
-        let never_shown = ["/proc", "/dev"].iter().any(|place| workdir.starts_with(place));
-        if policy.workdir_at.is_none() && (never_shown || NOBODYS.iter().any(|place| workdir == Path::new(place))) {
-            return Err(TreeError::WorkdirPrivate(workdir.to_path_buf()));
+        for dir in policy.narrowed.iter().flat_map(|Narrowed { whole, parts }| parts.iter().chain([whole])) {
+            let real = real(&Lookup::default(), dir);
+            if real != *dir {
+                return Err(TreeError::Moved { dir: dir.clone(), real });
+            }
+        }
+        let wholes = policy.narrowed.iter().map(|narrowed| narrowed.whole.as_path());
+        let further = wholes.filter(|dir| *dir != policy.workdir());
+        let dirs: Vec<&Path> = [policy.workdir()].into_iter().chain(further).collect();
+        // Only the working directory may stand elsewhere inside.
+        let same_place = |dir: &Path| policy.workdir_at.is_none() || !policy.workdir().starts_with(dir);
+        for dir in dirs.iter().filter(|dir| same_place(dir)) {
+            let never_shown = ["/proc", "/dev"].iter().any(|place| dir.starts_with(place));
+            if never_shown || NOBODYS.iter().any(|place| *dir == Path::new(place)) {
+                return Err(TreeError::WorkdirPrivate(dir.to_path_buf()));
+            }
         }
         // Hidden, nothing of it would be in the tree: there is nothing that could be hidden there.
         for rule in policy.rules.iter().filter(|rule| rule.origin.layer != LayerKind::Profile) {
@@ -566,29 +572,33 @@ impl Tree {
                 });
             }
         }
-        let own = self.nodes.get(workdir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (workdir, n));
-        if let Some((excluded, node)) = own.or_else(|| self.above(workdir))
+        dirs.into_iter().try_for_each(|dir| self.check_given(dir, same_place(dir), policy, facts))
+    }
+
+    /// Whether one of them is seen, and not too much to be written.
+    fn check_given(&self, dir: &Path, same_place: bool, policy: &Policy, facts: &Facts) -> Result<(), TreeError> {
+        let own = self.nodes.get(dir.as_os_str()).filter(|n| n.access == Access::Exclude).map(|n| (dir, n));
+        if let Some((excluded, node)) = own.or_else(|| self.above(dir))
             && node.access == Access::Exclude
         {
             return Err(TreeError::WorkdirExcluded {
-                workdir: workdir.to_path_buf(),
+                workdir: dir.to_path_buf(),
                 excluded: excluded.to_path_buf(),
                 origin: node.origin.clone(),
             });
         }
         // What a box has of its own has nothing of the host's in it, save what a rule shows.
-        let own = PRIVATE.iter().map(Path::new).find(|place| workdir.starts_with(place));
+        let own = PRIVATE.iter().map(Path::new).find(|place| dir.starts_with(place));
         let own = own.or((policy.root != Root::Host).then_some(Path::new("/")));
-        let same_place = policy.workdir_at.is_none();
-        if same_place && own.is_some_and(|own| !self.decide(workdir).is_some_and(|(at, _)| at.starts_with(own))) {
-            return Err(TreeError::WorkdirNotShown(workdir.to_path_buf()));
+        if same_place && own.is_some_and(|own| !self.decide(dir).is_some_and(|(at, _)| at.starts_with(own))) {
+            return Err(TreeError::WorkdirNotShown(dir.to_path_buf()));
         }
-        let writable = self.decide(workdir).is_some_and(|(_, n)| n.access == Access::Rw);
+        let writable = self.decide(dir).is_some_and(|(_, n)| n.access == Access::Rw);
         let system =
-            SYSTEM.iter().any(|dir| workdir.starts_with(dir)) || SYSTEM_TOPS.iter().any(|d| workdir == Path::new(d));
+            SYSTEM.iter().any(|place| dir.starts_with(place)) || SYSTEM_TOPS.iter().any(|d| dir == Path::new(d));
         let homes = facts.accounts.iter().map(|account| &account.home).chain([&facts.home]);
-        if writable && (system || homes.into_iter().any(|home| home.starts_with(workdir) && home != workdir)) {
-            return Err(TreeError::WorkdirTooWide(workdir.to_path_buf()));
+        if writable && (system || homes.into_iter().any(|home| home.starts_with(dir) && home != dir)) {
+            return Err(TreeError::WorkdirTooWide(dir.to_path_buf()));
         }
         Ok(())
     }

@@ -29,10 +29,14 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     };
     // What the owner got wrong is said now, and to the owner.
     let request = flags.request()?;
-    let sandbox = host.resolve(&Request { workdir: Some(roots[0].clone()), ..request.clone() })?;
-    plan::plan(sandbox.policy(), sandbox.facts(), &["/bin/sh".into()])
-        .map_err(|error| Failure::from(error).hint("ringfence mcp --root DIR names where the agent may work"))?;
-    host::warn(&sandbox, false);
+    for (number, root) in roots.iter().enumerate() {
+        let sandbox = host.resolve(&Request { workdir: Some(root.clone()), ..request.clone() })?;
+        plan::plan(sandbox.policy(), sandbox.facts(), &["/bin/sh".into()])
+            .map_err(|error| Failure::from(error).hint("ringfence mcp --root DIR names where the agent may work"))?;
+        if number == 0 {
+            host::warn(&sandbox, false);
+        }
+    }
     if std::io::stdin().is_terminal() {
         output::say(
             "ringfence: this speaks MCP with a program, and waits for one; `ringfence install` makes it known to an agent \

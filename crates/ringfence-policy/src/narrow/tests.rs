@@ -14,6 +14,7 @@ use crate::policy::tests::of_profile;
 use crate::policy::{Device, Guard, Network, Shown, Workspace};
 use crate::profiles;
 use crate::rules::{Kind, Origin};
+use crate::service::Verdict;
 
 fn narrowed(one: &Policy, other: &Policy) -> Policy {
     one.narrowed_by(other, &Lookup::default()).unwrap()
@@ -206,6 +207,27 @@ fn every_field() {
         assert_eq!(narrowed(&other, &one), expected, "{field}, the other way round");
         assert_eq!(narrowed(&one, &one), one, "{field}, by itself");
     }
+}
+
+#[test]
+fn every_setting_of_a_service() {
+    let service = |records, skill_verdict, warm, [idle, life]: [Option<u64>; 2]| ServiceSettings {
+        records,
+        skill_verdict,
+        warm,
+        idle: idle.map(Duration::from_secs),
+        life: life.map(Duration::from_secs),
+    };
+    let records = |output, secrets: &[&str]| Records { output, secrets: names(secrets), ..Records::default() };
+    let one = service(records(true, &["A", "B"]), Verdict::Clean, 3, [Some(1), None]);
+    let other = service(records(false, &["A"]), Verdict::Dangerous, 2, [Some(2), Some(3)]);
+    let both = service(records(false, &["A", "B"]), Verdict::Clean, 2, [Some(1), Some(3)]);
+    assert_eq!(one.narrowed_by(&other), both);
+    assert_eq!(other.narrowed_by(&one), both, "the other way round");
+    assert_eq!(one.narrowed_by(&one), one, "by itself");
+    // A variable that only one of them calls secret.
+    let other = ServiceSettings { records: records(true, &["C"]), ..one.clone() };
+    assert_eq!(one.narrowed_by(&other).records, records(true, &["A", "B", "C"]));
 }
 
 #[test]

@@ -339,6 +339,58 @@ fn a_place_of_the_boxs_own_is_no_working_directory() {
     }
 }
 
+/// A further directory to work on, as the owner's request gives it.
+fn give(policy: &mut Policy, dir: &Path, access: Access) {
+    let origin = Origin { layer: LayerKind::Flags, place: "--root".into() };
+    policy.rules.push(FileRule { access, pattern: Pattern::Exact(dir.into()), missing: Missing::Ignore, origin });
+    policy.narrowed.push(Narrowed { whole: dir.into(), parts: vec![dir.into()] });
+}
+
+#[test]
+fn further_directories_are_checked_like_the_working_directory() {
+    let (_dir, project) = place(&[]);
+    let home = project.parent().unwrap().to_path_buf();
+    let (second, homes) = (home.join("second"), home.join("homes"));
+    fs::create_dir(&second).unwrap();
+    fs::create_dir_all(homes.join("eve")).unwrap();
+    let accounts = vec![crate::facts::Account { uid: 7, home: homes.join("eve") }];
+    let facts = Facts { home: home.clone(), uid: 1, accounts, ..Facts::default() };
+    for profile in ["agent", "shell"] {
+        let with = |change: &dyn Fn(&mut Policy)| {
+            let mut layer = Layer::flags();
+            layer.profile(profile);
+            let mut policy = resolve(Inputs::new(second.clone(), home.clone(), layer)).unwrap().policy;
+            policy.narrowed = vec![Narrowed { whole: second.clone(), parts: vec![second.clone()] }];
+            change(&mut policy);
+            Tree::new(&policy, &facts).map(drop)
+        };
+        assert!(with(&|_| {}).is_ok() && with(&|policy| give(policy, &project, Access::Rw)).is_ok(), "{profile}");
+        for wide in [Path::new("/"), Path::new("/etc"), Path::new("/usr"), Path::new("/usr/share"), &homes] {
+            let refused = with(&|policy| give(policy, wide, Access::Rw));
+            assert!(matches!(refused, Err(TreeError::WorkdirTooWide(dir)) if dir == wide), "{profile} {wide:?}");
+            assert!(with(&|policy| give(policy, wide, Access::Ro)).is_ok(), "{profile} {wide:?}, read-only");
+            // A client that names a part of it changes nothing.
+            let refused = with(&|policy| {
+                give(policy, wide, Access::Rw);
+                policy.narrowed[1].parts = vec![wide.join("part")];
+            });
+            assert!(matches!(refused, Err(TreeError::WorkdirTooWide(dir)) if dir == wide), "{profile} {wide:?}");
+        }
+        for private in ["/proc", "/dev", "/dev/shm"].map(Path::new) {
+            let refused = with(&|policy| give(policy, private, Access::Rw));
+            assert!(matches!(refused, Err(TreeError::WorkdirPrivate(dir)) if dir == private), "{profile} {private:?}");
+        }
+        // By a rule, or because nothing shows it.
+        match with(&|policy| give(policy, &project, Access::Exclude)) {
+            Err(TreeError::WorkdirExcluded { workdir, .. }) => {
+                assert_eq!((workdir, profile), (project.clone(), "agent"))
+            }
+            Err(TreeError::WorkdirNotShown(workdir)) => assert_eq!((workdir, profile), (project.clone(), "shell")),
+            other => panic!("{profile}: {other:?}"),
+        }
+    }
+}
+
 /// The tree of a part of the project, under the rules of the whole.
 fn of_part(project: &Path, profile: &str, part: &str, flags: impl FnOnce(&mut Layer)) -> Result<Tree, TreeError> {
     let mut layer = Layer::flags();
@@ -422,7 +474,8 @@ fn a_directory_that_was_swapped_for_a_link_is_not_given() {
     let home = project.parent().unwrap().to_path_buf();
     let tree = |dirs: [&Path; 2]| {
         let mut policy = resolve(Inputs::new(project.clone(), home.clone(), Layer::flags())).unwrap().policy;
-        policy.narrowed = dirs.map(|dir| Narrowed { whole: dir.to_path_buf(), parts: vec![dir.to_path_buf()] }).into();
+        policy.narrowed = Vec::new();
+        dirs.iter().for_each(|dir| give(&mut policy, dir, Access::Rw));
         Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() })
     };
     let second = home.join("second");

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ringfence::policy::policy::Narrowed;
 
+/// So many of the directories that a client names are looked at: each has rules of its own, which are looked up.
+const MOST_ROOTS: usize = 32;
+
 /// Where the session works. None of the directories lies in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
@@ -20,13 +23,15 @@ pub struct Places {
     pub stricter: Vec<PathBuf>,
     /// What the client named and the owner does not allow.
     pub left_out: Vec<String>,
+    /// How many more the client named. Nothing was looked up for them.
+    pub not_looked_at: usize,
 }
 
 /// The client's directories that lie within the owner's; the owner's own when there are none.
 pub fn choose(owners: &[PathBuf], client: &[String]) -> Places {
     let mut chosen: Vec<PathBuf> = Vec::new();
     let mut left_out = Vec::new();
-    for uri in client {
+    for uri in client.iter().take(MOST_ROOTS) {
         // Links are resolved before they are compared.
         let real = path_of(uri).and_then(|path| path.canonicalize().ok()).filter(|path| path.is_dir());
         match real.filter(|path| owners.iter().any(|owner| path.starts_with(owner))) {
@@ -61,7 +66,8 @@ pub fn choose(owners: &[PathBuf], client: &[String]) -> Places {
     }
     let mut chosen = chosen.into_iter();
     let workdir = chosen.next().unwrap_or_else(|| PathBuf::from("/"));
-    Places { workdir, also: chosen.collect(), roots, stricter, left_out }
+    let not_looked_at = client.len().saturating_sub(MOST_ROOTS);
+    Places { workdir, also: chosen.collect(), roots, stricter, left_out, not_looked_at }
 }
 
 /// The path of a `file://` address of this machine.

@@ -44,7 +44,7 @@ pub struct Live {
     /// Boxes beside the session that may run at once: each has all that the policy allows one sandbox.
     pub boxes: Semaphore,
     /// Searches and lists that may run at once.
-    pub walks: Semaphore,
+    pub walks: Arc<Semaphore>,
     pub jobs: Jobs,
     /// Code and skills that ran, the latest last.
     ran: std::sync::Mutex<VecDeque<Ran>>,
@@ -95,7 +95,7 @@ impl Live {
             listed: Default::default(),
             watched: AtomicBool::new(false),
             boxes: Semaphore::new(MOST_BOXES),
-            walks: Semaphore::new(MOST_WALKS),
+            walks: Arc::new(Semaphore::new(MOST_WALKS)),
             jobs: Jobs::default(),
             ran: Default::default(),
         }

@@ -248,7 +248,7 @@ impl Owner {
         for (dir, root) in others {
             let there = sandbox.beside(&at(&self.request, dir))?;
             is_there(&there.policy, dir)?;
-            sandbox.change(|Resolved { policy, .. }, lookup| {
+            sandbox.change(|Resolved { policy, service, .. }, lookup| {
                 if let Some(root) = root {
                     policy.rules.push(FileRule {
                         access: Access::Rw,
@@ -262,6 +262,7 @@ impl Owner {
                 // order must not decide whose file holds.
                 let (rules, narrowed) = (policy.rules.clone(), policy.narrowed.clone());
                 *policy = policy.narrowed_by(&Policy { rules, narrowed, ..there.policy.clone() }, lookup)?;
+                *service = service.narrowed_by(&there.service);
                 policy.rules.extend(protections(there, dir));
                 Ok::<_, SandboxError>(())
             })??;
@@ -290,7 +291,7 @@ impl Owner {
             let most = Policy { rules, narrowed, root, user, env, limits, ..most };
             *policy = policy.narrowed_by(&most, lookup)?;
             policy.rules.extend(hidden);
-            service.skill_verdict = service.skill_verdict.min(session.resolved().service.skill_verdict);
+            *service = service.narrowed_by(&session.resolved().service);
             Ok::<_, SandboxError>(())
         })??;
         Ok(own)

@@ -35,6 +35,8 @@ pub struct SessionWords {
     seconds_left: Option<u64>,
     /// Directories that the client works in and the owner did not allow.
     directories_left_out: Vec<String>,
+    /// How many more directories the client works in. They were not looked at, because it named too many.
+    directories_not_looked_at: usize,
     note: String,
 }
 
@@ -76,6 +78,7 @@ impl Act for SessionInfo {
             running: info.running,
             seconds_left: left,
             directories_left_out: opened.places.left_out.clone(),
+            directories_not_looked_at: opened.places.not_looked_at,
             note: NOTE.to_owned(),
         };
         let mut text = format!(
@@ -93,6 +96,10 @@ impl Act for SessionInfo {
         }
         if !words.directories_left_out.is_empty() {
             text.push_str(&format!("not allowed by the owner: {}\n", words.directories_left_out.join(", ")));
+        }
+        if words.directories_not_looked_at > 0 {
+            let more = words.directories_not_looked_at;
+            text.push_str(&format!("left out, because the client names too many: {more} more directories\n"));
         }
         text.push_str(&words.note);
         done(&words, text)

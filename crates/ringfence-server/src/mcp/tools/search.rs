@@ -2,11 +2,13 @@
 //!
 //! The search runs outside, since the sandbox need not have a search program; the files are opened inside, since they are
 //! hostile. No path is ever looked up on the host, no link is followed, and everything is bounded: time, files, directories
-//! that wait, patterns of ignore files, and the answer.
+//! that wait, patterns of ignore files, and the answer. Contents are searched on other threads, in pieces, since a pattern
+//! may take a second for one piece.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt::Write;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use rmcp::model::CallToolResult;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::spawn_blocking;
 
 use super::{Act, Desk, Nature};
 use crate::mcp::answer::{Trouble, done};
@@ -47,14 +51,21 @@ const LARGEST_IGNORE: u64 = 64 << 10;
 const MOST_PATTERNS: usize = 20_000;
 /// Bytes of these patterns. Compiled, long ones took about a hundred times as much memory.
 const MOST_PATTERN_BYTES: usize = 512 << 10;
-/// Bytes of a pattern for paths. A longer one fits no path that can be opened.
+/// Bytes of a pattern. A longer one for paths fits no path that can be opened.
 const LONGEST_PATTERN: usize = 4096;
 /// Braces in a pattern: nested ones are read by recursion.
 const MOST_BRACES: usize = 64;
 /// Entries that are looked at before other calls have their turn.
-const TURN: usize = 256;
+const TURN: usize = 16;
+/// Bytes that a pattern may take when it is compiled: the first that is enough decides how long lines may be.
+const PATTERN_SIZES: [usize; 3] = [16 << 10, 256 << 10, 4 << 20];
+/// A byte of a line took up to 0.06 ns for each byte of the compiled pattern, so a line takes about a second.
+const MOST_WORK: usize = 16 << 30;
+/// What a pattern may remember while it searches.
+const PATTERN_CACHE: usize = 2 << 20;
 
 const TOO_LONG: &str = "it took more than 30 s";
+const LONG_LINES: &str = "long lines were left out (the larger the pattern, the shorter a line may be)";
 
 /// Searches files.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -108,14 +119,19 @@ impl Act for SearchFiles {
         what .gitignore leaves out, hidden files, binary files and links are left out.";
     const NATURE: Nature = Nature::Reads;
 
-    async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
-        let mut search = Search::new(&self)?;
-        let Ok(_turn) = desk.live.walks.acquire().await else { return Err(Trouble::new("The server ends.")) };
-        search.started = Instant::now();
-        // A read inside the sandbox may take for ever.
-        match tokio::time::timeout(MOST_TIME, search.walk(desk, self.path.as_deref().unwrap_or("."))).await {
-            Ok(walked) => walked?,
-            Err(_) => search.incomplete = Some(TOO_LONG),
+    async fn act(mut self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
+        let ends = |_| Trouble::new("The server ends.");
+        let path = self.path.take().unwrap_or_else(|| ".".to_owned());
+        let turn =
+            Arc::new(desk.live.walks.clone().acquire_owned().await.map_err(|_| Trouble::new("The server ends."))?);
+        let mut search = spawn_blocking(move || Search::new(&self, Some(turn))).await.map_err(ends)??;
+        tokio::select! {
+            // A read inside the sandbox may take for ever.
+            walked = tokio::time::timeout(MOST_TIME, search.walk(desk, &path)) => match walked {
+                Ok(walked) => walked?,
+                Err(_) => search.incomplete = Some(TOO_LONG),
+            },
+            () = desk.context.ct.cancelled() => {}
         }
         let found = search.found();
         let text = found.text();
@@ -131,8 +147,9 @@ struct Ignores {
 
 /// A search that is under way.
 struct Search {
-    matcher: RegexMatcher,
-    searcher: Searcher,
+    finder: Arc<Finder>,
+    /// Threads hold it too: one that is not waited for any more counts until it ends.
+    turn: Option<Arc<OwnedSemaphorePermit>>,
     glob: Option<GlobMatcher>,
     hidden: bool,
     wanted: usize,
@@ -185,20 +202,13 @@ impl Queue {
 }
 
 impl Search {
-    fn new(asked: &SearchFiles) -> Result<Search, Trouble> {
+    fn new(asked: &SearchFiles, turn: Option<Arc<OwnedSemaphorePermit>>) -> Result<Search, Trouble> {
         let wanted = asked.max_matches.unwrap_or(MATCHES);
         let context = asked.context.unwrap_or(0);
         if wanted == 0 || wanted > MOST_MATCHES || context > MOST_CONTEXT {
             let limits = format!("`max_matches` is 1 to {MOST_MATCHES}, `context` is 0 to {MOST_CONTEXT}.");
             return Err(Trouble::new(limits));
         }
-        let matcher = RegexMatcherBuilder::new()
-            .case_insensitive(asked.ignore_case)
-            .fixed_strings(asked.fixed)
-            .line_terminator(Some(b'\n'))
-            .size_limit(8 << 20)
-            .build(&asked.pattern)
-            .map_err(|error| Trouble::new(format!("`pattern` cannot be used: {error}.")))?;
         let glob = asked.glob.as_deref().map(|glob| {
             // As in .gitignore: without a slash, it is about the name.
             let whole = if glob.contains('/') { glob.to_owned() } else { format!("**/{glob}") };
@@ -208,15 +218,9 @@ impl Search {
             Glob::new(&whole).map(|glob| glob.compile_matcher()).map_err(|error| error.to_string())
         });
         let glob = glob.transpose().map_err(|reason| Trouble::new(format!("`glob` cannot be used: {reason}.")))?;
-        let searcher = SearcherBuilder::new()
-            .line_number(true)
-            .before_context(context)
-            .after_context(context)
-            .binary_detection(BinaryDetection::quit(0))
-            .build();
         Ok(Search {
-            matcher,
-            searcher,
+            finder: Arc::new(Finder::new(asked, context)?),
+            turn,
             glob,
             hidden: asked.hidden,
             wanted,
@@ -333,11 +337,25 @@ impl Search {
         // It may be gone by now, or have become something else.
         let Ok(bytes) = desk.files().read(path, LARGEST_FILE).await else { return Ok(()) };
         self.bytes += bytes.len() as u64;
-        let room = self.wanted - self.matches;
-        let (lines, matches, answer) = (&mut self.lines, &mut self.matches, &mut self.answer);
-        let mut sink = Lines { path: shown, lines, matches, answer, room };
-        let searched = self.searcher.search_slice(&self.matcher, &bytes, &mut sink);
-        searched.map_err(|error| Trouble::new(format!("cannot search `{shown}`: {error}")))
+        let (finder, turn, path) = (self.finder.clone(), self.turn.clone(), shown.to_owned());
+        let (room, answer, until) = (self.wanted - self.matches, self.answer, self.started + MOST_TIME);
+        let (tell, told) = oneshot::channel();
+        spawn_blocking(move || {
+            let found = finder.search(path, &bytes, room, answer, || tell.is_closed() || Instant::now() > until);
+            drop(turn);
+            // The search may have ended meanwhile.
+            let _ = tell.send(found);
+        });
+        let Ok(found) = told.await else { return Err(Trouble::new(format!("cannot search `{shown}`"))) };
+        self.add(found);
+        Ok(())
+    }
+
+    fn add(&mut self, found: FoundInFile) {
+        self.matches += found.matches;
+        self.answer = found.answer;
+        self.lines.extend(found.lines);
+        self.incomplete = found.incomplete.or(self.incomplete);
     }
 
     /// The ignore file of a directory, on top of those above. One that cannot be read leaves nothing out.
@@ -398,41 +416,133 @@ fn ignored(ignores: Option<&Ignores>, path: &Path, is_dir: bool) -> bool {
     verdict.is_some_and(|verdict| verdict.is_ignore())
 }
 
-/// Takes the lines that a searcher finds.
-struct Lines<'a> {
-    path: &'a str,
-    lines: &'a mut Vec<FoundLine>,
-    matches: &'a mut usize,
-    answer: &'a mut usize,
-    room: usize,
+/// A pattern, and how contents are searched for it.
+struct Finder {
+    matcher: RegexMatcher,
+    context: usize,
+    /// Bytes of a line. One piece that is searched has no more.
+    longest: usize,
 }
 
-impl Lines<'_> {
+impl Finder {
+    fn new(asked: &SearchFiles, context: usize) -> Result<Finder, Trouble> {
+        let refused = |why: String| Trouble::new(format!("`pattern` cannot be used: {why}."));
+        if asked.pattern.len() > LONGEST_PATTERN {
+            return Err(refused(format!("it has more than {LONGEST_PATTERN} bytes")));
+        }
+        let of_size = |size: usize| {
+            let mut builder = RegexMatcherBuilder::new();
+            builder.case_insensitive(asked.ignore_case).fixed_strings(asked.fixed).line_terminator(Some(b'\n'));
+            let matcher = builder.size_limit(size).dfa_size_limit(PATTERN_CACHE).build(&asked.pattern)?;
+            Ok(Finder { matcher, context, longest: MOST_WORK / size })
+        };
+        let [small, medium, large] = PATTERN_SIZES;
+        let finder = of_size(small).or_else(|_| of_size(medium)).or_else(|_| of_size(large));
+        finder.map_err(|error: grep_regex::Error| refused(error.to_string()))
+    }
+
+    /// Searches one file for so many lines at most. `answer`: bytes of the lines before; `ended`: asked before each piece.
+    fn search(&self, path: String, bytes: &[u8], room: usize, answer: usize, ended: impl Fn() -> bool) -> FoundInFile {
+        let mut found = FoundInFile { path, room, answer, lines: Vec::new(), matches: 0, incomplete: None };
+        let mut pieces = Pieces { left: bytes, ready: 0, longest: self.longest, ended, incomplete: None };
+        let mut searcher = SearcherBuilder::new()
+            .line_number(true)
+            .before_context(self.context)
+            .after_context(self.context)
+            .binary_detection(BinaryDetection::quit(0))
+            // Text that is not UTF-8 has other lines when it is decoded.
+            .heap_limit(Some((self.context + 4) * self.longest))
+            .build();
+        let searched = searcher.search_reader(&self.matcher, &mut pieces, &mut found);
+        found.incomplete = pieces.incomplete.or(searched.is_err().then_some(LONG_LINES));
+        found
+    }
+}
+
+/// The contents of a file, in pieces of whole lines. A line that is too long is an empty one.
+struct Pieces<'a, F> {
+    left: &'a [u8],
+    /// Bytes of it that are the rest of a piece.
+    ready: usize,
+    longest: usize,
+    ended: F,
+    incomplete: Option<&'static str>,
+}
+
+impl<F: Fn() -> bool> Pieces<'_, F> {
+    /// Bytes of the next piece.
+    fn piece(&mut self) -> usize {
+        if (self.ended)() {
+            self.incomplete = Some(TOO_LONG);
+            return 0;
+        }
+        let piece = &self.left[..self.left.len().min(self.longest)];
+        if piece.len() == self.left.len() {
+            return piece.len();
+        }
+        if let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') {
+            return end + 1;
+        }
+        let end = self.left.iter().position(|byte| *byte == b'\n').unwrap_or(self.left.len());
+        // Of a binary file, what comes after a NUL is not searched.
+        if self.left[..end].contains(&0) {
+            return 0;
+        }
+        self.incomplete = Some(LONG_LINES);
+        self.left = &self.left[end..];
+        self.left.len().min(1)
+    }
+}
+
+impl<F: Fn() -> bool> io::Read for Pieces<'_, F> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.ready == 0 {
+            self.ready = self.piece();
+        }
+        let length = self.ready.min(room.len());
+        let (now, later) = self.left.split_at(length);
+        room[..length].copy_from_slice(now);
+        self.left = later;
+        self.ready -= length;
+        Ok(length)
+    }
+}
+
+/// What was found in one file.
+struct FoundInFile {
+    path: String,
+    room: usize,
+    answer: usize,
+    lines: Vec<FoundLine>,
+    matches: usize,
+    incomplete: Option<&'static str>,
+}
+
+impl FoundInFile {
     fn push(&mut self, line: Option<u64>, bytes: &[u8], context: bool) {
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let mut text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_LINE)]).into_owned();
         if bytes.len() > LONGEST_LINE {
             let _ = write!(text, " [{} bytes more]", bytes.len() - LONGEST_LINE);
         }
-        *self.answer += self.path.len() + text.len();
-        self.lines.push(FoundLine { path: self.path.to_owned(), line: line.unwrap_or(0), text, context });
+        self.answer += self.path.len() + text.len();
+        self.lines.push(FoundLine { path: self.path.clone(), line: line.unwrap_or(0), text, context });
     }
 }
 
-impl Sink for Lines<'_> {
-    type Error = std::io::Error;
+impl Sink for FoundInFile {
+    type Error = io::Error;
 
-    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, std::io::Error> {
-        if self.room == 0 || *self.answer > MOST_ANSWER {
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        if self.matches == self.room || self.answer > MOST_ANSWER {
             return Ok(false);
         }
-        self.room -= 1;
-        *self.matches += 1;
+        self.matches += 1;
         self.push(found.line_number(), found.bytes(), false);
         Ok(true)
     }
 
-    fn context(&mut self, _: &Searcher, around: &SinkContext<'_>) -> Result<bool, std::io::Error> {
+    fn context(&mut self, _: &Searcher, around: &SinkContext<'_>) -> Result<bool, io::Error> {
         self.push(around.line_number(), around.bytes(), true);
         Ok(true)
     }
@@ -456,158 +566,4 @@ impl Found {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn search(asked: serde_json::Value, text: &str) -> Vec<(u64, String, bool)> {
-        let asked: SearchFiles = serde_json::from_value(asked).unwrap();
-        let mut search = Search::new(&asked).unwrap_or_else(|trouble| panic!("{trouble}"));
-        let Search { matcher, searcher, lines, matches, answer, wanted: room, .. } = &mut search;
-        let mut sink = Lines { path: "f", lines, matches, answer, room: *room };
-        searcher.search_slice(&*matcher, text.as_bytes(), &mut sink).unwrap();
-        search.lines.into_iter().map(|line| (line.line, line.text, line.context)).collect()
-    }
-
-    #[test]
-    fn lines_are_found_as_ripgrep_finds_them() {
-        let text = "fn main() {\n    Call(1);\n}\n";
-        let json = |value| value;
-        assert_eq!(search(json(serde_json::json!({"pattern": "^fn \\w+"})), text), [(1, "fn main() {".into(), false)]);
-        assert_eq!(search(serde_json::json!({"pattern": "call"}), text), []);
-        let found =
-            search(serde_json::json!({"pattern": "call(", "fixed": true, "ignore_case": true, "context": 1}), text);
-        assert_eq!(
-            found.iter().map(|(line, _, context)| (*line, *context)).collect::<Vec<_>>(),
-            [(1, true), (2, false), (3, true)]
-        );
-        assert_eq!(search(serde_json::json!({"pattern": "x", "max_matches": 2}), "x\nx\nx\n").len(), 2);
-        assert_eq!(search(serde_json::json!({"pattern": "x"}), "a\0b\nx\n"), [], "binary");
-        let long = "x".repeat(10_000);
-        assert!(search(serde_json::json!({"pattern": "x"}), &long)[0].1.ends_with("[9600 bytes more]"));
-    }
-
-    #[test]
-    fn bad_questions_are_refused() {
-        for asked in [
-            serde_json::json!({"pattern": "("}),
-            serde_json::json!({"pattern": "x", "glob": "["}),
-            serde_json::json!({"pattern": "x", "max_matches": 0}),
-            serde_json::json!({"pattern": "x", "context": 11}),
-            serde_json::json!({"pattern": "(a{1000}){1000}{1000}"}),
-        ] {
-            let asked: SearchFiles = serde_json::from_value(asked).unwrap();
-            assert!(Search::new(&asked).is_err(), "{asked:?}");
-        }
-    }
-
-    fn any_search() -> Search {
-        let asked: SearchFiles = serde_json::from_value(serde_json::json!({"pattern": "x"})).unwrap();
-        Search::new(&asked).unwrap_or_else(|trouble| panic!("{trouble}"))
-    }
-
-    #[test]
-    fn ignore_files_are_read_where_they_lie() {
-        let mut search = any_search();
-        let top = search.ignores(Path::new(""), "target/\n*.log\n/only-top\n# a comment\n", None);
-        let all = search.ignores(Path::new("sub"), "!keep.log\nlocal\n*.{tmp,bak}\n", top);
-        let gone = |path: &str, is_dir| ignored(all.as_deref(), Path::new(path), is_dir);
-        assert!(gone("target", true) && gone("a.log", false) && gone("only-top", false) && gone("sub/local", false));
-        assert!(gone("sub/a.tmp", false) && gone("sub/a.bak", false) && !gone("sub/a.txt", false));
-        assert!(!gone("sub/keep.log", false) && !gone("sub/only-top", false) && !gone("src", true));
-        assert_eq!((search.patterns, search.incomplete), (6, None));
-    }
-
-    /// The bytes that this process has now.
-    fn memory() -> usize {
-        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    }
-
-    /// Every directory has what the one above leaves out, once in memory however many there are.
-    #[test]
-    fn ignore_files_are_shared() {
-        let mut search = any_search();
-        let text: String = (0..2500).map(|n| format!("**/*{n:x}*[a-z]*?/**\n")).collect();
-        let top = search.ignores(Path::new(""), &text, None);
-        assert!(ignored(top.as_deref(), Path::new("a/x7fby1/z"), false), "it has a say");
-        let before = memory();
-        let mut queue = Queue::default();
-        for n in 0..20_000 {
-            // One without an ignore file, and one whose ignore file says nothing.
-            let ignores =
-                if n % 2 == 0 { top.clone() } else { search.ignores(Path::new("d"), "# nothing\n\n", top.clone()) };
-            assert!(queue.push(Waiting { path: PathBuf::from(format!("d{n}")), depth: 1, ignores }));
-        }
-        let grown = memory().saturating_sub(before);
-        assert!(grown < 50 << 20, "{grown}");
-        let last = queue.waiting.back().and_then(|directory| directory.ignores.as_deref());
-        assert!(ignored(last, Path::new("a/x7fby1/z"), false));
-    }
-
-    #[test]
-    fn patterns_and_directories_are_bounded() {
-        let mut search = any_search();
-        let text = "*.log\n".repeat(MOST_PATTERNS / 2);
-        let first = search.ignores(Path::new(""), &text, None);
-        let second = search.ignores(Path::new("a"), &text, first);
-        assert_eq!(search.incomplete, None);
-        let third = search.ignores(Path::new("a/b"), "*.txt\n", second);
-        assert!(search.incomplete.is_some_and(|why| why.contains("20000 patterns")));
-        let gone = |path: &str| ignored(third.as_deref(), Path::new(path), false);
-        assert!(gone("a/b/x.log") && !gone("a/b/x.txt"));
-
-        // Few and long ones: what they are compiled to is larger still.
-        let mut search = any_search();
-        let long = format!("{}\n", "?".repeat(4000)).repeat(15);
-        for number in 0..8 {
-            search.ignores(Path::new(&format!("d{number}")), &long, None);
-        }
-        assert_eq!(search.incomplete, None);
-        search.ignores(Path::new("d8"), &long, None);
-        assert!(search.incomplete.is_some_and(|why| why.contains("512 KiB")));
-
-        let mut queue = Queue::default();
-        let push = |queue: &mut Queue, path: String| {
-            queue.push(Waiting { path: PathBuf::from(path), depth: 1, ignores: None })
-        };
-        assert!((0..MOST_WAITING).all(|n| push(&mut queue, n.to_string())) && !push(&mut queue, "more".into()));
-        assert_eq!(queue.pop().map(|directory| directory.path), Some(PathBuf::from("0")));
-        assert!(push(&mut queue, "more".into()));
-        let mut queue = Queue::default();
-        let long = "x/".repeat(2000);
-        assert!(!(0..MOST_WAITING).all(|_| push(&mut queue, long.clone())) && queue.paths <= MOST_PATHS);
-        while queue.pop().is_some() {}
-        assert_eq!(queue.paths, 0);
-    }
-
-    /// They are read by recursion: a server must not run out of stack because of a file in the sandbox.
-    #[test]
-    fn nested_braces_are_not_read() {
-        let bomb = format!("{}a{}", "{".repeat(32_000), "}".repeat(32_000));
-        let mut search = any_search();
-        let ignores = search.ignores(Path::new(""), &format!("{bomb}\n*.log\n"), None);
-        assert!(
-            ignored(ignores.as_deref(), Path::new("x.log"), false)
-                && !ignored(ignores.as_deref(), Path::new("a"), false)
-        );
-        let asked = |glob: &str| serde_json::from_value(serde_json::json!({"pattern": "x", "glob": glob})).unwrap();
-        assert!(Search::new(&asked(&bomb)).is_err());
-        assert!(Search::new(&asked("*.{rs,{toml,lock}}")).is_ok());
-    }
-
-    #[test]
-    fn an_answer_is_bounded() {
-        let asked = serde_json::json!({"pattern": "x", "max_matches": 500, "context": 10});
-        let asked: SearchFiles = serde_json::from_value(asked).unwrap();
-        let mut search = Search::new(&asked).unwrap_or_else(|trouble| panic!("{trouble}"));
-        let text = format!("x\n{}", "y\n".repeat(20)).repeat(500);
-        let path = "d/".repeat(2000);
-        for _ in 0..2 {
-            let Search { matcher, searcher, lines, matches, answer, wanted: room, .. } = &mut search;
-            let mut sink = Lines { path: &path, lines, matches, answer, room: *room };
-            searcher.search_slice(&*matcher, text.as_bytes(), &mut sink).unwrap();
-        }
-        assert!(search.over() && search.answer < MOST_ANSWER + 200_000, "{}", search.answer);
-        assert!(search.incomplete.is_some_and(|why| why.contains("an answer can carry")), "{:?}", search.incomplete);
-    }
-}
+mod tests;
