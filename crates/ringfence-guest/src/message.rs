@@ -10,12 +10,14 @@ use crate::frame::{Greeting, Message};
 /// The guest takes pipes that come with a request.
 pub const PIPES: u64 = 1;
 
-/// Reserved: the guest opens streams towards the host, as far as the host has granted it. They get numbers from
-/// `1 << 31` on. Nothing is granted so far.
+/// The guest may open streams towards the host, with a [`HostRequest`] each, as many as the host has granted.
 pub const HOST_STREAMS: u64 = 2;
 
+/// Streams that the guest opens have numbers from here on. Those that the host opens have lower ones.
+pub const FIRST_HOST_STREAM: u32 = 1 << 31;
+
 /// What this release says first, as a guest (a `Reply` on stream 0) and as a host.
-pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES };
+pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES | HOST_STREAMS };
 
 /// The first frame to a guest, an `Input` on stream 0. The engine sends it when it starts the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +149,16 @@ pub enum Input {
         tree: bool,
     },
     Resize(Size),
+    /// On stream 0: the guest may open so many more streams towards the host. Each that it opens takes one away.
+    HostStreams {
+        more: u32,
+    },
 }
+
+/// What a stream towards the host is to reach. The host answers with a [`Reply`], before which the guest sends nothing more
+/// on the stream. There is nothing to reach so far, so the answer is always `Unsupported`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostRequest {}
 
 /// What a guest answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,7 +273,11 @@ impl Message for Request {
 }
 
 impl Message for Input {
-    const VARIANTS: Option<u32> = Some(2);
+    const VARIANTS: Option<u32> = Some(3);
+}
+
+impl Message for HostRequest {
+    const VARIANTS: Option<u32> = Some(0);
 }
 
 impl Message for Reply {

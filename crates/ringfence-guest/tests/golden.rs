@@ -1,12 +1,13 @@
 //! The bytes of every message of the guest's protocol. They may change only as the module `frame` says: lines are added to
-//! the golden file, and never changed. The test writes the file anew when `RINGFENCE_BLESS=1` asks for it.
+//! the golden file, and never changed.
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
-use ringfence_guest::frame::{self, Channel, Decoder, Kind, MAX_REQUEST, Message};
+use ringfence_guest::frame::{self, Channel, Greeting, Kind};
 use ringfence_guest::message::{
-    Change, Changed, Entry, EntryKind, Exec, Exited, GREETING, HostHello, Input, Reply, Request, Settings, Size, Step,
-    Write, WriteMode,
+    Change, Changed, Entry, EntryKind, Exec, Exited, GREETING, HostHello, Input, PIPES, Reply, Request, Settings, Size,
+    Step, Write, WriteMode,
 };
+use ringfence_testing::Golden;
 
 /// A variant that is not named here does not compile.
 fn request(message: &Request) -> &'static str {
@@ -29,6 +30,7 @@ fn input(message: &Input) -> &'static str {
     match message {
         Input::Signal { .. } => "signal",
         Input::Resize(_) => "resize",
+        Input::HostStreams { .. } => "host-streams",
     }
 }
 
@@ -44,55 +46,34 @@ fn reply(message: &Reply) -> &'static str {
     }
 }
 
-/// Every message once, and every value of the enums inside them.
-#[derive(Default)]
-struct Golden {
-    lines: Vec<String>,
-}
-
-impl Golden {
-    fn line(&mut self, name: &str, bytes: &[u8]) {
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.lines.push(format!("{name} {hex}"));
-    }
-
-    fn messages<T: Message + PartialEq + std::fmt::Debug>(
-        &mut self,
-        kind: Kind,
-        name: fn(&T) -> &'static str,
-        all: &[T],
-    ) {
-        let mut seen = std::collections::BTreeSet::new();
-        for message in all {
-            let mut bytes = Vec::new();
-            frame::put_message(&mut bytes, 1, kind, message).unwrap();
-            seen.insert(bytes[frame::HEADER]);
-            self.line(&format!("{kind:?}.{}", name(message)), &bytes);
-            let mut decoder = Decoder::new(MAX_REQUEST);
-            decoder.feed(&bytes);
-            assert_eq!(&decoder.next_frame().unwrap().unwrap().message::<T>().unwrap(), message);
-        }
-        // None is left out, and the number that comes next is the one that the type calls unknown.
-        if let Some(known) = T::VARIANTS {
-            assert_eq!(
-                seen.len(),
-                known as usize,
-                "{} has a variant without a golden line",
-                std::any::type_name::<T>()
-            );
-            let next = [&[known as u8][..], &[0; 64]].concat();
-            postcard::from_bytes::<T>(&next).expect_err("VARIANTS is too small");
-        }
-    }
+/// Every step: one that is not named here does not compile.
+fn step_after(step: Step) -> Option<Step> {
+    Some(match step {
+        Step::Refuse => Step::Fork,
+        Step::Fork => Step::Terminal,
+        Step::Terminal => Step::WorkingDirectory,
+        Step::WorkingDirectory => Step::Execute,
+        Step::Execute => Step::Open,
+        Step::Open => Step::Read,
+        Step::Read => Step::Write,
+        Step::Write => Step::Rename,
+        Step::Rename => Step::Remove,
+        Step::Remove => Step::MakeDirectory,
+        Step::MakeDirectory => Step::Watch,
+        Step::Watch => Step::Connect,
+        Step::Connect => return None,
+    })
 }
 
 #[test]
 fn the_bytes_of_every_message_are_as_they_were() {
-    let mut golden = Golden::default();
+    let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt"));
     let path = || b"/a b".to_vec();
     let settings = Settings { limits: vec![(7, 77)], processes: Some(300) };
-    golden.messages(Kind::Reply, |_| "greeting", &[GREETING]);
-    golden.messages(Kind::Input, |_| "host-hello", &[HostHello { greeting: GREETING, settings }]);
+    let first = Greeting { features: PIPES, ..GREETING };
+    golden.messages(Kind::Reply, |_| "greeting", &[first, GREETING]);
+    let hello = |greeting| HostHello { greeting, settings: settings.clone() };
+    golden.messages(Kind::Input, |_| "host-hello", &[hello(first), hello(GREETING)]);
     let size = Size { rows: 24, columns: 300 };
     let exec = Exec {
         argv: vec![b"sh".to_vec(), b"-c".to_vec()],
@@ -119,25 +100,12 @@ fn the_bytes_of_every_message_are_as_they_were() {
         Request::Ping,
     ];
     golden.messages(Kind::Open, request, &requests);
-    golden.messages(Kind::Input, input, &[Input::Signal { signal: 15, tree: true }, Input::Resize(size)]);
+    let inputs = [Input::Signal { signal: 15, tree: true }, Input::Resize(size), Input::HostStreams { more: 300 }];
+    golden.messages(Kind::Input, input, &inputs);
     let entry = |kind| Entry { path: path(), kind, size: 300, mode: 0o644, modified: -1, target: Some(b"x".to_vec()) };
     let kinds = [EntryKind::File, EntryKind::Directory, EntryKind::Symlink, EntryKind::Other];
     let changes = [Change::Created, Change::Written, Change::Removed, Change::Attributes, Change::Overflow];
-    let steps = [
-        Step::Refuse,
-        Step::Fork,
-        Step::Terminal,
-        Step::WorkingDirectory,
-        Step::Execute,
-        Step::Open,
-        Step::Read,
-        Step::Write,
-        Step::Rename,
-        Step::Remove,
-        Step::MakeDirectory,
-        Step::Watch,
-        Step::Connect,
-    ];
+    let steps = std::iter::successors(Some(Step::Refuse), |step| step_after(*step));
     let mut replies = vec![
         Reply::Started { pid: 300 },
         Reply::Exited(Exited { status: 256, user_micros: 1, system_micros: 300, peak_memory: 1 << 20 }),
@@ -152,18 +120,11 @@ fn the_bytes_of_every_message_are_as_they_were() {
         for kind in [Kind::Data(channel), Kind::Eof(channel), Kind::Credit(channel)] {
             let mut bytes = Vec::new();
             frame::put(&mut bytes, 7, kind, b"");
-            golden.line(&format!("{kind:?}"), &bytes);
+            golden.bytes(&format!("{kind:?}"), &bytes);
         }
     }
     let mut bytes = Vec::new();
     frame::put(&mut bytes, 7, Kind::Close, b"");
-    golden.line("Close", &bytes);
-
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden.txt");
-    let text = golden.lines.join("\n") + "\n";
-    if std::env::var_os("RINGFENCE_BLESS").is_some() {
-        std::fs::write(&file, &text).unwrap();
-    }
-    let golden = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(golden, text, "golden.txt differs, or is missing; RINGFENCE_BLESS=1 writes it anew");
+    golden.bytes("Close", &bytes);
+    golden.settle();
 }

@@ -5,12 +5,14 @@
 mod disk;
 #[cfg(feature = "engine")]
 pub mod engine;
+mod golden;
 mod policy;
 mod postgres;
 
 use std::path::{Path, PathBuf};
 
 pub use disk::Disk;
+pub use golden::Golden;
 pub use policy::policy;
 pub use postgres::Postgres;
 

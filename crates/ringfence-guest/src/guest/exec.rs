@@ -526,6 +526,8 @@ impl Exec {
                 }
                 None => self.held.add(signal),
             },
+            // Not a command's; the guest opens no stream so far.
+            Input::HostStreams { .. } => {}
         }
     }
 
