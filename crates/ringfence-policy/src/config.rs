@@ -10,11 +10,11 @@ use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
 use crate::layer::{
-    At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, Settings, is_image_name,
-    is_syscall_name, missing_in_file, unlimited,
+    self, At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, SettingError, Settings,
+    missing_in_file, unlimited,
 };
 use crate::limits::{self, LimitError};
-use crate::policy::{Guard, Network, User};
+use crate::policy::{Guard, Network};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::{self, EngineChoice};
 use crate::rules::{Access, LayerKind};
@@ -45,18 +45,10 @@ pub enum ConfigErrorKind {
     #[error("unknown guarantee `{name}`{suggestion}")]
     UnknownGuarantee { name: String, suggestion: Suggestion },
     #[error("`{key}`: {source}")]
-    Limit { key: String, source: LimitError },
-    #[error("`{key}`: `{name}` is not the name of an environment variable")]
-    EnvName { key: String, name: String },
-    #[error("`{key}`: `{name}` is not the name of a system call")]
-    Syscall { key: String, name: String },
+    Setting { key: String, source: SettingError },
     /// What it is would show a password.
     #[error("`{0}` is an address that begins with `postgresql://`, and this one does not")]
     Database(String),
-    #[error("`image`: `{0}` is not the name of an image")]
-    Image(String),
-    #[error("`user`: `{0}` is neither `caller` nor UID:GID of somebody who is not root")]
-    User(String),
     #[error("`cache_group`: `{0}` is not of small letters, digits and dashes")]
     Group(String),
     #[error("`commands`: `{0}` is not the name of a program")]
@@ -95,6 +87,13 @@ const SETTINGS: &[&str] = &[
 const RECORDS: &[&str] = &["output", "secrets", "keep", "max_size", "database"];
 
 type Value<'i> = Spanned<DeValue<'i>>;
+
+/// Makes a value of its text.
+type Read<T> = fn(&str) -> Result<T, SettingError>;
+
+fn bad_name(name: &str) -> SettingError {
+    SettingError::EnvName(name.replace('\0', "\\0"))
+}
 
 /// A string of an array, and where it stands.
 type Item = (At<String>, Range<usize>);
@@ -212,28 +211,10 @@ impl Reader<'_> {
                 settings.network = Some(self.at(network, value));
             }
             "image" => {
-                let text = self.string(&full, value)?;
-                if !is_image_name(&text.value) {
-                    return Err(self.error(&value.span(), ConfigErrorKind::Image(text.value)));
-                }
-                settings.image = Some(text);
+                settings.image = Some(self.read(&full, self.string(&full, value)?, &value.span(), layer::image)?)
             }
-            "user" => {
-                let text = self.string(&full, value)?;
-                let user = User::parse(&text.value)
-                    .ok_or_else(|| self.error(&value.span(), ConfigErrorKind::User(text.value.clone())))?;
-                settings.user = Some(At::new(user, text.place));
-            }
-            "caches" => {
-                for (name, span) in self.strings(&full, value)? {
-                    if caches::find(&name.value).is_none() {
-                        let suggestion = Suggestion::among(&name.value, caches::ALL.iter().map(|cache| cache.name));
-                        let (key, value) = (full, name.value);
-                        return Err(self.error(&span, ConfigErrorKind::UnknownValue { key, value, suggestion }));
-                    }
-                    settings.caches.push(name);
-                }
-            }
+            "user" => settings.user = Some(self.read(&full, self.string(&full, value)?, &value.span(), layer::user)?),
+            "caches" => settings.caches.extend(self.read_all(&full, value, layer::cache)?),
             "cache_group" => {
                 let text = self.string(&full, value)?;
                 if !caches::is_group(&text.value) {
@@ -288,12 +269,7 @@ impl Reader<'_> {
                         return Err(self.unknown(&format!("{full}."), key, ["allow_syscalls"]));
                     }
                     let full = format!("{full}.allow_syscalls");
-                    for (name, span) in self.strings(&full, value)? {
-                        if !is_syscall_name(&name.value) {
-                            return Err(self.error(&span, ConfigErrorKind::Syscall { key: full, name: name.value }));
-                        }
-                        settings.allow_syscalls.push(name);
-                    }
+                    settings.allow_syscalls.extend(self.read_all(&full, value, layer::syscall)?);
                 }
             }
             _ => return Err(self.unknown(prefix, key, SETTINGS.iter().chain(also_valid).copied())),
@@ -321,8 +297,7 @@ impl Reader<'_> {
         let checked = |key: &str, name: &str, span: &Range<usize>| {
             let stem = name.strip_suffix('*').filter(|_| !key.ends_with("set")).unwrap_or(name);
             let valid = name == "*" || is_valid_name(OsStr::new(stem)) && !stem.contains('*');
-            let bad = || ConfigErrorKind::EnvName { key: key.to_owned(), name: name.replace('\0', "\\0") };
-            if valid { Ok(()) } else { Err(self.error(span, bad())) }
+            if valid { Ok(()) } else { Err(self.not_read(key, span, bad_name(name))) }
         };
         for (key, value) in self.table(full, value)? {
             let sub = format!("{full}.{}", key.get_ref());
@@ -389,8 +364,7 @@ impl Reader<'_> {
                     for (name, span) in self.strings(&sub, value)? {
                         let stem = name.value.strip_suffix('*').unwrap_or(&name.value);
                         if !is_valid_name(OsStr::new(stem)) || stem.contains('*') {
-                            let name = name.value.replace('\0', "\\0");
-                            return Err(self.error(&span, ConfigErrorKind::EnvName { key: sub, name }));
+                            return Err(self.not_read(&sub, &span, bad_name(&name.value)));
                         }
                         out.secrets.push(name);
                     }
@@ -420,8 +394,7 @@ impl Reader<'_> {
         parse: impl FnOnce(&str) -> Result<T, LimitError>,
     ) -> Result<At<Option<T>>, ConfigError> {
         let text = self.number_or_text(key, value)?;
-        let parsed = unlimited(&text, parse)
-            .map_err(|source| self.error(&value.span(), ConfigErrorKind::Limit { key: key.to_owned(), source }))?;
+        let parsed = unlimited(&text, parse).map_err(|error| self.not_read(key, &value.span(), error))?;
         Ok(self.at(parsed, value))
     }
 
@@ -447,7 +420,7 @@ impl Reader<'_> {
         match out.set(name, &text, self.at((), value).place) {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.unknown("limits.", key, LimitSettings::NAMES.iter().copied())),
-            Err(source) => Err(self.error(&value.span(), ConfigErrorKind::Limit { key: full, source })),
+            Err(error) => Err(self.not_read(&full, &value.span(), error)),
         }
     }
 
@@ -461,6 +434,19 @@ impl Reader<'_> {
         let suggestion = Suggestion::among(text, valid);
         let kind = ConfigErrorKind::UnknownValue { key: key.to_owned(), value: text.to_owned(), suggestion };
         self.error(&value.span(), kind)
+    }
+
+    fn not_read(&self, key: &str, span: &Range<usize>, source: impl Into<SettingError>) -> ConfigError {
+        self.error(span, ConfigErrorKind::Setting { key: key.to_owned(), source: source.into() })
+    }
+
+    fn read<T>(&self, key: &str, text: At<String>, span: &Range<usize>, read: Read<T>) -> Result<At<T>, ConfigError> {
+        let value = read(&text.value).map_err(|error| self.not_read(key, span, error))?;
+        Ok(At::new(value, text.place))
+    }
+
+    fn read_all<T>(&self, key: &str, value: &Value<'_>, read: Read<T>) -> Result<Vec<At<T>>, ConfigError> {
+        self.strings(key, value)?.into_iter().map(|(text, span)| self.read(key, text, &span, read)).collect()
     }
 
     fn table<'v, 'i>(&self, key: &str, value: &'v Value<'i>) -> Result<&'v DeTable<'i>, ConfigError> {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::caches;
 use crate::env::is_valid_name;
 use crate::guarantee::Guarantee;
-use crate::limits::{self, LimitError};
+use crate::limits::{self, LimitError, Limits, format_duration, format_size};
 use crate::policy::{Guard, Network, User};
 use crate::presets::{Selection, UnknownPreset};
 use crate::profiles::EngineChoice;
 use crate::rules::{Access, Kind, LayerKind, Missing};
-use crate::service::Verdict;
+use crate::service::{ServiceSettings, Verdict};
 use crate::suggest::Suggestion;
 
 /// A value and the place it comes from: `config.toml:12`, `--ro`.
@@ -85,54 +85,92 @@ pub struct FileEntry {
     pub missing: Missing,
 }
 
-/// Limits that are said; the inner `None` is "unlimited".
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LimitSettings {
-    pub memory: Option<At<Option<u64>>>,
-    pub cpus: Option<At<Option<f64>>>,
-    pub pids: Option<At<Option<u64>>>,
-    pub files: Option<At<Option<u64>>>,
-    pub timeout: Option<At<Option<Duration>>>,
-    pub timeout_ceiling: Option<At<Option<Duration>>>,
-    pub cpu_time: Option<At<Option<Duration>>>,
-    pub tmp_size: Option<At<u64>>,
-    pub tmp_inodes: Option<At<u64>>,
-    pub output: Option<At<u64>>,
-    pub idle: Option<At<Option<Duration>>>,
-    pub life: Option<At<Option<Duration>>>,
-}
+/// Everything about a limit but what enforces it: its name, its type, how it is read and written. `()` after a type: each of
+/// its fields is a limit, and a new one does not compile until it is listed.
+macro_rules! limits {
+    ($($of:ident: $holder:ident($($rest:tt)*) {
+        $($name:ident: $type:ty, $bound:ident $parse:ident, $text:expr;)*
+    })*) => {
+        /// Limits that are said; the inner `None` is "unlimited".
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct LimitSettings {
+            $($(pub $name: Option<At<$type>>,)*)*
+        }
 
-/// Sets a limit by its name, from its text.
-macro_rules! set_limits {
-    ($($name:ident: $bound:ident $parse:ident),* $(,)?) => {
         impl LimitSettings {
-            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+            pub(crate) const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
 
-            /// False where there is no limit of this name.
+            /// Sets a limit by its name, from its text. False where there is no limit of this name.
             pub(crate) fn set(&mut self, name: &str, text: &str, place: impl Into<String>) -> Result<bool, LimitError> {
                 match name {
-                    $(stringify!($name) => self.$name = Some(At::new($bound(text, limits::$parse)?, place)),)*
+                    $($(stringify!($name) => self.$name = Some(At::new($bound(text, limits::$parse)?, place)),)*)*
                     _ => return Ok(false),
                 }
                 Ok(true)
+            }
+
+            /// Puts them in the place of what holds. The key and the place of each.
+            pub(crate) fn apply(&self, $($of: &mut $holder),*) -> Vec<(&'static str, &str)> {
+                let mut said = Vec::new();
+                $($(if let Some(At { value, place }) = &self.$name {
+                    $of.$name = *value;
+                    said.push((concat!("limits.", stringify!($name)), place.as_str()));
+                })*)*
+                said
+            }
+
+            /// Those that are larger than what holds: the key and the place of each.
+            pub(crate) fn larger(&self, $($of: &$holder),*) -> Vec<(&'static str, &str)> {
+                let mut larger = Vec::new();
+                $($(if let Some(At { value, place }) = &self.$name && value.exceeds(&$of.$name) {
+                    larger.push((concat!("limits.", stringify!($name)), place.as_str()));
+                })*)*
+                larger
+            }
+
+            /// What holds: the key and the text of each.
+            pub(crate) fn texts($($of: &$holder),*) -> Vec<(&'static str, String)> {
+                $(let $holder { $($name,)* $($rest)* } = $of;)*
+                vec![$($((concat!("limits.", stringify!($name)), optional_text((*$name).into(), $text))),*),*]
             }
         }
     };
 }
 
-set_limits! {
-    memory: unlimited parse_memory,
-    cpus: unlimited parse_cpus,
-    pids: unlimited parse_processes,
-    files: unlimited parse_count,
-    timeout: unlimited parse_duration,
-    timeout_ceiling: unlimited parse_duration,
-    cpu_time: unlimited parse_duration,
-    tmp_size: always parse_space,
-    tmp_inodes: always parse_inodes,
-    output: always parse_size,
-    idle: unlimited parse_duration,
-    life: unlimited parse_duration,
+limits! {
+    limits: Limits() {
+        memory: Option<u64>, unlimited parse_memory, format_size;
+        cpus: Option<f64>, unlimited parse_cpus, |n: f64| n.to_string();
+        pids: Option<u64>, unlimited parse_processes, |n: u64| n.to_string();
+        files: Option<u64>, unlimited parse_count, |n: u64| n.to_string();
+        timeout: Option<Duration>, unlimited parse_duration, format_duration;
+        timeout_ceiling: Option<Duration>, unlimited parse_duration, format_duration;
+        cpu_time: Option<Duration>, unlimited parse_duration, format_duration;
+        tmp_size: u64, always parse_space, format_size;
+        tmp_inodes: u64, always parse_inodes, |n: u64| n.to_string();
+        output: u64, always parse_size, format_size;
+    }
+    service: ServiceSettings(..) {
+        idle: Option<Duration>, unlimited parse_duration, format_duration;
+        life: Option<Duration>, unlimited parse_duration, format_duration;
+    }
+}
+
+/// More than another limit of its kind.
+trait Exceeds {
+    fn exceeds(&self, now: &Self) -> bool;
+}
+
+impl Exceeds for u64 {
+    fn exceeds(&self, now: &u64) -> bool {
+        self > now
+    }
+}
+
+impl<T: PartialOrd> Exceeds for Option<T> {
+    fn exceeds(&self, now: &Option<T>) -> bool {
+        now.as_ref().is_some_and(|now| self.as_ref().is_none_or(|value| value > now))
+    }
 }
 
 /// `[records]`; the inner `None` is "without limit".
@@ -158,9 +196,9 @@ pub enum CommandSetting {
     Wrapper(String),
 }
 
-/// A flag whose value cannot be understood.
+/// A value that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FlagError {
+pub enum SettingError {
     #[error(transparent)]
     Preset(#[from] UnknownPreset),
     #[error(transparent)]
@@ -177,20 +215,35 @@ pub enum FlagError {
     Cache { name: String, suggestion: Suggestion },
 }
 
-/// Whether this could be the name of an image; whether there is one, the daemon knows.
-pub fn is_image_name(name: &str) -> bool {
+/// What could be the name of an image; whether there is one, the daemon knows.
+pub(crate) fn image(name: &str) -> Result<String, SettingError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b);
     // It becomes part of an address at the daemon, and leads nowhere else.
     let below = |part: &str| !matches!(part, "" | "." | "..");
-    (1..=512).contains(&name.len())
+    let valid = (1..=512).contains(&name.len())
         && name.bytes().all(plain)
         && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name.split('/').all(below)
+        && name.split('/').all(below);
+    if valid { Ok(name.to_owned()) } else { Err(SettingError::Image(name.to_owned())) }
 }
 
-/// Whether this could be the name of a system call; whether it is one, the filter knows.
-pub fn is_syscall_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+pub(crate) fn user(text: &str) -> Result<User, SettingError> {
+    User::parse(text).ok_or_else(|| SettingError::User(text.to_owned()))
+}
+
+pub(crate) fn cache(name: &str) -> Result<String, SettingError> {
+    let unknown = || {
+        let suggestion = Suggestion::among(name, caches::ALL.iter().map(|cache| cache.name));
+        SettingError::Cache { name: name.to_owned(), suggestion }
+    };
+    caches::find(name).map(|_| name.to_owned()).ok_or_else(unknown)
+}
+
+/// What could be the name of a system call; whether it is one, the filter knows.
+pub(crate) fn syscall(name: &str) -> Result<String, SettingError> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    let valid = !name.is_empty() && name.bytes().all(plain);
+    if valid { Ok(name.to_owned()) } else { Err(SettingError::Syscall(name.to_owned())) }
 }
 
 /// What a missing path means in a file: read-only and hidden places must not appear either.
@@ -238,19 +291,19 @@ impl Layer {
         self.settings.files.push(At::new(FileEntry { access, path: path.to_owned(), missing }, flag));
     }
 
-    pub fn preset(&mut self, name: &str) -> Result<(), FlagError> {
+    pub fn preset(&mut self, name: &str) -> Result<(), SettingError> {
         self.settings.presets.push(At::new(Selection::parse(name)?, "--preset"));
         Ok(())
     }
 
     /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
-    pub fn env(&mut self, text: &OsStr) -> Result<(), FlagError> {
+    pub fn env(&mut self, text: &OsStr) -> Result<(), SettingError> {
         let bytes = text.as_bytes();
         let (name, value) = match bytes.iter().position(|b| *b == b'=') {
             Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
             None => (bytes, None),
         };
-        let bad = || FlagError::EnvName(String::from_utf8_lossy(name).into_owned());
+        let bad = || SettingError::EnvName(String::from_utf8_lossy(name).into_owned());
         let valid = is_valid_name(OsStr::from_bytes(name)) && value.as_ref().is_none_or(|v| !v.as_bytes().contains(&0));
         let name = std::str::from_utf8(name).ok().filter(|_| valid).ok_or_else(bad)?.to_owned();
         match value {
@@ -268,26 +321,18 @@ impl Layer {
         self.settings.network = Some(At::new(network, "--network"));
     }
 
-    pub fn image(&mut self, name: &str) -> Result<(), FlagError> {
-        if !is_image_name(name) {
-            return Err(FlagError::Image(name.to_owned()));
-        }
-        self.settings.image = Some(At::new(name.to_owned(), "--image"));
+    pub fn image(&mut self, name: &str) -> Result<(), SettingError> {
+        self.settings.image = Some(At::new(image(name)?, "--image"));
         Ok(())
     }
 
-    pub fn user(&mut self, text: &str) -> Result<(), FlagError> {
-        let user = User::parse(text).ok_or_else(|| FlagError::User(text.to_owned()))?;
-        self.settings.user = Some(At::new(user, "--user"));
+    pub fn user(&mut self, text: &str) -> Result<(), SettingError> {
+        self.settings.user = Some(At::new(user(text)?, "--user"));
         Ok(())
     }
 
-    pub fn cache(&mut self, name: &str) -> Result<(), FlagError> {
-        if caches::find(name).is_none() {
-            let suggestion = Suggestion::among(name, caches::ALL.iter().map(|cache| cache.name));
-            return Err(FlagError::Cache { name: name.to_owned(), suggestion });
-        }
-        self.settings.caches.push(At::new(name.to_owned(), "--cache"));
+    pub fn cache(&mut self, name: &str) -> Result<(), SettingError> {
+        self.settings.caches.push(At::new(cache(name)?, "--cache"));
         Ok(())
     }
 
@@ -311,53 +356,33 @@ impl Layer {
         self.settings.optional.push(At::new(guarantee, "--optional"));
     }
 
-    pub fn allow_syscall(&mut self, name: &str) -> Result<(), FlagError> {
-        if !is_syscall_name(name) {
-            return Err(FlagError::Syscall(name.to_owned()));
-        }
-        self.settings.allow_syscalls.push(At::new(name.to_owned(), "--allow-syscall"));
+    pub fn allow_syscall(&mut self, name: &str) -> Result<(), SettingError> {
+        self.settings.allow_syscalls.push(At::new(syscall(name)?, "--allow-syscall"));
         Ok(())
     }
+}
 
-    pub fn memory(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("memory", text, "--memory")
-    }
+/// A flag for each limit that has one.
+macro_rules! limit_flags {
+    ($($flag:ident: $limit:ident $place:literal,)*) => {
+        impl Layer {
+            $(pub fn $flag(&mut self, text: &str) -> Result<(), SettingError> {
+                Ok(self.settings.limits.set(stringify!($limit), text, $place).map(drop)?)
+            })*
+        }
+    };
+}
 
-    pub fn cpus(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("cpus", text, "--cpus")
-    }
-
-    pub fn pids(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("pids", text, "--pids")
-    }
-
-    pub fn files(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("files", text, "--files")
-    }
-
-    pub fn timeout(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("timeout", text, "--timeout")
-    }
-
-    pub fn cpu_time(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("cpu_time", text, "--cpu-time")
-    }
-
-    pub fn tmp_size(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("tmp_size", text, "--tmp-size")
-    }
-
-    pub fn tmp_inodes(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("tmp_inodes", text, "--tmp-inodes")
-    }
-
-    pub fn output_limit(&mut self, text: &str) -> Result<(), FlagError> {
-        self.limit("output", text, "--output-limit")
-    }
-
-    fn limit(&mut self, name: &str, text: &str, flag: &str) -> Result<(), FlagError> {
-        Ok(self.settings.limits.set(name, text, flag).map(drop)?)
-    }
+limit_flags! {
+    memory: memory "--memory",
+    cpus: cpus "--cpus",
+    pids: pids "--pids",
+    files: files "--files",
+    timeout: timeout "--timeout",
+    cpu_time: cpu_time "--cpu-time",
+    tmp_size: tmp_size "--tmp-size",
+    tmp_inodes: tmp_inodes "--tmp-inodes",
+    output_limit: output "--output-limit",
 }
 
 /// A limit that there is always.
@@ -371,6 +396,11 @@ pub(crate) fn unlimited<T>(
     parse: impl FnOnce(&str) -> Result<T, LimitError>,
 ) -> Result<Option<T>, LimitError> {
     if matches!(text, "none" | "never" | "unlimited") { Ok(None) } else { parse(text).map(Some) }
+}
+
+/// A limit that may not be there, as text.
+pub(crate) fn optional_text<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "none".to_owned(), text)
 }
 
 #[cfg(test)]
@@ -387,7 +417,7 @@ mod tests {
         let set: Vec<_> = layer.settings.env_set.into_iter().map(|at| at.value).collect();
         assert_eq!(set, [("B".to_owned(), "".into()), ("C".to_owned(), "x=y".into())]);
         for text in ["", "=x", "A\0", "A=\0"] {
-            assert!(matches!(Layer::flags().env(OsStr::new(text)), Err(FlagError::EnvName(_))), "{text:?}");
+            assert!(matches!(Layer::flags().env(OsStr::new(text)), Err(SettingError::EnvName(_))), "{text:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueHint};
 use ringfence::engines;
 use ringfence::host::Request;
 use ringfence::policy::Guarantee;
-use ringfence::policy::layer::{FlagError, Layer};
+use ringfence::policy::layer::{Layer, SettingError};
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 
@@ -150,7 +150,7 @@ fn parse_guarantee(text: &str) -> Result<Guarantee, String> {
 #[error("--{flag}: {source}")]
 pub struct BadFlag {
     flag: &'static str,
-    source: FlagError,
+    source: SettingError,
 }
 
 impl PolicyFlags {
@@ -193,7 +193,7 @@ impl PolicyFlags {
     }
 
     fn texts(&self, layer: &mut Layer) -> Result<(), BadFlag> {
-        type Set = fn(&mut Layer, &str) -> Result<(), FlagError>;
+        type Set = fn(&mut Layer, &str) -> Result<(), SettingError>;
         let repeated: [(&'static str, &[String], Set); 3] = [
             ("preset", &self.preset, Layer::preset),
             ("cache", &self.cache, Layer::cache),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{LayerError, Stack};
 use crate::env;
-use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
+use crate::layer::{At, CommandSetting, FileEntry, RecordSettings, Settings};
 use crate::look::Lookup;
 use crate::policy::{CommandRule, Root};
 use crate::presets::{Preset, Selection};
@@ -163,7 +163,9 @@ impl Stack<'_> {
                 refuse(place, format!("allows system call `{value}`"));
             }
         }
-        out.extend(larger_limits(limits, self));
+        for (key, place) in limits.larger(&self.limits, &self.service) {
+            refuse(place, format!("raises `{key}`"));
+        }
         self.file_loosenings(lookup, presets, files, out)
     }
 
@@ -245,55 +247,4 @@ fn idle(lookup: &Lookup, before: &[FileRule], rule: &FileRule) -> Option<String>
     let writable = |name: &std::path::Path| decide(before, name).is_some_and(|rule| rule.access == Access::Rw);
     let outside = paths.into_iter().find(|path| !writable(path) || !writable(&tree::real(lookup, path)))?;
     Some(format!("names `{}`, which is not in a writable place", outside.display()))
-}
-
-/// Limits that are larger than what holds so far.
-fn larger_limits(settings: &LimitSettings, stack: &Stack<'_>) -> Vec<Loosening> {
-    let LimitSettings {
-        memory,
-        cpus,
-        pids,
-        files,
-        timeout,
-        timeout_ceiling,
-        cpu_time,
-        tmp_size,
-        tmp_inodes,
-        output,
-        idle,
-        life,
-    } = settings;
-    let now = &stack.limits;
-    let mut out = Vec::new();
-    macro_rules! optional {
-        ($field:ident of $now:expr) => {
-            if let (Some(At { value, place }), Some(limit)) = ($field, &$now.$field)
-                && value.as_ref().is_none_or(|value| value > limit)
-            {
-                out.push(Loosening { place: place.clone(), what: format!("raises `limits.{}`", stringify!($field)) });
-            }
-        };
-    }
-    macro_rules! always {
-        ($field:ident) => {
-            if let Some(At { value, place }) = $field
-                && *value > now.$field
-            {
-                out.push(Loosening { place: place.clone(), what: format!("raises `limits.{}`", stringify!($field)) });
-            }
-        };
-    }
-    optional!(memory of now);
-    optional!(cpus of now);
-    optional!(pids of now);
-    optional!(files of now);
-    optional!(timeout of now);
-    optional!(timeout_ceiling of now);
-    optional!(cpu_time of now);
-    always!(tmp_size);
-    always!(tmp_inodes);
-    always!(output);
-    optional!(idle of stack.service);
-    optional!(life of stack.service);
-    out
 }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::values::optional_text;
 use super::{LayerError, Loosening, Resolved};
 use crate::env;
 use crate::git;
 use crate::guarantee::Guarantee;
-use crate::layer::{At, CommandSetting, FileEntry, LimitSettings, RecordSettings, Settings};
+use crate::layer::{At, CommandSetting, FileEntry, RecordSettings, Settings, optional_text};
 use crate::limits::{Limits, format_duration};
 use crate::look::Lookup;
 use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Workspace};
@@ -314,32 +313,9 @@ impl<'a> Stack<'a> {
         take!("trace_denials", trace_denials => self.trace_denials);
         take!("skill_verdict", skill_verdict => self.service.skill_verdict);
         take!("warm", warm => self.service.warm);
-        let LimitSettings {
-            memory,
-            cpus,
-            pids,
-            files: open_files,
-            timeout,
-            timeout_ceiling,
-            cpu_time,
-            tmp_size,
-            tmp_inodes,
-            output,
-            idle,
-            life,
-        } = limits;
-        take!("limits.memory", memory => self.limits.memory);
-        take!("limits.cpus", cpus => self.limits.cpus);
-        take!("limits.pids", pids => self.limits.pids);
-        take!("limits.files", open_files => self.limits.files);
-        take!("limits.timeout", timeout => self.limits.timeout);
-        take!("limits.timeout_ceiling", timeout_ceiling => self.limits.timeout_ceiling);
-        take!("limits.cpu_time", cpu_time => self.limits.cpu_time);
-        take!("limits.tmp_size", tmp_size => self.limits.tmp_size);
-        take!("limits.tmp_inodes", tmp_inodes => self.limits.tmp_inodes);
-        take!("limits.output", output => self.limits.output);
-        take!("limits.idle", idle => self.service.idle);
-        take!("limits.life", life => self.service.life);
+        for (key, place) in limits.apply(&mut self.limits, &mut self.service) {
+            self.origin(key, layer, place);
+        }
 
         self.service.records.apply(records);
         let RecordSettings { output, secrets, keep, max_size, database } = records;

@@ -1,9 +1,8 @@
 //! Every value of a resolved policy, with where it comes from.
 
-use std::time::Duration;
-
 use super::Resolved;
-use crate::limits::{Limits, format_duration, format_size};
+use crate::layer::{LimitSettings, optional_text};
+use crate::limits::{format_duration, format_size};
 use crate::policy::{CommandRule, Guard, Root};
 use crate::records::Records;
 use crate::rules::{LayerKind, Origin};
@@ -20,10 +19,6 @@ impl Resolved {
             });
             out.push(Value { key, text, origin });
         };
-        let Limits { memory, cpus, pids, files, timeout, timeout_ceiling, cpu_time, tmp_size, tmp_inodes, output } =
-            &policy.limits;
-        let count = |n: Option<u64>| optional_text(n, |n| n.to_string());
-        let time = |t: &Option<Duration>| optional_text(*t, format_duration);
         add("profile".into(), policy.profile.clone());
         add("engine".into(), self.engine.to_string());
         add("workdir".into(), policy.workdir().display().to_string());
@@ -70,21 +65,12 @@ impl Resolved {
             // Values may be secrets; they are the user's to look up in the file.
             add(format!("env.set.{name}"), "set".into());
         }
-        add("limits.memory".into(), optional_text(*memory, format_size));
-        add("limits.cpus".into(), optional_text(*cpus, |n| n.to_string()));
-        add("limits.pids".into(), count(*pids));
-        add("limits.files".into(), count(*files));
-        add("limits.timeout".into(), time(timeout));
-        add("limits.timeout_ceiling".into(), time(timeout_ceiling));
-        add("limits.cpu_time".into(), time(cpu_time));
-        add("limits.tmp_size".into(), format_size(*tmp_size));
-        add("limits.tmp_inodes".into(), tmp_inodes.to_string());
-        add("limits.output".into(), format_size(*output));
-        add("limits.idle".into(), time(&service.idle));
-        add("limits.life".into(), time(&service.life));
+        for (key, text) in LimitSettings::texts(&policy.limits, service) {
+            add(key.into(), text);
+        }
         let Records { output, secrets, keep, max_size, database } = &service.records;
         add("records.output".into(), output.to_string());
-        add("records.keep".into(), time(keep));
+        add("records.keep".into(), optional_text(*keep, format_duration));
         add("records.max_size".into(), optional_text(*max_size, format_size));
         if database.is_some() {
             // A password may be part of it.
@@ -120,8 +106,4 @@ pub struct Value {
     pub key: String,
     pub text: String,
     pub origin: Origin,
-}
-
-pub(super) fn optional_text<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "none".to_owned(), text)
 }

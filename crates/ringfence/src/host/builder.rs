@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use ringfence_policy::Guarantee;
-use ringfence_policy::layer::{FlagError, Layer};
+use ringfence_policy::layer::{Layer, SettingError};
 use ringfence_policy::profiles::EngineChoice;
 
 use super::{Host, HostError, Request};
@@ -16,7 +16,7 @@ use crate::session::Session;
 #[error("{setting}: {source}")]
 pub struct BadSetting {
     setting: &'static str,
-    source: FlagError,
+    source: SettingError,
 }
 
 /// The settings of a sandbox or of a session that is to be made. There is a method for each flag of the command line, with
@@ -167,7 +167,7 @@ impl<Made> Builder<Made> {
         mut self,
         setting: &'static str,
         text: &T,
-        set: impl FnOnce(&mut Layer, &T) -> Result<(), FlagError>,
+        set: impl FnOnce(&mut Layer, &T) -> Result<(), SettingError>,
     ) -> Result<Self, BadSetting> {
         set(&mut self.request.layer, text).map_err(|source| BadSetting { setting, source })?;
         Ok(self)
