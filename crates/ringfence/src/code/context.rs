@@ -116,6 +116,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
+    /// The contexts of this session.
     pub fn of(session: Session) -> Contexts {
         Contexts { session }
     }
@@ -188,7 +189,7 @@ impl Contexts {
         // What is cancelled before its turn never starts, and whoever has the turn is not interrupted for it.
         let turn = tokio::select! {
             biased;
-            () = &mut cancel => return Ok(CodeResult::cancelled(code)),
+            () = &mut cancel => return Ok(CodeResult::not_begun(code, Status::Cancelled, Duration::ZERO)),
             turn = self.session.turn(&turn) => turn?,
         };
         let info = self.session.info().await?;

@@ -4,6 +4,21 @@
 //! which is the runner's descriptor 0, and the result comes back the same way, apart from stdout and stderr. Code in the box
 //! can write to that socket too; then it lies about its own result. Whether the sandbox failed, how long it took and which
 //! limit ended it is decided here, from outside.
+//!
+//! ```no_run
+//! use ringfence::code::{Code, Language};
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let sandbox = ringfence::Host::here()?.sandbox("skill").build()?;
+//! let python = Language::named("python").ok_or("no such language")?;
+//! let code = Code { inputs: serde_json::json!({ "x": 21 }), ..Code::new(python, "x * 2") };
+//! // What becomes readable here cancels the run; nothing comes from this pipe.
+//! let (cancel, _held) = std::io::pipe()?;
+//! let result = sandbox.run_code(&code, &["python".into()], None, None, || Ok::<_, ringfence::SandboxError>(cancel))?;
+//! println!("{:?}", result.value);
+//! # Ok(())
+//! # }
+//! ```
 
 mod channel;
 mod context;
@@ -37,7 +52,7 @@ pub use self::context::{Context, ContextError, Contexts};
 pub use self::frames::{Decoder, Received};
 use self::language::Wire;
 pub use self::language::{LANGUAGES, Language};
-pub use self::pool::{Pool, Pools, Warm};
+pub use self::pool::Pools;
 use self::requirements::{Installed, Requirements};
 pub use self::result::{CodeException, CodeResult, Frame, Rich, Status, Usage};
 use self::runner::{Place, Runner};
@@ -133,6 +148,7 @@ pub enum CodeError {
 }
 
 impl Code {
+    /// Code of this language, without inputs.
     pub fn new(language: &'static Language, source: impl Into<String>) -> Code {
         Code {
             language,
@@ -249,12 +265,13 @@ pub fn run(
     choice: EngineChoice,
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<CodeResult, CodeError> {
-    prepare(code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
+    let lookup = Tree::lookup(policy, facts);
+    prepare(&lookup, code, policy, facts, choice)?.run(facts, cancel).map(|ran| ran.result)
 }
 
 /// Code with the plan of its box: nothing has started.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub(crate) struct Prepared<'a> {
     code: &'a Code,
     /// That of the code, with what it needs.
     pub policy: Policy,
@@ -268,25 +285,23 @@ pub struct Prepared<'a> {
 
 /// Code that has run: its result, and what a record is made of.
 #[derive(Debug)]
-pub struct Ran {
+pub(crate) struct Ran {
     pub result: CodeResult,
     pub outcome: Outcome,
     /// stdout and stderr.
     pub captures: [Capture; 2],
 }
 
-/// Checks everything that can be checked before a box is there.
-pub fn prepare<'a>(
-    code: &'a Code,
-    policy: &Policy,
-    facts: &Facts,
-    choice: EngineChoice,
-) -> Result<Prepared<'a>, CodeError> {
-    prepare_with(&Tree::lookup(policy, facts), code, policy, facts, choice)
+impl Ran {
+    fn of(code: &Code, engine: EngineRef, outcome: Outcome, channel: Channel) -> Result<Ran, CodeError> {
+        let parts = channel.into_parts();
+        let captures = [parts.stdout.clone(), parts.stderr.clone()];
+        Ok(Ran { result: result::result(code, engine, &outcome, parts)?, outcome, captures })
+    }
 }
 
-/// The same with the lookup that the policy was judged with.
-pub(crate) fn prepare_with<'a>(
+/// Checks everything that can be checked before a box is there. `lookup` is what the policy was judged with.
+pub(crate) fn prepare<'a>(
     lookup: &Lookup,
     code: &'a Code,
     policy: &Policy,
@@ -331,13 +346,11 @@ impl Prepared<'_> {
         let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
         let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
         let outcome = supervise(running, &policy, facts, &mut channel)?;
-        let parts = channel.into_parts();
-        let captures = [parts.stdout.clone(), parts.stderr.clone()];
-        let result = result::result(code, engine, &outcome, parts)?;
-        if let (Some(place), Status::Ok) = (unkept, result.status) {
+        let ran = Ran::of(code, engine, outcome, channel)?;
+        if let (Some(place), Status::Ok) = (unkept, ran.result.status) {
             keep_runner(code.language, &policy, facts, engine, &place);
         }
-        Ok(Ran { result, outcome, captures })
+        Ok(ran)
     }
 }
 

@@ -18,6 +18,7 @@ pub struct TrustStore {
     file: PathBuf,
 }
 
+/// A file that the user trusts as it was then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Of the content that is trusted.

@@ -1,4 +1,14 @@
 //! Files and ports of a session, as its guest sees them: a path cannot lead out of the box.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let session = ringfence::Host::here()?.session("shell").create().await?;
+//! let files = session.files();
+//! files.write("notes/today", b"hello", ringfence::session::WriteOptions { parents: true, ..Default::default() }).await?;
+//! assert_eq!(files.read("notes/today", 1 << 20).await?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -185,12 +195,14 @@ impl Files {
         entries.into_iter().next().ok_or_else(unexpected)
     }
 
+    /// Makes a directory; `parents`: also those above it, and one that is there is no error.
     pub async fn make_directory(&self, path: impl AsRef<Path>, parents: bool) -> Result<(), SessionError> {
         let path = path.as_ref();
         let request = ClientRequest::MakeDirectory { path: bytes_of(path), permissions: 0o755, parents };
         self.ask(path, request)?.done().await.map(drop)
     }
 
+    /// Renames an entry; what has the new name already is only replaced when asked.
     pub async fn rename(
         &self,
         from: impl AsRef<Path>,
@@ -202,6 +214,7 @@ impl Files {
         self.ask(from, request)?.done().await.map(drop)
     }
 
+    /// Removes an entry; a directory that is not empty only when `recursive`.
     pub async fn remove(&self, path: impl AsRef<Path>, recursive: bool) -> Result<(), SessionError> {
         let path = path.as_ref();
         self.ask(path, ClientRequest::Remove { path: bytes_of(path), recursive })?.done().await.map(drop)

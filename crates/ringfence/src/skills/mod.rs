@@ -4,12 +4,26 @@
 //! skill to something that runs, and it is where all that can be refused is refused: a skill that is disabled, a verdict that
 //! the policy does not let through, inputs that do not fit. Nothing here runs code, and the sandbox holds whatever the scan
 //! says.
+//!
+//! ```no_run
+//! use ringfence::skills::{Registry, registry::Which};
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut registry = Registry::of(ringfence::Host::here()?.archive()?.open()?);
+//! let skill = registry.find(&Which::parse("greet@1.0.0"))?;
+//! println!("{}: {:?}", skill.name, skill.scan.map(|scan| scan.verdict));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod registry;
 mod schema;
 
-use std::time::Instant;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,8 +32,9 @@ pub use ringfence_scan as scan;
 pub use schema::Schema;
 
 use self::scan::{Declared, Scan, Verdict};
+use self::schema::Unfit;
 use crate::code::requirements::Requirements;
-use crate::code::{Code, Language};
+use crate::code::{Code, CodeResult, Language};
 use crate::records::database::DatabaseError;
 use crate::records::{SkillRun, StoreError};
 
@@ -36,8 +51,10 @@ pub enum Source {
 }
 
 impl Source {
+    /// Every source.
     pub const ALL: [Source; 3] = [Source::Local, Source::Community, Source::Cloud];
 
+    /// Its name in commands and records.
     pub fn name(self) -> &'static str {
         match self {
             Source::Local => "local",
@@ -46,6 +63,7 @@ impl Source {
         }
     }
 
+    /// The source of this name.
     pub fn from_name(name: &str) -> Option<Source> {
         Self::ALL.into_iter().find(|source| source.name() == name)
     }
@@ -142,6 +160,12 @@ pub enum SkillError {
     Verdict { name: String, version: String, verdict: Verdict, allowed: Verdict },
     #[error("the inputs of skill `{name}` do not fit: {}", .reasons.join("; "))]
     Inputs { name: String, reasons: Vec<String> },
+    #[error("the inputs of skill `{name}` were not checked before it ended")]
+    NotChecked {
+        name: String,
+        /// What it ended with.
+        result: Box<CodeResult>,
+    },
     #[error("`{0}` is not a JSON Schema: {1}")]
     Schema(String, String),
     #[error(transparent)]
@@ -160,8 +184,14 @@ impl From<DatabaseError> for SkillError {
 
 impl Skill {
     /// What there is to run with these inputs under a policy that lets `allowed` run. The time that this takes counts as
-    /// part of the run.
-    pub fn code(&self, inputs: Value, allowed: Verdict) -> Result<Code, SkillError> {
+    /// part of the run, whose limit is `limit`. Cancelled when `cancel` becomes readable.
+    pub fn code(
+        &self,
+        inputs: Value,
+        allowed: Verdict,
+        limit: Option<Duration>,
+        cancel: Option<BorrowedFd<'_>>,
+    ) -> Result<Code, SkillError> {
         let started = Instant::now();
         let (name, version) = (|| self.name.clone(), || self.version.clone());
         if self.disabled {
@@ -176,12 +206,26 @@ impl Skill {
         if verdict > allowed {
             return Err(SkillError::Verdict { name: name(), version: version(), verdict, allowed });
         }
-        if let Some(schema) = &self.inputs {
-            schema.check(&inputs).map_err(|reasons| SkillError::Inputs { name: name(), reasons })?;
-        }
         let mut code = Code::new(language, self.code.clone());
+        let inputs = Arc::new(inputs);
+        if let Some(schema) = &self.inputs {
+            let cancelled = || {
+                let poll = |fd| {
+                    rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default()))
+                };
+                cancel.is_some_and(|fd| poll(fd).is_ok_and(|ready| ready > 0))
+            };
+            let until = limit.and_then(|limit| started.checked_add(limit));
+            schema.check(&inputs, until, cancelled).map_err(|unfit| match unfit {
+                Unfit::Reasons(reasons) => SkillError::Inputs { name: name(), reasons },
+                Unfit::Ended(status) => {
+                    let result = CodeResult::not_begun(&code, status, started.elapsed());
+                    SkillError::NotChecked { name: name(), result: Box::new(result) }
+                }
+            })?;
+        }
         code.name = Some(format!("{}.{}", self.name, language.extension));
-        code.inputs = inputs;
+        code.inputs = Arc::unwrap_or_clone(inputs);
         code.requirements.clone_from(&self.requirements);
         code.spent = started.elapsed();
         Ok(code)

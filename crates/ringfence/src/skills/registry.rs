@@ -68,6 +68,7 @@ pub struct Which {
 }
 
 impl Which {
+    /// Reads `name` or `name@version`.
     pub fn parse(text: &str) -> Which {
         match text.split_once('@').filter(|(name, _)| !name.is_empty()) {
             Some((name, version)) => Which { name: name.to_owned(), version: Some(version.to_owned()) },
