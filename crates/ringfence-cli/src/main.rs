@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Command, Config};
 use failure::Failure;
-use ringfence::engines::native::stacked;
+use ringfence::facts::inside_sandbox;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     };
     let says_itself = command.says_its_failure();
     dispatch(command).unwrap_or_else(|failure| {
-        let failure = failure.inside(stacked::inside());
+        let failure = failure.inside(inside_sandbox());
         output::say(&failure.render());
         if !says_itself && commands::asked_for_json() {
             commands::failed_in_json(&failure);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_policy::facts::{Account, BoundSocket, Facts, MountPoint};
 use ringfence_policy::look::Lookup;
+use ringfence_policy::plan::MARKER_DIR;
 use ringfence_policy::rules::normalise;
 
 /// Why a fact could not be gathered.
@@ -48,6 +49,16 @@ pub fn gather() -> Result<Facts, FactsError> {
         program: std::env::current_exe().map_err(|source| FactsError::Read { path: "/proc/self/exe", source })?,
         runners: None,
     })
+}
+
+/// Whether this process lives in a sandbox: the marker is there, where only a sandbox can have it.
+pub fn inside_sandbox() -> bool {
+    let marker = Path::new(MARKER_DIR).join("box.json");
+    marker.is_file() && read_only(&marker)
+}
+
+pub(crate) fn read_only(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 /// Where sockets are, and the names of those of which that is not known. A relative name is looked for where a process that

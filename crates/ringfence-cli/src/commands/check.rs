@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use ringfence::engines::native::stacked;
+use ringfence::facts::inside_sandbox;
 
 use crate::args::Check;
 use crate::failure::Failure;
 use crate::output;
 
 pub fn check(args: &Check) -> Result<ExitCode, Failure> {
-    let inside = stacked::inside();
+    let inside = inside_sandbox();
     match args.json {
         true => output::json(&serde_json::json!({ "inside": inside }))?,
         false => output::data(if inside { "inside\n" } else { "outside\n" })?,

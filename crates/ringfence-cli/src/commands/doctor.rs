@@ -5,10 +5,10 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use ringfence::engines::native::{self, AppArmor};
-use ringfence::engines::{self, bubblewrap};
+use ringfence::engines::{self, EngineError, Standing as State, Tried};
+use ringfence::facts::inside_sandbox;
 use ringfence::host::Directories;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
@@ -16,9 +16,9 @@ use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan;
 use ringfence::records::Journal;
 use ringfence::{EngineRef, StdioSpec, supervise};
+use ringfence_linux::landlock;
 use ringfence_linux::limits::Home;
 use ringfence_linux::sys::sysctl;
-use ringfence_linux::{landlock, userns};
 use serde::Serialize;
 
 use crate::args::Doctor;
@@ -26,15 +26,6 @@ use crate::companions::signals::Signals;
 use crate::companions::through::Through;
 use crate::failure::{self, Failure, Kind};
 use crate::output;
-
-/// How a fact stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum State {
-    Ok,
-    Degraded,
-    Missing,
-}
 
 /// One fact.
 #[derive(Debug, Serialize)]
@@ -68,26 +59,20 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
         output::say("ringfence: the network of sandboxes is there, and the services of this host are closed to it");
         return Ok(ExitCode::SUCCESS);
     }
-    // What an engine says of itself, and what a command in a sandbox of its own shows.
-    let all = engines::all();
-    let told: Vec<Finding> = all.iter().filter_map(|engine| said(*engine, &facts)).collect();
-    let engines: Vec<Finding> =
-        all.iter().filter(|engine| engine.abilities().commands).map(|engine| tried(*engine, &facts)).collect();
+    // What a command in a sandbox of an engine's shows, and what the engine says of itself.
+    let (mut told, mut engines) = (Vec::new(), Vec::new());
+    for (index, engine) in engines::all().into_iter().enumerate() {
+        if engine.abilities().commands {
+            let (finding, found) = tried(engine, index == 0, &facts);
+            engines.push(finding);
+            told.extend(found);
+        } else {
+            told.extend(engine.look(&facts, Tried::Not).into_iter().map(|found| said(engine, index == 0, found)));
+        }
+    }
     let works = engines.iter().any(|finding| finding.state != State::Missing);
-    let inside = native::stacked::inside();
-    let mut findings = vec![
-        sandbox(inside),
-        kernel(),
-        user_namespaces(&facts),
-        apparmor(&AppArmor::of_this_process(), &facts),
-        id_mapped_mounts(&facts, &engines[0]),
-        procfs(&engines[0]),
-        landlock(),
-        seccomp(),
-        control_groups(),
-        bwrap(),
-        docker(&facts),
-    ];
+    let inside = inside_sandbox();
+    let mut findings = vec![sandbox(inside), kernel(), landlock(), seccomp(), control_groups(), docker(&facts)];
     findings.extend(told);
     findings.push(records(&facts));
     findings.extend(engines);
@@ -132,53 +117,6 @@ fn kernel() -> Finding {
     }
 }
 
-fn user_namespaces(facts: &Facts) -> Finding {
-    const FACT: &str = "user namespaces";
-    if stacked_only() {
-        return degraded(FACT, "closed by the sandbox around this", "start the outer one with --nesting");
-    }
-    if sysctl("user.max_user_namespaces").as_deref() == Some("0") {
-        let cure = "sysctl -w user.max_user_namespaces=15000";
-        return missing(FACT, "switched off (user.max_user_namespaces = 0)", cure);
-    }
-    if facts.uid != 0 && sysctl("kernel.unprivileged_userns_clone").as_deref() == Some("0") {
-        let cure = "sysctl -w kernel.unprivileged_userns_clone=1";
-        return missing(FACT, "reserved to root (kernel.unprivileged_userns_clone = 0)", cure);
-    }
-    match userns::try_one() {
-        Ok(()) => ok(FACT, "one was made"),
-        Err(error) => missing(
-            FACT,
-            format!("cannot make one: {error}"),
-            "in a container: allow them (Docker: --security-opt seccomp=unconfined, or --privileged)",
-        ),
-    }
-}
-
-fn apparmor(apparmor: &AppArmor, facts: &Facts) -> Finding {
-    const FACT: &str = "AppArmor";
-    if !apparmor.is_on() {
-        return ok(FACT, "does not restrict user namespaces");
-    }
-    if facts.uid == 0 {
-        return ok(FACT, "restricts user namespaces of ordinary users, not root's");
-    }
-    if !apparmor.restricts(facts.uid) {
-        return ok(FACT, "restricts user namespaces, and this program has a profile");
-    }
-    let program = facts.program.display();
-    missing(
-        FACT,
-        "restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
-        format!(
-            "put this into /etc/apparmor.d/ringfence, then: sudo apparmor_parser -r /etc/apparmor.d/ringfence\n\
-             abi <abi/4.0>,\n\
-             include <tunables/global>\n\
-             profile ringfence \"{program}\" flags=(unconfined) {{\n  userns,\n  include if exists <local/ringfence>\n}}"
-        ),
-    )
-}
-
 /// Whether this runs in a box: then the findings are about what the box leaves, not about the host.
 fn sandbox(inside: bool) -> Finding {
     const FACT: &str = "sandbox";
@@ -189,42 +127,6 @@ fn sandbox(inside: bool) -> Finding {
             "run `ringfence doctor` outside to look at the host",
         ),
         false => ok(FACT, "this is outside of any"),
-    }
-}
-
-/// Root's box has ids of its own, and sees root's files through id-mapped mounts: tried by the box that was run.
-fn id_mapped_mounts(facts: &Facts, native: &Finding) -> Finding {
-    const FACT: &str = "id-mapped mounts";
-    if facts.uid != 0 {
-        return ok(FACT, "not needed by an ordinary user");
-    }
-    if stacked_only() {
-        return ok(FACT, "not needed in a sandbox");
-    }
-    match native.state {
-        State::Missing if native.detail.contains("bind") => missing(
-            FACT,
-            native.detail.clone(),
-            "work on a file system that has them (ext4, xfs, btrfs, tmpfs from Linux 6.3), or as an ordinary user",
-        ),
-        State::Missing => degraded(FACT, "not tried: no native sandbox could be made", "see engine native"),
-        _ => ok(FACT, "used by the sandbox that was run"),
-    }
-}
-
-fn procfs(native: &Finding) -> Finding {
-    const FACT: &str = "procfs";
-    if stacked_only() {
-        return ok(FACT, "that of the sandbox around this");
-    }
-    match native.state {
-        State::Missing if native.detail.contains("/proc") || native.detail.contains("procfs") => missing(
-            FACT,
-            native.detail.clone(),
-            "in a container: let all of /proc be seen (Docker: --security-opt systempaths=unconfined)",
-        ),
-        State::Missing => degraded(FACT, "not tried: no native sandbox could be made", "see engine native"),
-        _ => ok(FACT, "mounted by the sandbox that was run"),
     }
 }
 
@@ -267,25 +169,6 @@ fn control_groups() -> Finding {
     }
 }
 
-/// By the same rule as the engine: not in `PATH`, and not set-user-id.
-fn bwrap() -> Finding {
-    const FACT: &str = "bubblewrap";
-    let path = match bubblewrap::find() {
-        Ok(path) => path,
-        Err(error) => {
-            let Failure { message, hints, .. } = error.into();
-            return missing(FACT, message, format!("only needed for --engine bubblewrap: {}", hints.join("; ")));
-        }
-    };
-    let version = Command::new(&path).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    match version {
-        Ok(output) if output.status.success() => {
-            ok(FACT, format!("{} ({})", String::from_utf8_lossy(&output.stdout).trim(), path.display()))
-        }
-        _ => missing(FACT, format!("{} cannot be run", path.display()), "install it anew: apt install bubblewrap"),
-    }
-}
-
 fn docker(facts: &Facts) -> Finding {
     const FACT: &str = "Docker socket";
     let asked = facts.env.get(std::ffi::OsStr::new("DOCKER_HOST")).and_then(|host| host.to_str());
@@ -296,16 +179,14 @@ fn docker(facts: &Facts) -> Finding {
     }
 }
 
-fn said(engine: EngineRef, facts: &Facts) -> Option<Finding> {
-    let engines::Finding { cures, detail } = engine.look(facts)?;
-    let fact = format!("engine {engine}");
-    Some(match cures {
-        None => ok(fact, detail),
-        Some(cures) => {
-            let cure = if cures.is_empty() { "see above".to_owned() } else { failure::cures(&cures) };
-            degraded(fact, detail, format!("only needed for --engine {engine}: {cure}"))
-        }
-    })
+/// What an engine says of itself. Only the first is needed: the others are asked where it will not do.
+fn said(engine: EngineRef, first: bool, found: engines::Finding) -> Finding {
+    let engines::Finding { fact, state, detail, cures } = found;
+    let cure = (state != State::Ok).then(|| {
+        let cure = if cures.is_empty() { "see above".to_owned() } else { failure::cures(&cures) };
+        if first { cure } else { format!("only needed for --engine {engine}: {cure}") }
+    });
+    Finding { fact: fact.into(), state, detail, cure }
 }
 
 /// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.
@@ -314,7 +195,7 @@ fn records(facts: &Facts) -> Finding {
     let journal = Journal::new(&Directories::new(facts).records());
     match journal.check() {
         Ok(()) => ok(FACT, format!("in {}", journal.dir().display())),
-        Err(_) if native::stacked::inside() => ok(FACT, "hidden in a sandbox; the run around this has one"),
+        Err(_) if inside_sandbox() => ok(FACT, "hidden in a sandbox; the run around this has one"),
         Err(error) => degraded(
             FACT,
             Failure::new(Kind::Records, error.to_string()).message,
@@ -323,45 +204,63 @@ fn records(facts: &Facts) -> Finding {
     }
 }
 
-/// Runs `/bin/true` in a real box.
-fn tried(engine: EngineRef, facts: &Facts) -> Finding {
-    let fact = format!("engine {engine}");
-    match try_engine(engine, facts) {
-        Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
-        Ok(code) => missing(fact, format!("/bin/true ended with {code} in a sandbox"), "please report this"),
-        Err(failure) => {
-            let cure = if failure.hints.is_empty() { "see above".to_owned() } else { failure.hints.join("\n") };
-            missing(fact, failure.message, cure)
-        }
+/// Why no command ran in a sandbox of an engine.
+enum NotRun {
+    Engine(EngineError),
+    Other(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for NotRun {
+    fn from(error: E) -> NotRun {
+        NotRun::Other(error.into())
     }
 }
 
-/// Whether this is in a box that lets nobody make another: what can be done then is stacked.
-fn stacked_only() -> bool {
-    native::stacked::inside() && sysctl("user.max_user_namespaces").as_deref() == Some("0")
+/// Runs `/bin/true` in a real box: what came of it, and what the engine says of itself then.
+fn tried(engine: EngineRef, first: bool, facts: &Facts) -> (Finding, Vec<Finding>) {
+    let result = try_engine(engine, facts);
+    let tried = match &result {
+        Ok(_) => Tried::Ran,
+        Err(NotRun::Engine(error)) => Tried::Failed(Some(error)),
+        Err(NotRun::Other(_)) => Tried::Failed(None),
+    };
+    let told = engine.look(facts, tried).into_iter().map(|found| said(engine, first, found)).collect();
+    let fact = format!("engine {engine}");
+    let failed = |failure: Failure| {
+        let cure = if failure.hints.is_empty() { "see above".to_owned() } else { failure.hints.join("\n") };
+        missing(fact.clone(), failure.message, cure)
+    };
+    let finding = match result {
+        Ok(0) => ok(fact, "ran /bin/true in a sandbox"),
+        Ok(code) => missing(fact, format!("/bin/true ended with {code} in a sandbox"), "please report this"),
+        Err(NotRun::Engine(error)) => failed(error.into()),
+        Err(NotRun::Other(failure)) => failed(failure),
+    };
+    (finding, told)
 }
 
-fn try_engine(engine: EngineRef, facts: &Facts) -> Result<i32, Failure> {
+fn try_engine(engine: EngineRef, facts: &Facts) -> Result<i32, NotRun> {
     let scratch = Scratch::make()?;
     // What is protected here is so already, by the sandbox around this; nothing could be in a new directory.
-    let here =
-        native::stacked::inside().then(|| crate::host::here().and_then(|host| Ok(host.workdir(None)?))).transpose()?;
+    let here = inside_sandbox().then(|| crate::host::here().and_then(|host| Ok(host.workdir(None)?))).transpose()?;
     let mut flags = Layer::flags();
     flags.network(false);
     let workdir = here.unwrap_or_else(|| scratch.0.clone());
     let policy = layers::resolve(Inputs::new(workdir, facts.home.clone(), flags))?.policy;
     let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
-    let (engine, _) = engines::select(&engine.into(), &plan, facts)?;
+    let (engine, _) = engines::select(&engine.into(), &plan, facts).map_err(NotRun::Engine)?;
     let null = || {
         let file = fs::File::options().read(true).write(true).open("/dev/null");
         file.map(OwnedFd::from).map_err(|error| Failure::output(&error))
     };
     let signals = Signals::take(None).map_err(|error| Failure::new(Kind::Engine, error.to_string()))?;
-    let running = engines::start(engine, &plan, facts, StdioSpec::Files([null()?, null()?, null()?]))?;
-    match supervise(running, &policy, facts, &mut Through::new(signals))?.ended {
-        ringfence::Ended::Exited(code) => Ok(code),
-        ringfence::Ended::Signaled(signal) => Ok(128 + signal),
-    }
+    let stdio = StdioSpec::Files([null()?, null()?, null()?]);
+    let running = engines::start(engine, &plan, facts, stdio).map_err(NotRun::Engine)?;
+    let outcome = supervise(running, &policy, facts, &mut Through::new(signals)).map_err(NotRun::Engine)?;
+    Ok(match outcome.ended {
+        ringfence::Ended::Exited(code) => code,
+        ringfence::Ended::Signaled(signal) => 128 + signal,
+    })
 }
 
 /// A directory to work in, removed afterwards.
@@ -389,36 +288,6 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn apparmor_is_named_and_its_profile_printed() {
-        let of = |switch: Option<&str>, profile: Option<&str>, uid: u32| {
-            let facts = Facts { uid, program: "/opt/my tools/ringfence".into(), ..Facts::default() };
-            apparmor(&AppArmor { switch: switch.map(str::to_owned), profile: profile.map(str::to_owned) }, &facts)
-        };
-        let table = [
-            (None, None, 1000, State::Ok),
-            (Some("0"), Some("unconfined"), 1000, State::Ok),
-            (Some("1"), Some("unconfined"), 0, State::Ok),
-            (Some("1"), Some("ringfence (unconfined)"), 1000, State::Ok),
-            (Some("1"), Some("unconfined"), 1000, State::Missing),
-        ];
-        for (switch, profile, uid, state) in table {
-            let finding = of(switch, profile, uid);
-            assert_eq!(finding.state, state, "{switch:?} {profile:?} {uid}");
-            assert_eq!(finding.cure.is_none(), state == State::Ok);
-        }
-        let text = render(&of(Some("1"), Some("unconfined"), 1000));
-        for part in [
-            "kernel.apparmor_restrict_unprivileged_userns = 1",
-            "/etc/apparmor.d/ringfence",
-            "apparmor_parser -r",
-            "profile ringfence \"/opt/my tools/ringfence\" flags=(unconfined) {",
-            "userns,",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-    }
 
     #[test]
     fn inside_and_outside_are_told_apart() {

@@ -29,8 +29,8 @@ use rustix::io::Errno;
 use super::identity::{self, HostIds, by_root};
 use super::limits::{Limit, limit};
 use super::{
-    Abilities, About, Engine, EngineError, EngineRef, GuestSandbox, Running, StdioSpec, c_path, c_string, link_cures,
-    mounts_on, no_gateway, pointers, program, sockets, start, symlink_in_bind,
+    Abilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Running, StdioSpec, Tried, c_path,
+    c_string, link_cures, mounts_on, namespaces_closed, no_gateway, pointers, program, sockets, start, symlink_in_bind,
 };
 use crate::report::{Report, answer, enforced, missing, recorded, weakened};
 
@@ -55,11 +55,122 @@ impl Engine for Bubblewrap {
     }
 
     fn promise(&self, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-        promise(plan, facts)
+        available()?;
+        compile(plan, None, &Staged::default())?;
+        if plan.trace_denials {
+            let reason = "bwrap keeps the listener that would report denied opens".to_owned();
+            let cures = [Cure::set("trace_denials", "false"), Cure::another("engine")];
+            return Err(unmet(Guarantee::KernelFiltered, reason, cures));
+        }
+        let (by_root, home) = (by_root(facts), OnceCell::new());
+        answer(NAME, plan, |guarantee| match guarantee {
+            Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
+            Guarantee::FsWritesConfined => {
+                weakened(format!("bwrap: own mount namespace, no device or set-user-id files; {SWAP}"))
+            }
+            Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
+            Guarantee::FsProtectedPaths => {
+                weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
+            }
+            Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
+            Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
+            Guarantee::NetByName => no_gateway(),
+            Guarantee::NetHostSocketsClosed if plan.docker => weakened(
+                "bwrap: private /run and /tmp; the Docker socket is open, and whoever has it is root on this host",
+            ),
+            Guarantee::NetHostSocketsClosed if plan.network == Network::Open => weakened(
+                "bwrap: private /run and /tmp, stand-ins over bound sockets; abstract sockets are open with the network",
+            ),
+            Guarantee::NetHostSocketsClosed => {
+                enforced("bwrap: private /run and /tmp, stand-ins over bound sockets, own network namespace")
+            }
+            Guarantee::ProcIsolated if plan.nesting => {
+                weakened("bwrap: own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
+            }
+            Guarantee::ProcIsolated => {
+                enforced("bwrap: own PID, IPC, UTS, cgroup and user namespaces; own session and terminal")
+            }
+            Guarantee::ProcUnprivileged if by_root => {
+                enforced("unprivileged host ids of its own, id-mapped mounts; bwrap: no capability, no new privileges")
+            }
+            Guarantee::ProcUnprivileged => {
+                enforced("bwrap: user namespace of one id, no capability in any set, no new privileges")
+            }
+            Guarantee::ProcCleanStart => enforced("all descriptors closed, bwrap started with an empty environment"),
+            Guarantee::KernelFiltered if plan.nesting => {
+                weakened("system-call filter; namespaces and mounts are let through for nesting")
+            }
+            Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
+                weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
+            }
+            Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
+            Guarantee::KernelSecondWall => missing(
+                "bwrap applies no Landlock rules",
+                [Cure::another("engine"), Cure::optional(Guarantee::KernelSecondWall)],
+            ),
+            Guarantee::LifeNoSurvivors => enforced("bwrap: PID namespace; process 1 kills and waits for what is left"),
+            Guarantee::LifeDiesWithOwner => {
+                enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
+            }
+            Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
+            Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
+            Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
+            Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
+            Guarantee::LimitTime => limit(Limit::Time, plan, &home),
+            Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
+            Guarantee::RecordComplete => recorded(),
+        })
     }
 
+    /// The one command that builds the same box, to be pasted into a shell. Values that come from the caller's environment are
+    /// named, not shown.
     fn describe(&self, plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
-        describe(plan, facts)
+        let bwrap = find()?;
+        let mut out = String::new();
+        if by_root(facts) {
+            // There is no argument of bwrap for it, and as a stranger the box could not see what root alone may.
+            let lines = "# Pasted by root, the command has root's id on the host, without any capability. Ringfence gives it an\n\
+                         # id of its own there, and maps the ids of bound files, which bwrap cannot do.\n";
+            out.push_str(lines);
+        }
+        let mut files = Files::default();
+        let mut lines: Vec<String> = Vec::new();
+        let mut redirection = "";
+        for arg in compile(plan, filter(plan)?, &Staged::default())? {
+            match &arg {
+                Arg::Word(word) => match lines.last_mut() {
+                    Some(line) if !word.as_bytes().starts_with(b"--") || qualifies(line) => {
+                        *line += &format!(" {}", quote(word));
+                    }
+                    _ => lines.push(quote(word)),
+                },
+                Arg::Variable { name, value } => {
+                    let shown = match facts.env.get(name) {
+                        Some(callers) if callers == value => from_caller(name),
+                        _ => quote(value),
+                    };
+                    lines.push(format!("--setenv {} {shown}", quote(name)));
+                }
+                Arg::Data { target, mode, bytes } => {
+                    lines.push(format!("--ro-bind {} {}", files.with(*mode, bytes), quote(target.as_os_str())));
+                }
+                Arg::Filter(bytes) => {
+                    redirection = " 9<\"$f\"";
+                    files.filter = Some(octal(bytes));
+                    lines.push("--seccomp 9".to_owned());
+                }
+            }
+        }
+        let command: Vec<String> = program(plan).args.iter().map(|a| quote(a)).collect();
+        lines.push(format!("-- {}", command.join(" ")));
+        let (make, clear) = stubs(&plan.stubs);
+        let _ = writeln!(out, "(d=$(mktemp -d) && f=$d/filter && chmod 711 \"$d\" || exit");
+        let _ = writeln!(out, "clear() {{ {clear}rm -rf \"$d\"; }}; trap clear EXIT");
+        out += &make;
+        out += &files.script();
+        let _ = writeln!(out, "env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
+        Ok(out)
     }
 
     /// A name of the host's that was to be hidden and went since the plan was made, such as a neighbour's socket, stops a
@@ -98,6 +209,15 @@ impl Engine for Bubblewrap {
         _: About<'_>,
     ) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
         super::live::start_on_host(plan, |stdio| self.start(plan, facts, stdio))
+    }
+
+    /// By the same rule as a start.
+    fn look(&self, _: &Facts, _: Tried<'_>) -> Vec<Finding> {
+        let found = find().and_then(|path| Ok((check_version(&path)?, path)));
+        vec![match found {
+            Ok((version, path)) => Finding::ok(NAME, format!("{version} ({})", path.display())),
+            Err(error) => Finding::missing(NAME, error.to_string(), error.failure().cures),
+        }]
     }
 }
 
@@ -429,56 +549,6 @@ fn from_root(plan: &Plan, facts: &Facts) -> Result<FromRoot, EngineError> {
     Ok(FromRoot { idmaps, uid: ids.host(plan.uid), gid: ids.host(plan.gid) })
 }
 
-/// The one command that builds the same box, to be pasted into a shell. Values that come from the caller's environment are
-/// named, not shown.
-pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
-    let bwrap = find()?;
-    let mut out = String::new();
-    if by_root(facts) {
-        // There is no argument of bwrap for it, and as a stranger the box could not see what root alone may.
-        let lines = "# Pasted by root, the command has root's id on the host, without any capability. Ringfence gives it an\n\
-                     # id of its own there, and maps the ids of bound files, which bwrap cannot do.\n";
-        out.push_str(lines);
-    }
-    let mut files = Files::default();
-    let mut lines: Vec<String> = Vec::new();
-    let mut redirection = "";
-    for arg in compile(plan, filter(plan)?, &Staged::default())? {
-        match &arg {
-            Arg::Word(word) => match lines.last_mut() {
-                Some(line) if !word.as_bytes().starts_with(b"--") || qualifies(line) => {
-                    *line += &format!(" {}", quote(word));
-                }
-                _ => lines.push(quote(word)),
-            },
-            Arg::Variable { name, value } => {
-                let shown = match facts.env.get(name) {
-                    Some(callers) if callers == value => from_caller(name),
-                    _ => quote(value),
-                };
-                lines.push(format!("--setenv {} {shown}", quote(name)));
-            }
-            Arg::Data { target, mode, bytes } => {
-                lines.push(format!("--ro-bind {} {}", files.with(*mode, bytes), quote(target.as_os_str())));
-            }
-            Arg::Filter(bytes) => {
-                redirection = " 9<\"$f\"";
-                files.filter = Some(octal(bytes));
-                lines.push("--seccomp 9".to_owned());
-            }
-        }
-    }
-    let command: Vec<String> = program(plan).args.iter().map(|a| quote(a)).collect();
-    lines.push(format!("-- {}", command.join(" ")));
-    let (make, clear) = stubs(&plan.stubs);
-    let _ = writeln!(out, "(d=$(mktemp -d) && f=$d/filter && chmod 711 \"$d\" || exit");
-    let _ = writeln!(out, "clear() {{ {clear}rm -rf \"$d\"; }}; trap clear EXIT");
-    out += &make;
-    out += &files.script();
-    let _ = writeln!(out, "env -i {} {}{redirection})", quote(bwrap.as_os_str()), lines.join(" \\\n  "));
-    Ok(out)
-}
-
 /// Whether the last option of a line only says how the next is meant.
 fn qualifies(line: &str) -> bool {
     matches!(line.rsplit(' ').nth(1), Some("--perms" | "--size"))
@@ -556,7 +626,7 @@ fn quote(word: &OsStr) -> String {
 }
 
 /// A `bwrap` that can be used, or why there is none.
-pub fn find() -> Result<PathBuf, EngineError> {
+fn find() -> Result<PathBuf, EngineError> {
     let install = "install bubblewrap 0.8 or later (Debian, Ubuntu: apt install bubblewrap)";
     let Some((path, data)) = PLACES.iter().find_map(|p| fs::metadata(p).ok().map(|data| (PathBuf::from(p), data)))
     else {
@@ -571,12 +641,12 @@ pub fn find() -> Result<PathBuf, EngineError> {
     Ok(path)
 }
 
-/// Asks `bwrap` how old it is.
-fn check_version(bwrap: &Path) -> Result<(), EngineError> {
+/// Asks `bwrap` how old it is: what it says.
+fn check_version(bwrap: &Path) -> Result<String, EngineError> {
     let output = std::process::Command::new(bwrap).arg("--version").env_clear().output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
     match version(&text) {
-        Some(found) if found >= OLDEST => Ok(()),
+        Some(found) if found >= OLDEST => Ok(text),
         _ => {
             let reason = format!("`{}` calls itself `{text}`, and 0.8 is the oldest that will do", bwrap.display());
             Err(unmet(Guarantee::ProcIsolated, reason, [Cure::host("install bubblewrap 0.8 or later")]))
@@ -593,95 +663,12 @@ fn version(text: &str) -> Option<(u32, u32)> {
 /// `bwrap` takes names and follows them.
 const SWAP: &str = "a second sandbox in the same project could swap a directory for a link while it mounts";
 
-/// What this engine answers for each promise.
-pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-    available()?;
-    compile(plan, None, &Staged::default())?;
-    if plan.trace_denials {
-        let reason = "bwrap keeps the listener that would report denied opens".to_owned();
-        let cures = [Cure::set("trace_denials", "false"), Cure::another("engine")];
-        return Err(unmet(Guarantee::KernelFiltered, reason, cures));
-    }
-    let (by_root, home) = (by_root(facts), OnceCell::new());
-    answer(NAME, plan, |guarantee| match guarantee {
-        Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
-        Guarantee::FsWritesConfined => {
-            weakened(format!("bwrap: own mount namespace, no device or set-user-id files; {SWAP}"))
-        }
-        Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
-        Guarantee::FsProtectedPaths => {
-            weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
-        }
-        Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
-        Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
-        Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
-        Guarantee::NetByName => no_gateway(),
-        Guarantee::NetHostSocketsClosed if plan.docker => {
-            weakened("bwrap: private /run and /tmp; the Docker socket is open, and whoever has it is root on this host")
-        }
-        Guarantee::NetHostSocketsClosed if plan.network == Network::Open => weakened(
-            "bwrap: private /run and /tmp, stand-ins over bound sockets; abstract sockets are open with the network",
-        ),
-        Guarantee::NetHostSocketsClosed => {
-            enforced("bwrap: private /run and /tmp, stand-ins over bound sockets, own network namespace")
-        }
-        Guarantee::ProcIsolated if plan.nesting => {
-            weakened("bwrap: own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
-        }
-        Guarantee::ProcIsolated => {
-            enforced("bwrap: own PID, IPC, UTS, cgroup and user namespaces; own session and terminal")
-        }
-        Guarantee::ProcUnprivileged if by_root => {
-            enforced("unprivileged host ids of its own, id-mapped mounts; bwrap: no capability, no new privileges")
-        }
-        Guarantee::ProcUnprivileged => {
-            enforced("bwrap: user namespace of one id, no capability in any set, no new privileges")
-        }
-        Guarantee::ProcCleanStart => enforced("all descriptors closed, bwrap started with an empty environment"),
-        Guarantee::KernelFiltered if plan.nesting => {
-            weakened("system-call filter; namespaces and mounts are let through for nesting")
-        }
-        Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
-            weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
-        }
-        Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
-        Guarantee::KernelSecondWall => missing(
-            "bwrap applies no Landlock rules",
-            [Cure::another("engine"), Cure::optional(Guarantee::KernelSecondWall)],
-        ),
-        Guarantee::LifeNoSurvivors => enforced("bwrap: PID namespace; process 1 kills and waits for what is left"),
-        Guarantee::LifeDiesWithOwner => {
-            enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
-        }
-        Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
-        Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
-        Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
-        Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
-        Guarantee::LimitTime => limit(Limit::Time, plan, &home),
-        Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
-        Guarantee::RecordComplete => recorded(),
-    })
-}
-
 /// Whether `bwrap` can be used here at all. It is asked for its version; nothing else is started.
-pub fn available() -> Result<(), EngineError> {
+fn available() -> Result<(), EngineError> {
     check_version(&find()?)?;
-    let is_zero = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == "0");
-    if is_zero("/proc/sys/user/max_user_namespaces") {
-        return Err(unmet(
-            Guarantee::ProcIsolated,
-            "user namespaces are switched off (user.max_user_namespaces = 0)".to_owned(),
-            super::namespaces_switched_on(),
-        ));
-    }
-    if is_zero("/proc/sys/kernel/unprivileged_userns_clone") {
-        return Err(unmet(
-            Guarantee::ProcIsolated,
-            "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)".to_owned(),
-            [Cure::host("sysctl -w kernel.unprivileged_userns_clone=1")],
-        ));
-    }
-    Ok(())
+    // By root too: `bwrap` is started by an id that is nobody.
+    let closed = namespaces_closed(true);
+    closed.map_or(Ok(()), |(reason, cures)| Err(unmet(Guarantee::ProcIsolated, reason.to_owned(), cures)))
 }
 
 #[cfg(test)]

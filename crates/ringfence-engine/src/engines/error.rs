@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use ringfence_linux::launch::Stage;
 use ringfence_linux::limits::LimitError;
+use ringfence_linux::setup::Step as SetupStep;
 use ringfence_policy::canonical::CanonicalError;
 use ringfence_policy::failure::{Failure, Step};
 use ringfence_policy::{Cure, Guarantee};
@@ -46,8 +47,9 @@ pub enum EngineError {
     Fork(Errno),
     #[error("cannot hand arguments to `{}`: {source}", program.display())]
     Arguments { program: PathBuf, source: Errno },
-    #[error("cannot {what}: {errno}")]
-    Setup { stage: Stage, what: String, errno: Errno },
+    /// `step`: the one of the plan that failed, where one did.
+    #[error("cannot {}: {errno}", step.as_ref().map_or_else(|| stage.to_string(), ToString::to_string))]
+    Setup { stage: Stage, step: Option<Box<SetupStep>>, errno: Errno },
     #[error("bubblewrap cannot build the sandbox: {reason}")]
     Builder { reason: String },
     #[error("cannot execute `{}`: {errno}", program.display())]

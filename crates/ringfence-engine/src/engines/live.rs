@@ -1,8 +1,9 @@
 //! Sandboxes with a guest in them: the handle that every engine returns, and what engines of this host share.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::Kind;
@@ -43,6 +44,17 @@ pub struct Cache {
     pub name: String,
     /// Why the sandbox runs without it. `None`: it is ready.
     pub failed: Option<String>,
+}
+
+/// A program of this host that a sandbox needs beside it as long as it lives. Its supervisor starts it and ends it.
+#[derive(Debug, Clone)]
+pub struct Helper {
+    pub path: PathBuf,
+    pub args: Vec<OsString>,
+    /// All of its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// It is started again when it ends. Otherwise the session ends with it.
+    pub restarts: bool,
 }
 
 /// A live sandbox with a guest in it. Dropping it without [`finish`](GuestSandbox::finish) ends it too.
@@ -88,6 +100,11 @@ pub trait GuestSandbox: fmt::Debug + Send {
     /// What became of the package caches that the policy asks for.
     fn caches(&self) -> &[Cache] {
         &[]
+    }
+
+    /// Programs of this host that it needs beside it.
+    fn helpers(&self) -> Vec<Helper> {
+        Vec::new()
     }
 
     /// Ends whatever is left, and waits until nothing of it is there.

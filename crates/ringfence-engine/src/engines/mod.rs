@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ringfence_linux::seccomp::Sockets;
-use ringfence_linux::sys::PointerList;
+use ringfence_linux::sys::{PointerList, sysctl};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Mount, Plan, Runs};
 use ringfence_policy::policy::Network;
@@ -35,7 +35,7 @@ use crate::report::{Report, Verdict, missing};
 pub use error::EngineError;
 pub use identity::has_roots_rights;
 pub use limits::GUEST_PROCESSES;
-pub use live::{About, Cache, GuestSandbox, await_first_word, first_words};
+pub use live::{About, Cache, GuestSandbox, Helper, await_first_word, first_words};
 pub use registry::{all, find};
 pub use ringfence_linux::launch::Event;
 pub use running::{Running, StandardStream, StdioSpec, Unfit};
@@ -82,9 +82,14 @@ pub trait Engine: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// What `doctor` finds besides a command that was run. Nothing is started or changed.
-    fn look(&self, _facts: &Facts) -> Option<Finding> {
-        None
+    /// What `doctor` shows of what this engine needs. No sandbox is started, and nothing is changed.
+    fn look(&self, _facts: &Facts, _tried: Tried<'_>) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Variables of the caller's that say where homes are. Only with [`Abilities::volumes`].
+    fn variables(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// The id of an image, which is fetched when it is not there. Only with [`Abilities::images`].
@@ -143,12 +148,45 @@ impl fmt::Debug for Left<'_> {
     }
 }
 
-/// What an engine says about itself.
-#[derive(Debug, Clone)]
+/// Something that an engine needs, and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// `None` when all is well.
-    pub cures: Option<Vec<Cure>>,
+    pub fact: &'static str,
+    pub state: Standing,
     pub detail: String,
+    pub cures: Vec<Cure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    Ok,
+    Degraded,
+    Missing,
+}
+
+impl Finding {
+    pub fn ok(fact: &'static str, detail: impl Into<String>) -> Finding {
+        Finding { fact, state: Standing::Ok, detail: detail.into(), cures: Vec::new() }
+    }
+
+    pub fn degraded(fact: &'static str, detail: impl Into<String>, cures: impl Into<Vec<Cure>>) -> Finding {
+        Finding { fact, state: Standing::Degraded, detail: detail.into(), cures: cures.into() }
+    }
+
+    pub fn missing(fact: &'static str, detail: impl Into<String>, cures: impl Into<Vec<Cure>>) -> Finding {
+        Finding { fact, state: Standing::Missing, detail: detail.into(), cures: cures.into() }
+    }
+}
+
+/// What became of a command that `doctor` ran in a sandbox of an engine.
+#[derive(Debug, Clone, Copy)]
+pub enum Tried<'a> {
+    /// None was run.
+    Not,
+    Ran,
+    /// What the engine said, where the failure was its own.
+    Failed(Option<&'a EngineError>),
 }
 
 /// How far an image has come that is fetched.
@@ -331,10 +369,17 @@ fn link_cures() -> [Cure; 2] {
     [Cure::host("replace the link by what it leads to"), Cure::another("engine")]
 }
 
-/// What helps where user namespaces are switched off.
-fn namespaces_switched_on() -> [Cure; 2] {
-    let outside = Cure::SetOutside { key: "nesting".into(), value: "true".into() };
-    [outside, Cure::host("outside of any sandbox: sysctl -w user.max_user_namespaces=15000")]
+/// Why the kernel's switches keep user namespaces from a process, and what helps. `ordinary`: it is not root's.
+fn namespaces_closed(ordinary: bool) -> Option<(&'static str, Vec<Cure>)> {
+    let is_off = |name| sysctl(name).as_deref() == Some("0");
+    if is_off("user.max_user_namespaces") {
+        let outside = Cure::SetOutside { key: "nesting".into(), value: "true".into() };
+        let here = Cure::host("outside of any sandbox: sysctl -w user.max_user_namespaces=15000");
+        return Some(("user namespaces are switched off (user.max_user_namespaces = 0)", vec![outside, here]));
+    }
+    let cure = || vec![Cure::host("sysctl -w kernel.unprivileged_userns_clone=1")];
+    (ordinary && is_off("kernel.unprivileged_userns_clone"))
+        .then(|| ("user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)", cure()))
 }
 
 /// Tells two boxes of one process apart.

@@ -1,6 +1,7 @@
 //! The native engine: Linux itself. A plan becomes a list of [`Step`]s, which process 1 carries out.
 
-pub mod stacked;
+mod look;
+mod stacked;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -24,10 +25,13 @@ use ringfence_policy::{Cure, Guarantee};
 use super::identity::{self, HostIds, by_root};
 use super::limits::{Limit, limit, limit_steps};
 use super::{
-    Abilities, About, Engine, EngineError, EngineRef, GuestSandbox, Left, Running, StdioSpec, c_path, env_strings,
-    no_gateway, pointers, program, sockets, start,
+    Abilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Left, Running, StdioSpec, Tried, c_path,
+    env_strings, namespaces_closed, no_gateway, pointers, program, sockets, start,
 };
+use crate::facts::inside_sandbox;
 use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
+
+use look::AppArmor;
 
 const NAME: &str = "native";
 
@@ -50,11 +54,92 @@ impl Engine for Native {
     }
 
     fn promise(&self, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-        promise(plan, facts)
+        if stacks(facts) && !plan.runs.is_guest() {
+            return stacked::promise(plan, facts);
+        }
+        available(facts)?;
+        let (by_root, home) = (by_root(facts), OnceCell::new());
+        answer(NAME, plan, |guarantee| match guarantee {
+            Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
+            Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
+            Guarantee::FsSecretsHidden => {
+                enforced("empty unreadable stand-ins mounted over every name, aliases included")
+            }
+            Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
+            Guarantee::FsTempPrivate => enforced("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsDiskBounded => enforced("size and inode limit of the tmpfs that they share"),
+            Guarantee::NetIsolated => enforced("own network namespace with loopback only"),
+            Guarantee::NetByName => no_gateway(),
+            Guarantee::NetHostSocketsClosed => host_sockets(plan),
+            Guarantee::ProcIsolated if plan.nesting => {
+                weakened("own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
+            }
+            Guarantee::ProcIsolated => {
+                enforced("own PID, IPC, UTS, cgroup and user namespaces, own session and terminal")
+            }
+            Guarantee::ProcUnprivileged if by_root => {
+                enforced("unprivileged host ids of its own, id-mapped mounts, no capability, no new privileges")
+            }
+            Guarantee::ProcUnprivileged => {
+                enforced("user namespace of one id, no capability in any set, no new privileges")
+            }
+            Guarantee::ProcCleanStart => {
+                enforced("all descriptors closed, environment from the policy, process 1 not readable")
+            }
+            Guarantee::KernelFiltered if plan.nesting => {
+                weakened("system-call filter; namespaces and mounts are let through for nesting")
+            }
+            Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
+                weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
+            }
+            Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
+            Guarantee::KernelSecondWall => second_wall(plan),
+            Guarantee::LifeNoSurvivors => {
+                enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
+            }
+            Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
+            Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
+            Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
+            Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
+            Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
+            Guarantee::LimitTime => limit(Limit::Time, plan, &home),
+            Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
+            Guarantee::RecordComplete => recorded(),
+        })
     }
 
+    /// The steps in words, one a line.
     fn describe(&self, plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
-        describe(plan, facts)
+        if stacks(facts) && !plan.runs.is_guest() {
+            return Ok("stack Landlock and the system-call filter on what the outer sandbox enforces\n".to_owned());
+        }
+        let ids = by_root(facts).then(HostIds::for_this_process);
+        let mut lines = Vec::new();
+        lines.extend(plan.stubs.iter().map(|s| format!("keep the name `{}` until the end", s.path.display())));
+        let network = if plan.network == Network::Open { "" } else { ", network" };
+        lines.push(format!("enter new user, mount, PID, IPC, UTS, cgroup{network} namespaces"));
+        lines.extend(compile(plan, ids)?.iter().map(ToString::to_string));
+        lines.push("make it the only root".to_owned());
+        if !plan.nesting {
+            lines.push("close user namespaces".to_owned());
+        }
+        lines.push(format!("become {}:{} without any capability or new privileges", plan.uid, plan.gid));
+        lines.extend(limit_steps(plan));
+        let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
+        if landlock_rules(plan)?.is_some() {
+            lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
+        }
+        lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
+        match &plan.runs {
+            Runs::Guest => lines.push("become the guest".to_owned()),
+            Runs::Command(command) => {
+                lines.push(format!("enter `{}`", plan.workdir.display()));
+                let args: Vec<String> =
+                    command.args.iter().map(|a| String::from_utf8_lossy(a.as_bytes()).into_owned()).collect();
+                lines.push(format!("execute `{}` as {args:?}", command.program.display()));
+            }
+        }
+        Ok(lines.iter().map(|l| format!("{l}\n")).collect())
     }
 
     fn start(&self, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
@@ -70,6 +155,10 @@ impl Engine for Native {
         super::live::start_on_host(plan, |stdio| self.start(plan, facts, stdio))
     }
 
+    fn look(&self, facts: &Facts, tried: Tried<'_>) -> Vec<Finding> {
+        look::findings(facts, tried)
+    }
+
     fn sweep(&self, left: &Left<'_>) -> Result<(), EngineError> {
         crate::keeper::sweep(&left.facts.registry);
         ringfence_linux::limits::Home::find().sweep();
@@ -79,7 +168,7 @@ impl Engine for Native {
 
 /// Whether this is a run inside a box that may not make namespaces.
 pub(super) fn stacks(facts: &Facts) -> bool {
-    stacked::inside() && (available(facts).is_err() || stacked::filtered())
+    inside_sandbox() && (available(facts).is_err() || stacked::filtered())
 }
 
 /// Compiles the mounts of a plan. Pure.
@@ -313,92 +402,6 @@ fn writable_places(plan: &Plan) -> Result<Vec<Writable>, EngineError> {
     outermost.map(|(path, directory)| Ok(Writable { path: c_path(path)?, directory: *directory })).collect()
 }
 
-/// The steps in words, one a line.
-pub(super) fn describe(plan: &Plan, facts: &Facts) -> Result<String, EngineError> {
-    if stacks(facts) && !plan.runs.is_guest() {
-        return Ok("stack Landlock and the system-call filter on what the outer sandbox enforces\n".to_owned());
-    }
-    let ids = by_root(facts).then(HostIds::for_this_process);
-    let mut lines = Vec::new();
-    lines.extend(plan.stubs.iter().map(|s| format!("keep the name `{}` until the end", s.path.display())));
-    let network = if plan.network == Network::Open { "" } else { ", network" };
-    lines.push(format!("enter new user, mount, PID, IPC, UTS, cgroup{network} namespaces"));
-    lines.extend(compile(plan, ids)?.iter().map(ToString::to_string));
-    lines.push("make it the only root".to_owned());
-    if !plan.nesting {
-        lines.push("close user namespaces".to_owned());
-    }
-    lines.push(format!("become {}:{} without any capability or new privileges", plan.uid, plan.gid));
-    lines.extend(limit_steps(plan));
-    let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
-    if landlock_rules(plan)?.is_some() {
-        lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
-    }
-    lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
-    match &plan.runs {
-        Runs::Guest => lines.push("become the guest".to_owned()),
-        Runs::Command(command) => {
-            lines.push(format!("enter `{}`", plan.workdir.display()));
-            let args: Vec<String> =
-                command.args.iter().map(|a| String::from_utf8_lossy(a.as_bytes()).into_owned()).collect();
-            lines.push(format!("execute `{}` as {args:?}", command.program.display()));
-        }
-    }
-    Ok(lines.iter().map(|l| format!("{l}\n")).collect())
-}
-
-/// What this engine answers for each promise.
-pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
-    if stacks(facts) && !plan.runs.is_guest() {
-        return stacked::promise(plan, facts);
-    }
-    available(facts)?;
-    let (by_root, home) = (by_root(facts), OnceCell::new());
-    answer(NAME, plan, |guarantee| match guarantee {
-        Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
-        Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
-        Guarantee::FsSecretsHidden => enforced("empty unreadable stand-ins mounted over every name, aliases included"),
-        Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
-        Guarantee::FsTempPrivate => enforced("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
-        Guarantee::FsDiskBounded => enforced("size and inode limit of the tmpfs that they share"),
-        Guarantee::NetIsolated => enforced("own network namespace with loopback only"),
-        Guarantee::NetByName => no_gateway(),
-        Guarantee::NetHostSocketsClosed => host_sockets(plan),
-        Guarantee::ProcIsolated if plan.nesting => {
-            weakened("own PID, IPC, UTS and cgroup namespaces; user namespaces are open inside")
-        }
-        Guarantee::ProcIsolated => enforced("own PID, IPC, UTS, cgroup and user namespaces, own session and terminal"),
-        Guarantee::ProcUnprivileged if by_root => {
-            enforced("unprivileged host ids of its own, id-mapped mounts, no capability, no new privileges")
-        }
-        Guarantee::ProcUnprivileged => {
-            enforced("user namespace of one id, no capability in any set, no new privileges")
-        }
-        Guarantee::ProcCleanStart => {
-            enforced("all descriptors closed, environment from the policy, process 1 not readable")
-        }
-        Guarantee::KernelFiltered if plan.nesting => {
-            weakened("system-call filter; namespaces and mounts are let through for nesting")
-        }
-        Guarantee::KernelFiltered if !plan.allow_syscalls.is_empty() => {
-            weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
-        }
-        Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
-        Guarantee::KernelSecondWall => second_wall(plan),
-        Guarantee::LifeNoSurvivors => {
-            enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
-        }
-        Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
-        Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
-        Guarantee::LimitCpu => limit(Limit::Cpu, plan, &home),
-        Guarantee::LimitProcesses => limit(Limit::Processes, plan, &home),
-        Guarantee::LimitFiles => limit(Limit::Files, plan, &home),
-        Guarantee::LimitTime => limit(Limit::Time, plan, &home),
-        Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
-        Guarantee::RecordComplete => recorded(),
-    })
-}
-
 /// Abstract sockets belong to the network namespace: with the host's network, Landlock alone keeps them apart.
 fn host_sockets(plan: &Plan) -> Verdict {
     let names = "private /run and /tmp, stand-ins over bound sockets";
@@ -436,19 +439,15 @@ fn second_wall(plan: &Plan) -> Verdict {
 }
 
 /// Whether an own box can be made here at all. Looks at what the kernel says, and starts nothing.
-pub fn available(facts: &Facts) -> Result<(), EngineError> {
-    let unmet = |reason: &str, cures: &[Cure]| EngineError::Unmet {
+fn available(facts: &Facts) -> Result<(), EngineError> {
+    let unmet = |reason: &str, cures| EngineError::Unmet {
         engine: NAME,
         guarantee: Guarantee::ProcIsolated,
         reason: reason.to_owned(),
-        cures: cures.to_vec(),
+        cures,
     };
-    let is = |path: &str, value: &str| line(path).as_deref() == Some(value);
-    if is("/proc/sys/user/max_user_namespaces", "0") {
-        return Err(unmet(
-            "user namespaces are switched off (user.max_user_namespaces = 0)",
-            &super::namespaces_switched_on(),
-        ));
+    if let Some((reason, cures)) = namespaces_closed(facts.uid != 0) {
+        return Err(unmet(reason, cures));
     }
     if by_root(facts) {
         return Ok(());
@@ -462,75 +461,11 @@ pub fn available(facts: &Facts) -> Result<(), EngineError> {
             cures: vec![Cure::host("run as an ordinary user, or with these capabilities")],
         });
     }
-    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-        return Err(unmet(
-            "user namespaces are reserved to root (kernel.unprivileged_userns_clone = 0)",
-            &[Cure::host("sysctl -w kernel.unprivileged_userns_clone=1")],
-        ));
-    }
     if AppArmor::of_this_process().restricts(facts.uid) {
         return Err(unmet(
             "AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1)",
-            &[Cure::host("install the AppArmor profile that `ringfence doctor` prints"), Cure::another("engine")],
+            vec![Cure::host("install the AppArmor profile that `ringfence doctor` prints"), Cure::another("engine")],
         ));
     }
     Ok(())
-}
-
-/// The one line of a file of the kernel's.
-fn line(path: &str) -> Option<String> {
-    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
-}
-
-/// What AppArmor says about user namespaces of ordinary users (Ubuntu from 23.10 on).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AppArmor {
-    /// `kernel.apparmor_restrict_unprivileged_userns`
-    pub switch: Option<String>,
-    /// The profile that this process runs under.
-    pub profile: Option<String>,
-}
-
-impl AppArmor {
-    pub fn of_this_process() -> AppArmor {
-        let profile = || line("/proc/self/attr/apparmor/current").or_else(|| line("/proc/self/attr/current"));
-        let switch = line("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
-        // Where there is no switch it does not matter.
-        AppArmor { profile: switch.as_ref().and_then(|_| profile()), switch }
-    }
-
-    /// Whether the switch is on at all.
-    pub fn is_on(&self) -> bool {
-        self.switch.as_deref().is_some_and(|value| value != "0" && !value.is_empty())
-    }
-
-    /// Whether it keeps this user from making one. A program with a profile of its own has been thought of.
-    pub fn restricts(&self, uid: u32) -> bool {
-        let unconfined = |profile: &String| profile.is_empty() || profile.starts_with("unconfined");
-        self.is_on() && uid != 0 && self.profile.as_ref().is_none_or(unconfined)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_apparmor_restricts() {
-        let table = [
-            (None, Some("unconfined"), 1000, false),
-            (Some("0"), Some("unconfined"), 1000, false),
-            (Some("1"), Some("unconfined"), 1000, true),
-            (Some("1"), None, 1000, true),
-            (Some("1"), Some(""), 1000, true),
-            (Some("1"), Some("unconfined"), 0, false),
-            // A profile with `flags=(unconfined)` that has a name, as the one that doctor prints.
-            (Some("1"), Some("ringfence (unconfined)"), 1000, false),
-            (Some("1"), Some("firefox (enforce)"), 1000, false),
-        ];
-        for (switch, profile, uid, expected) in table {
-            let apparmor = AppArmor { switch: switch.map(str::to_owned), profile: profile.map(str::to_owned) };
-            assert_eq!(apparmor.restricts(uid), expected, "{apparmor:?} {uid}");
-        }
-    }
 }

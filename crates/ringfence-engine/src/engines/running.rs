@@ -74,13 +74,11 @@ impl Running {
                 Err(EngineError::Builder { reason })
             }
             Event::Failed { stage, errno } => {
-                let what = match stage {
-                    Stage::Step(index) => {
-                        self.spec.steps.get(index).map_or_else(|| stage.to_string(), ToString::to_string)
-                    }
-                    stage => stage.to_string(),
+                let step = match stage {
+                    Stage::Step(index) => self.spec.steps.get(index).cloned().map(Box::new),
+                    _ => None,
                 };
-                Err(EngineError::Setup { stage, what, errno })
+                Err(EngineError::Setup { stage, step, errno })
             }
             Event::NotExecuted(errno) => Err(EngineError::Execute { program: self.program.clone(), errno }),
             event => Ok(event),

@@ -11,8 +11,8 @@ use ringfence_policy::records::Records;
 use ringfence_policy::{Cure, Guarantee};
 
 use super::{Planned, Sandbox, SandboxError};
-use crate::engines::native::stacked;
 use crate::engines::{self, EngineError, EngineRef, Running, StdioSpec};
+use crate::facts::inside_sandbox;
 use crate::host::{Host, HostError, Notice};
 use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
 use crate::report::Report;
@@ -48,7 +48,7 @@ impl Entry {
         let Some(trouble) = ticket.trouble() else { return Ok(Entry { ticket: Some(ticket), host, said: false }) };
         report.recorded(Some(trouble));
         // Records are hidden in a box; the run around this one has its own.
-        let inside = stacked::inside();
+        let inside = inside_sandbox();
         if !inside && strict && !sandbox.policy().optional.contains(&Guarantee::RecordComplete) {
             let cures = vec![Cure::host("make room for the journal"), Cure::set("strict", "false")];
             let reason = ticket.take_trouble().map_or_else(String::new, |trouble| trouble.to_string());
@@ -133,7 +133,7 @@ impl SandboxError {
 }
 
 impl Sandbox {
-    fn begins<'a>(&'a self, command: &'a [OsString]) -> Begin<'a> {
+    pub(super) fn begins<'a>(&'a self, command: &'a [OsString]) -> Begin<'a> {
         let policy = self.policy();
         let (profile, workdir) = (Some(policy.profile.as_str()), Some(policy.workdir()));
         Begin { profile, command, workdir, ..Begin::default() }
@@ -169,7 +169,7 @@ fn write_failed(host: &Host, recorder: &Recorder, begin: &Begin<'_>, why: &str) 
     match recorder.failed(begin, &plain(why)) {
         Ok(record) => Some(record),
         Err(trouble) => {
-            if !stacked::inside() {
+            if !inside_sandbox() {
                 host.notice(Notice::NotRecorded(&trouble));
             }
             None

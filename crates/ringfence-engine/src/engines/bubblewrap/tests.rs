@@ -275,7 +275,7 @@ fn description_names_the_callers_values() {
     host.facts.env.insert("TOKEN".into(), "hunter2".into());
     let mut plan = host.plan().unwrap();
     plan.env.push(("OWN".into(), "it's".into()));
-    let text = describe(&plan, &host.facts).unwrap();
+    let text = ENGINE.describe(&plan, &host.facts).unwrap();
     assert!(text.contains("--setenv TOKEN \"$TOKEN\""), "{text}");
     assert!(text.contains("--setenv OWN 'it'\\''s'"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
@@ -292,7 +292,7 @@ fn description_can_be_pasted() {
         .to_vec();
     plan.env.push(("TOKEN".into(), "a b".into()));
     host.facts.env.insert("TOKEN".into(), "a b".into());
-    let text = describe(&plan, &host.facts).unwrap();
+    let text = ENGINE.describe(&plan, &host.facts).unwrap();
     let output = std::process::Command::new("sh").arg("-c").arg(&text).env("TOKEN", "a b").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!((out.as_ref(), err.as_ref()), ("it's a b\n.mcp.json\n1\n", ""));
@@ -315,11 +315,11 @@ fn versions() {
 #[test]
 fn second_wall_is_missing() {
     let mut host = Host::new();
-    let report = promise(&host.plan().unwrap(), &host.facts).unwrap();
+    let report = ENGINE.promise(&host.plan().unwrap(), &host.facts).unwrap();
     let state = |id| report.guarantees.iter().find(|a| a.id == id).map(|a| a.state);
     assert_eq!(state(Guarantee::KernelSecondWall), Some(State::Missing));
     assert_eq!(state(Guarantee::FsDiskBounded), Some(State::Weakened));
     host.policy.optional.clear();
-    let refused = promise(&host.plan().unwrap(), &host.facts).unwrap_err();
+    let refused = ENGINE.promise(&host.plan().unwrap(), &host.facts).unwrap_err();
     assert!(matches!(refused, EngineError::Unmet { guarantee: Guarantee::KernelSecondWall, .. }), "{refused}");
 }

@@ -66,10 +66,13 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
+/// Variables that name the daemon; the first that is set does.
+pub const VARIABLES: [&str; 2] = ["DOCKER_HOST", "CONTAINER_HOST"];
+
 /// Where the daemon listens, by the caller's environment.
 pub fn socket(facts: &Facts) -> Result<PathBuf, DockerError> {
     let variable = |name: &str| facts.env.get(OsStr::new(name)).filter(|value| !value.is_empty());
-    let Some(host) = variable("DOCKER_HOST").or_else(|| variable("CONTAINER_HOST")) else {
+    let Some(host) = VARIABLES.into_iter().find_map(variable) else {
         return Ok(PathBuf::from(SOCKET));
     };
     let path = host.to_str().and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from);

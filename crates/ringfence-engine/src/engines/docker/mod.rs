@@ -40,7 +40,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Abilities as EngineAbilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Left, OnProgress,
-    no_gateway,
+    Tried, no_gateway,
 };
 use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
 use request::{Image, Parts, Places};
@@ -106,8 +106,12 @@ impl Engine for Docker {
         Ok(())
     }
 
-    fn look(&self, facts: &Facts) -> Option<Finding> {
-        Some(finding(facts))
+    fn look(&self, facts: &Facts, _: Tried<'_>) -> Vec<Finding> {
+        vec![finding(facts)]
+    }
+
+    fn variables(&self) -> &'static [&'static str] {
+        &daemon::VARIABLES
     }
 
     fn find_image(&self, facts: &Facts, name: &str, progress: OnProgress<'_>) -> Result<String, EngineError> {
@@ -180,13 +184,14 @@ pub fn find_image(facts: &Facts, name: &str, progress: OnProgress<'_>) -> Result
 
 /// Whether the daemon that the caller's environment names, and the standard image, are there.
 fn finding(facts: &Facts) -> Finding {
+    const FACT: &str = "engine docker";
     let looked = Daemon::connect(facts).and_then(|daemon| {
         let can = block_on(async { daemon.abilities().await })?;
         Ok((daemon, can))
     });
     let (daemon, can) = match looked {
         Ok(looked) => looked,
-        Err(error) => return Finding { cures: Some(error.cures()), detail: error.to_string() },
+        Err(error) => return Finding::degraded(FACT, error.to_string(), error.cures()),
     };
     let kind = match (can.rootless, can.userns) {
         (true, _) => ", rootless",
@@ -199,14 +204,14 @@ fn finding(facts: &Facts) -> Finding {
         .filter_map(|(there, what)| (!there).then_some(what))
         .collect();
     if !lacks.is_empty() {
-        let cures = Some(vec![Cure::host("use a kernel and a daemon with them")]);
-        return Finding { cures, detail: format!("{detail}; without {}", lacks.join(", ")) };
+        let cures = [Cure::host("use a kernel and a daemon with them")];
+        return Finding::degraded(FACT, format!("{detail}; without {}", lacks.join(", ")), cures);
     }
     match block_on(async { images::inspect(&daemon, STANDARD_IMAGE).await }) {
-        Ok(_) => Finding { cures: None, detail: format!("{detail}; {STANDARD_IMAGE} is there") },
+        Ok(_) => Finding::ok(FACT, format!("{detail}; {STANDARD_IMAGE} is there")),
         Err(_) => {
-            let cures = Some(vec![Cure::BuildImage, Cure::another("image")]);
-            Finding { cures, detail: format!("{detail}; no image {STANDARD_IMAGE}") }
+            let cures = [Cure::BuildImage, Cure::another("image")];
+            Finding::degraded(FACT, format!("{detail}; no image {STANDARD_IMAGE}"), cures)
         }
     }
 }

@@ -21,16 +21,11 @@ use rustix::io::Errno;
 use super::super::limits::{Limit, limit};
 use super::super::{EngineError, no_gateway};
 use super::NAME;
+use crate::facts::read_only;
 use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
 
 fn cures() -> Vec<Cure> {
     vec![Cure::SetOutside { key: "nesting".into(), value: "true".into() }, Cure::host("ask for less")]
-}
-
-/// Whether this process lives in a box: the marker is there, where only a box can have it.
-pub fn inside() -> bool {
-    let marker = Path::new(MARKER_DIR).join("box.json");
-    marker.is_file() && read_only(&marker)
 }
 
 /// Whether the outer box's filter refuses user namespaces: what bwrap does to forbid them is not seen in a sysctl.
@@ -41,10 +36,6 @@ pub(super) fn filtered() -> bool {
         Ok(Fork::Parent(_)) => false,
         Ok(Fork::Child) => std::process::abort(),
     }
-}
-
-fn read_only(path: &Path) -> bool {
-    rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 /// A stand-in of the outer box: empty of rights, and nobody can give it any.
