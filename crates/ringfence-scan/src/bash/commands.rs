@@ -7,7 +7,7 @@ use super::super::rules::*;
 use super::super::value::{HOLE, Taint, Value};
 use super::Bash;
 use super::network::{addresses, network};
-use super::programs::{INSTALLERS, NETWORK, PROGRAMS, READERS, WRAPPERS, base_name, is_shell, runs_input};
+use super::programs::{INSTALLERS, NETWORK, PROGRAMS, READERS, WRAPPERS, base_name, is_one_of, is_shell, runs_input};
 
 /// A command: its words, and what flows into it.
 pub struct Command<'a> {
@@ -22,7 +22,7 @@ fn unwrapped(words: &[Value]) -> (&[Value], bool) {
     let mut privileged = false;
     for _ in 0..8 {
         let Some(program) = rest.first().and_then(Value::first_text).map(base_name) else { break };
-        if !WRAPPERS.contains(&program) {
+        if !is_one_of(program, WRAPPERS) {
             break;
         }
         privileged |= ["sudo", "doas"].contains(&program);
@@ -129,7 +129,7 @@ pub fn receive(bash: &mut Bash<'_, '_, '_>, command: &Command<'_>) -> Value {
             embed(bash, &program, text, command.at);
         }
     }
-    if NETWORK.contains(&program.as_str()) && input.taint.has(Taint::GATHERED) {
+    if is_one_of(&program, NETWORK) && input.taint.has(Taint::GATHERED) {
         bash.found(&EXFILTRATION, command.at, &program);
     }
     if program == "crontab" {
@@ -193,9 +193,8 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
     let plain: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let after =
         |flag: &str| arguments.iter().position(|argument| argument == flag).and_then(|index| arguments.get(index + 1));
-    if let Some((_, rule)) =
-        PROGRAMS.iter().find(|(name, _)| program == *name || program.starts_with("mkfs.") && *name == "mkfs")
-    {
+    let name = if program.starts_with("mkfs.") { "mkfs" } else { program };
+    if let Some((rule, _)) = PROGRAMS.iter().find(|(_, programs)| is_one_of(name, programs)) {
         let harmless = match program {
             "kill" => has("-0") || has("-l"),
             "perl" => !short('e'),
@@ -207,13 +206,11 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
             bash.found(rule, at, program);
         }
     }
-    let verbs = INSTALLERS.iter().find(|(name, _)| *name == program).map(|(_, verbs)| *verbs);
-    if verbs
-        .is_some_and(|verbs| verbs.contains(&"") || plain.first().is_some_and(|verb| verbs.contains(&verb.as_str())))
-    {
+    let verbs = INSTALLERS.iter().find(|(programs, _)| is_one_of(program, programs)).map(|(_, verbs)| *verbs);
+    if verbs.is_some_and(|verbs| verbs.is_empty() || plain.first().is_some_and(|verb| is_one_of(verb, verbs))) {
         bash.found(&INSTALL, at, program);
     }
-    if NETWORK.contains(&program) {
+    if is_one_of(program, NETWORK) {
         network(bash, program, arguments, words, at);
     }
     if is_shell(program) || runs_input(program) {
@@ -393,7 +390,7 @@ fn effects(bash: &mut Bash<'_, '_, '_>, program: &str, arguments: &[String], wor
         _ if program.starts_with("ld-linux") => bash.found(&NATIVE, at, program),
         _ => {}
     }
-    if READERS.contains(&program) && program != "cp" && program != "dd" {
+    if is_one_of(program, READERS) && program != "cp" && program != "dd" {
         // A pattern or a script comes first for some, and is no path.
         let skip = usize::from(["grep", "egrep", "fgrep", "rg", "awk", "sed", "jq"].contains(&program));
         for path in plain.iter().skip(skip).filter(|path| program != "find" && !path.is_empty()) {
