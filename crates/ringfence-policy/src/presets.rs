@@ -11,7 +11,7 @@ use paths::{
 
 use crate::git;
 use crate::look::{End, Lookup};
-use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
+use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, PlaceholderText};
 use crate::suggest::Suggestion;
 
 /// One preset that is not made of others.
@@ -37,6 +37,9 @@ pub enum Preset {
     LintRust,
     /// Shell start-up files, editor and agent configuration of the project protected.
     Dotfiles,
+    /// Part of `@dotfiles`, where [`Preset::Agents`] is not in force: what agents execute from home is read-only, and at
+    /// home their directories are as in any project.
+    AgentsHeld,
 }
 
 /// A name that users write: what it adds, and what it takes away.
@@ -47,7 +50,9 @@ struct Entry {
     help: &'static str,
 }
 
-use Preset::{Agents, Base, Caches, Dotfiles, EnvFiles, Git, GitStrict, LintGo, LintPython, LintRust, LintTs, Secrets};
+use Preset::{
+    Agents, AgentsHeld, Base, Caches, Dotfiles, EnvFiles, Git, GitStrict, LintGo, LintPython, LintRust, LintTs, Secrets,
+};
 
 /// Every name.
 ///
@@ -105,15 +110,16 @@ const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "@dotfiles",
-        adds: &[Dotfiles],
-        removes: &[Dotfiles],
+        adds: &[Dotfiles, AgentsHeld],
+        removes: &[Dotfiles, AgentsHeld],
         help: "shell, editor and agent configuration of the project protected",
     },
     Entry {
         name: "@all",
-        adds: &[Base, Secrets, Caches, Agents, Git, LintTs, LintGo, LintPython, LintRust, Dotfiles],
+        adds: &[Base, Secrets, Caches, Agents, Git, LintTs, LintGo, LintPython, LintRust, Dotfiles, AgentsHeld],
         removes: &[
             Base, Secrets, EnvFiles, Caches, Agents, Git, GitStrict, LintTs, LintGo, LintPython, LintRust, Dotfiles,
+            AgentsHeld,
         ],
         help: "the default: @base, @caches, @agents, @git, @lint/all and @dotfiles",
     },
@@ -144,9 +150,24 @@ impl Preset {
             LintGo => "preset @lint/go",
             LintPython => "preset @lint/python",
             LintRust => "preset @lint/rust",
-            Dotfiles => "preset @dotfiles",
+            Dotfiles | AgentsHeld => DOTFILES,
         }
     }
+
+    /// Whether it shows or opens something by itself.
+    pub fn grants(self) -> bool {
+        matches!(self, Base | Caches | Agents)
+    }
+}
+
+const DOTFILES: &str = "preset @dotfiles";
+
+/// Whether a rule that makes this path read-only is there to protect it. Such a rule shows nothing.
+pub(crate) fn only_protects(origin: &Origin, path: &Path, workdir: &Path) -> bool {
+    // A repository that belongs to the working directory may lie outside, and git has to see it.
+    let of_project = |name: &str| name.starts_with("git") || name.starts_with("lint/");
+    origin.place == DOTFILES
+        || path.starts_with(workdir) && origin.place.strip_prefix("preset @").is_some_and(of_project)
 }
 
 /// `@name` or `!@name`.
@@ -263,7 +284,7 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         Dotfiles => {
             let at_home = workdir == home;
             for name in OPENED {
-                // Where the project is home itself, an agent's directory in it is `@agents`'.
+                // Where the project is home itself, an agent's directory in it is `@agents`' or `AgentsHeld`'s.
                 if !(at_home && AGENTS.contains(name)) {
                     rules.add(Access::Ro, workdir.join(name), Missing::Protect(Kind::Dir));
                 }
@@ -300,8 +321,30 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                 }
             }
         }
+        AgentsHeld => {
+            if workdir == home {
+                let opened = OPENED.iter().map(|name| (name, Missing::Protect(Kind::Dir)));
+                let kept = CONFIGURATION.iter().map(|name| (name, Missing::Ignore));
+                for (name, missing) in opened.chain(kept).filter(|(name, _)| AGENTS.contains(name)) {
+                    rules.add(Access::Ro, home.join(name), missing);
+                }
+            }
+            for (name, missing) in AGENTS_EXECUTE {
+                rules.add(Access::Ro, home.join(name), held(name, *missing));
+            }
+        }
     }
     (rules.out, warnings)
+}
+
+/// No agent keeps its state here, so that a placeholder for what is missing stops none.
+fn held(name: &str, missing: Missing) -> Missing {
+    match (missing, name.rsplit_once('.')) {
+        (Missing::Ignore, Some((_, "json"))) => Missing::ProtectText(PlaceholderText::EmptyObject),
+        (Missing::Ignore, Some((_, "toml" | "yml"))) => Missing::Protect(Kind::File),
+        (Missing::Ignore, _) => Missing::Protect(Kind::Dir),
+        (missing, _) => missing,
+    }
 }
 
 /// Where a name at home leads, when it or a directory above it is a link.
@@ -343,7 +386,8 @@ mod tests {
         let (workdir, home) = (Path::new(workdir), Path::new(home));
         let places = Places { workdir, home, git: &outer, lookup: &lookup };
         let presets = names.iter().flat_map(|n| Selection::parse(n).unwrap().presets);
-        presets.flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
+        // As in a policy: `@agents` is in force.
+        presets.filter(|p| **p != AgentsHeld).flat_map(|p| rules(*p, places, LayerKind::Profile).0).collect()
     }
 
     #[test]

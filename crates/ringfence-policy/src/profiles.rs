@@ -96,6 +96,10 @@ const GUARDS: &[(&str, CommandRule)] = &[("git", CommandRule::Guard(Guard::Git))
 /// Ids of the command inside where it is not the caller.
 const SANDBOX_USER: User = User::Ids { uid: 1000, gid: 1000 };
 
+/// What a rule shows or opens keeps its secrets hidden, and what runs on the host later stays as it is. These presets
+/// grant nothing.
+const PROTECTED: &[&str] = &["@secrets", "@git", "@dotfiles", "@lint/all"];
+
 /// For wrapping a coding agent or a development command on a real project.
 const AGENT: Profile = Profile {
     name: "agent",
@@ -115,8 +119,7 @@ const AGENT: Profile = Profile {
     tighter: &["shell", "skill"],
 };
 
-/// For the shell tool of an assistant. The presets only take away: secrets stay hidden when the working directory is
-/// home, and what runs on the host later stays as it is.
+/// For the shell tool of an assistant.
 const SHELL: Profile = Profile {
     name: "shell",
     engine: EngineChoice::Auto,
@@ -124,7 +127,7 @@ const SHELL: Profile = Profile {
     user: SANDBOX_USER,
     workdir_at: Some("/workspace"),
     workdir_writable: true,
-    presets: &["@secrets", "@git", "@dotfiles", "@lint/all"],
+    presets: PROTECTED,
     network: Network::None,
     keep_home: false,
     caches_read_only: false,
@@ -154,7 +157,7 @@ const SKILL: Profile = Profile {
     user: SANDBOX_USER,
     workdir_at: Some("/tmp"),
     workdir_writable: false,
-    presets: &[],
+    presets: PROTECTED,
     network: Network::None,
     keep_home: false,
     caches_read_only: true,
@@ -184,7 +187,7 @@ const HOME: Profile = Profile {
     user: SANDBOX_USER,
     workdir_at: Some("/home/sandbox"),
     workdir_writable: false,
-    presets: &[],
+    presets: PROTECTED,
     network: Network::Bridge,
     keep_home: true,
     caches_read_only: false,

@@ -18,6 +18,7 @@ use crate::facts::Facts;
 use crate::guarantee::Guarantee;
 use crate::look::{self, End, Lookup, is_in};
 use crate::policy::{Narrowed, Policy, Root};
+use crate::presets::only_protects;
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
 /// Why the rules cannot be applied to this host.
@@ -165,18 +166,18 @@ impl Tree {
         tree.add_sockets(lookup, facts);
         tree.add_registries(facts);
         tree.add_aliases(facts);
-        tree.drop_idle(&policy.root);
+        tree.drop_idle(policy);
         tree.settle_unwritable(lookup);
         tree.look_into_hidden(lookup, policy, facts)?;
         tree.check(policy, facts)?;
         if !policy.narrowed.is_empty() {
             // Afterwards: a name of a hidden file may lie in what is given, while the file does not.
             policy.narrowed.iter().for_each(|narrowed| tree.narrow(narrowed, &policy.root));
-            tree.drop_idle(&policy.root);
+            tree.drop_idle(policy);
         }
         if facts.stranger && policy.root == Root::Host {
             tree.close_barred(policy.workdir(), facts);
-            tree.drop_idle(&policy.root);
+            tree.drop_idle(policy);
         }
         Ok(tree)
     }
@@ -386,8 +387,10 @@ impl Tree {
         }
     }
 
-    /// Takes away what changes nothing: absent or linked names where nothing can be planted, hiding what is not seen.
-    fn drop_idle(&mut self, root: &Root) {
+    /// Takes away what changes nothing: absent or linked names where nothing can be planted, hiding or protecting what is
+    /// not seen.
+    fn drop_idle(&mut self, policy: &Policy) {
+        let host = policy.root == Root::Host;
         let idle: Vec<PathBuf> = self
             .nodes()
             .filter(|(path, node)| {
@@ -399,7 +402,10 @@ impl Tree {
                     (State::Present, _) if private && node.access == Access::Exclude => true,
                     (State::Absent(_) | State::Link, Some(Access::Rw)) => false,
                     (State::Absent(_) | State::Link, _) => true,
-                    (State::Present, None) => node.access == Access::Exclude && *root != Root::Host,
+                    (State::Present, None) => {
+                        let protects = || only_protects(&node.origin, path, policy.workdir());
+                        !host && (node.access == Access::Exclude || node.access == Access::Ro && protects())
+                    }
                     (State::Present, Some(above)) => node.access == Access::Exclude && above == Access::Exclude,
                 }
             })

@@ -8,7 +8,7 @@ use crate::env;
 use crate::layer::{At, CommandSetting, FileEntry, RecordSettings, Settings};
 use crate::look::Lookup;
 use crate::policy::{CommandRule, Root};
-use crate::presets::{Preset, Selection};
+use crate::presets::{Preset, Selection, only_protects};
 use crate::rules::{Access, FileRule, LayerKind, Pattern, decide};
 use crate::tree;
 
@@ -188,7 +188,10 @@ impl Stack<'_> {
             let added: Vec<Preset> = value.presets.iter().copied().filter(|preset| !active(preset)).collect();
             let exposes = added.into_iter().find_map(|preset| {
                 let rules = self.look_up(preset).0.clone();
-                rules.iter().find_map(|rule| self.exposes(lookup, &before, rule))
+                let shows = |rule: &&FileRule| {
+                    !matches!(&rule.pattern, Pattern::Exact(path) if only_protects(&rule.origin, path, &self.workdir))
+                };
+                rules.iter().filter(shows).find_map(|rule| self.exposes(lookup, &before, rule))
             });
             if let Some(what) = exposes {
                 out.push(Loosening {

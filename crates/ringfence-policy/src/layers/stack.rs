@@ -23,7 +23,7 @@ use crate::tree::BUILT_IN;
 /// where that home is the working directory, which is writable anyway.
 fn counts_in(preset: Preset, home: &Path, workdir: &Path) -> bool {
     match preset {
-        Preset::Secrets | Preset::Git => true,
+        Preset::Secrets | Preset::Git | Preset::AgentsHeld => true,
         Preset::Agents | Preset::Dotfiles => home == workdir,
         _ => false,
     }
@@ -190,10 +190,20 @@ impl<'a> Stack<'a> {
         })
     }
 
+    /// The presets that have something to say. Where nothing is shown, nothing is looked up.
+    fn presets_in_force(&self) -> Vec<(Preset, LayerKind)> {
+        let active = |wanted: Preset| self.presets.iter().any(|(preset, _)| *preset == wanted);
+        let shows = self.root() == Root::Host
+            || self.presets.iter().any(|(preset, _)| preset.grants())
+            || self.rules.iter().any(|rule| rule.access != Access::Exclude);
+        let in_force = |preset: Preset| shows && !(preset == Preset::AgentsHeld && active(Preset::Agents));
+        self.presets.iter().copied().filter(|(preset, _)| in_force(*preset)).collect()
+    }
+
     /// All rules in force, in layer order.
     pub(super) fn all_rules(&mut self) -> Vec<FileRule> {
         let mut all = Vec::with_capacity(512);
-        for (preset, layer) in self.presets.clone() {
+        for (preset, layer) in self.presets_in_force() {
             all.extend(self.look_up(preset).0.iter().map(|rule| {
                 let mut rule = rule.clone();
                 rule.origin.layer = layer;
@@ -207,7 +217,7 @@ impl<'a> Stack<'a> {
     /// As [`Stack::all_rules`], but the rules of presets are moved out: nothing is looked up after it.
     fn take_rules(&mut self) -> Vec<FileRule> {
         let mut all = Vec::with_capacity(512);
-        for (preset, layer) in self.presets.clone() {
+        for (preset, layer) in self.presets_in_force() {
             self.look_up(preset);
             let rules = self.looked_up.get_mut(&preset).map(|(rules, _)| std::mem::take(rules)).unwrap_or_default();
             all.extend(rules.into_iter().map(|mut rule| {
@@ -221,7 +231,7 @@ impl<'a> Stack<'a> {
 
     /// Takes holes out and adds what is protected always.
     fn complete(&self, all: Vec<FileRule>) -> Vec<FileRule> {
-        let mut all = without_holes(all);
+        let mut all = self.without_repositories(without_holes(all));
         // A `ro` on something that the box does not see would show it: only where it is seen anyway.
         let seen = |path: &Path| match decide(&all, path) {
             Some(rule) => rule.access != Access::Exclude || !hides_now(rule, path),
@@ -242,6 +252,24 @@ impl<'a> Stack<'a> {
             .collect();
         all.extend(protected);
         all.sort_by_key(|rule| rule.origin.layer);
+        all
+    }
+
+    /// A repository outside of the working directory is as open as the working directory itself.
+    fn without_repositories(&self, mut all: Vec<FileRule>) -> Vec<FileRule> {
+        let access = match decide(&all, &self.workdir) {
+            Some(rule) => Some(rule.access),
+            None => (self.root() == Root::Host).then_some(Access::Ro),
+        };
+        if access == Some(Access::Rw) {
+            return all;
+        }
+        let is_outside = |rule: &FileRule| {
+            let apart = |path: &Path| !path.starts_with(&self.workdir);
+            rule.origin.place.starts_with("preset @git") && matches!(&rule.pattern, Pattern::Exact(path) if apart(path))
+        };
+        all.retain(|rule| access == Some(Access::Ro) || !is_outside(rule));
+        all.iter_mut().filter(|rule| is_outside(rule)).for_each(|rule| rule.access = Access::Ro);
         all
     }
 
@@ -395,8 +423,12 @@ impl<'a> Stack<'a> {
         self.check_timeout()?;
         let rules = self.take_rules();
         self.check_workdir(&rules)?;
-        let warnings: Vec<Warning> =
-            self.presets.iter().flat_map(|(preset, _)| self.looked_up[preset].1.clone()).collect();
+        let warnings: Vec<Warning> = self
+            .presets
+            .iter()
+            .filter_map(|(preset, _)| self.looked_up.get(preset))
+            .flat_map(|found| found.1.clone())
+            .collect();
         let weakening =
             warnings.iter().map(|Warning::Git(suspicion)| suspicion).filter(|suspicion| suspicion.weakens());
         let weakened = weakening.map(|suspicion| (Guarantee::FsProtectedPaths, suspicion.to_string())).collect();
@@ -433,7 +465,7 @@ impl<'a> Stack<'a> {
             loosened,
             warnings,
             origins: self.origins,
-            presets: self.presets.into_iter().map(|(preset, _)| preset).collect(),
+            presets: self.presets.into_iter().map(|(preset, _)| preset).filter(|p| *p != Preset::AgentsHeld).collect(),
             builtin: self.profile,
         })
     }

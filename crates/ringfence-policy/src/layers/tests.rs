@@ -1,12 +1,15 @@
 //! Layers on each other: what wins, what is refused, and where each value comes from.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
 use super::*;
 use crate::config;
+use crate::facts::Facts;
 use crate::policy::{Network, Root};
-use crate::rules::{Access, Pattern, decide};
+use crate::rules::{Access, decide};
+use crate::tree::Tree;
 
 struct Host {
     _dir: tempfile::TempDir,
@@ -31,6 +34,11 @@ impl Host {
             project: Some(config::parse(project, "p.toml", LayerKind::Project).unwrap()),
             ..Inputs::new(self.workdir.clone(), self.home.clone(), Layer::flags())
         }
+    }
+
+    fn tree(&self, inputs: Inputs) -> Tree {
+        let policy = resolve(inputs).unwrap().policy;
+        Tree::new(&policy, &Facts { home: self.home.clone(), uid: 1000, ..Facts::default() }).unwrap()
     }
 
     fn refused(&self, global: &str, project: &str) -> Vec<String> {
@@ -102,8 +110,8 @@ fn a_project_may_tighten() {
 #[test]
 fn a_project_may_not_loosen() {
     let host = Host::new();
-    std::os::unix::fs::symlink(host.home.join(".ssh"), host.workdir.join("link")).unwrap();
-    std::os::unix::fs::symlink("/etc", host.workdir.join("etc")).unwrap();
+    symlink(host.home.join(".ssh"), host.workdir.join("link")).unwrap();
+    symlink("/etc", host.workdir.join("etc")).unwrap();
     let table = [
         ("network = false", "network = true", "opens the network"),
         ("", "docker = true", "opens the Docker socket"),
@@ -264,11 +272,136 @@ fn skill_sees_nothing_of_the_user() {
 #[test]
 fn shell_shows_the_working_directory_alone() {
     let host = Host::new();
+    std::fs::create_dir_all(host.home.join(".claude/hooks")).unwrap();
     let mut inputs = host.inputs("", "");
     inputs.flags.profile("shell");
-    let policy = resolve(inputs).unwrap().policy;
-    for rule in policy.rules.iter().filter(|rule| rule.access != Access::Exclude) {
-        assert!(matches!(&rule.pattern, Pattern::Exact(p) if p.starts_with(&host.workdir)), "{rule:?}");
+    let tree = host.tree(inputs);
+    let mut shown = tree.nodes().filter(|(_, node)| node.access != Access::Exclude);
+    assert!(shown.all(|(path, _)| path.starts_with(&host.workdir)), "{tree:?}");
+}
+
+#[test]
+fn what_a_rule_shows_is_protected_on_every_profile() {
+    let host = Host::new();
+    for name in [".claude/hooks", "p/.git/objects", "p/.git/refs"] {
+        std::fs::create_dir_all(host.home.join(name)).unwrap();
+    }
+    for name in [".ssh/id", "p/.git/HEAD"] {
+        std::fs::write(host.home.join(name), "").unwrap();
+    }
+    symlink(&host.home, host.home.join("data/link")).unwrap();
+    for profile in ["agent", "shell", "skill", "home"] {
+        let access = |rule: &str, name: &str| {
+            let mut inputs = host.inputs("", "");
+            inputs.flags.profile(profile);
+            inputs.flags.rw(rule);
+            host.tree(inputs).decide(&host.home.join(name)).map(|(_, node)| node.access)
+        };
+        for (rule, name, expected) in [
+            (".", "p/src/x", Access::Rw),
+            (".", "p/.git/index", Access::Rw),
+            (".", "p/.git/hooks/pre-commit", Access::Ro),
+            (".", "p/.git/config", Access::Ro),
+            (".", "p/.vscode/tasks.json", Access::Ro),
+            ("~", "data/x", Access::Rw),
+            ("~", ".ssh/id", Access::Exclude),
+            ("~/data/link", ".ssh/id", Access::Exclude),
+            ("~/data/link", "p/.git/hooks/pre-commit", Access::Ro),
+            ("~/.claude", ".claude/projects/x", Access::Rw),
+            ("~/.claude", ".claude/hooks/x", Access::Ro),
+            ("~/.claude", ".claude/settings.json", Access::Ro),
+        ] {
+            assert_eq!(access(rule, name), Some(expected), "{profile}: --rw {rule}: {name}");
+        }
+        let nothing = if profile == "agent" { Some(Access::Ro) } else { None };
+        assert_eq!(access("~/data", ".claude/hooks/x"), nothing, "{profile}: it shows nothing by itself");
+    }
+}
+
+#[test]
+fn at_home_what_agents_execute_is_held_on_every_profile() {
+    let mut host = Host::new();
+    host.workdir = host.home.clone();
+    for name in [".codex", ".gemini", ".config/opencode"] {
+        std::fs::create_dir_all(host.home.join(name)).unwrap();
+    }
+    std::fs::write(host.home.join(".codex/config.toml"), "").unwrap();
+    for profile in ["agent", "shell", "skill", "home"] {
+        let mut inputs = host.inputs("", "");
+        inputs.flags.profile(profile);
+        inputs.flags.rw(".");
+        let tree = host.tree(inputs);
+        let access = |name: &str| tree.decide(&host.home.join(name)).map(|(_, node)| node.access);
+        assert_eq!(access("notes"), Some(Access::Rw), "{profile}");
+        for name in [
+            ".claude/settings.json",
+            ".claude/hooks/x",
+            ".codex/config.toml",
+            ".config/opencode/plugin/x.js",
+            ".bashrc",
+            ".config/autostart/x",
+        ] {
+            assert_eq!(access(name), Some(Access::Ro), "{profile}: {name}");
+        }
+        // Where agents keep their state, one that has no settings yet makes them.
+        for name in [".gemini/settings.json", ".cursor/mcp.json"] {
+            let expected = if profile == "agent" { Access::Rw } else { Access::Ro };
+            assert_eq!(access(name), Some(expected), "{profile}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_repository_elsewhere_is_as_open_as_its_worktree() {
+    let host = Host::new();
+    let (main, worktree) = (host.home.join("main/.git"), host.home.join("main/.git/worktrees/p"));
+    std::fs::remove_dir_all(host.workdir.join(".git")).unwrap();
+    for dir in [main.join("objects"), main.join("refs"), worktree.clone()] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    std::fs::write(main.join("HEAD"), "ref: refs/heads/main").unwrap();
+    std::fs::write(worktree.join("commondir"), "../..").unwrap();
+    std::fs::write(worktree.join("gitdir"), host.workdir.join(".git").to_str().unwrap()).unwrap();
+    std::fs::write(host.workdir.join(".git"), format!("gitdir: {}", worktree.display())).unwrap();
+    for profile in ["agent", "skill"] {
+        let access = |flags: &dyn Fn(&mut Layer)| {
+            let mut inputs = host.inputs("", "");
+            inputs.flags.profile(profile);
+            flags(&mut inputs.flags);
+            host.tree(inputs).decide(&main.join("refs/x")).map(|(_, node)| node.access)
+        };
+        assert_eq!(access(&|flags| flags.rw(".")), Some(Access::Rw), "{profile}");
+        assert_eq!(access(&|flags| flags.ro(".")), Some(Access::Ro), "{profile}");
+        let elsewhere = if profile == "agent" { Some(Access::Rw) } else { None };
+        assert_eq!(access(&|flags| flags.ro("~/data")), elsewhere, "{profile}");
+    }
+}
+
+/// A project's file may step down to them.
+#[test]
+fn a_tighter_profile_protects_no_less() {
+    use crate::profiles::{NAMES, builtin};
+    let presets = |profile: &Profile| -> Vec<Preset> {
+        let selections = profile.presets.iter().map(|name| crate::presets::Selection::parse(name).unwrap());
+        selections.flat_map(|selection| selection.presets.to_vec()).collect()
+    };
+    for from in NAMES.iter().filter_map(|name| builtin(name)) {
+        for to in from.tighter.iter().filter_map(|name| builtin(name)) {
+            let has = presets(to);
+            assert!(presets(from).iter().all(|p| p.grants() || has.contains(p)), "{} to {}", from.name, to.name);
+            assert!(!has.iter().any(|p| p.grants()), "{}", to.name);
+        }
+    }
+    let host = Host::new();
+    for profile in ["shell", "skill"] {
+        let inputs = host.inputs("[files]\nrw = [\".\", \"~/.claude\"]", &format!("profile = \"{profile}\""));
+        std::fs::create_dir_all(host.home.join(".claude")).unwrap();
+        let tree = host.tree(inputs);
+        let access = |name: &str| tree.decide(&host.home.join(name)).map(|(_, node)| node.access);
+        for name in ["p/.git/config", "p/.vscode", ".claude/settings.json"] {
+            assert_eq!(access(name), Some(Access::Ro), "{profile}: {name}");
+        }
+        assert_eq!(access(".claude/projects"), Some(Access::Rw), "{profile}");
     }
 }
 
