@@ -346,3 +346,8 @@ fn inputs_that_are_no_text() {
     let shown = place.ringfence(&["code", "python", "inputs.py", "--input", given]);
     assert_eq!(shown.out, "{'a': [18446744073709551615, -9223372036854775808], 'z': 9007199254740993}\n");
 }
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

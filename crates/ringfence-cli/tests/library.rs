@@ -139,3 +139,8 @@ async fn docker_runs_one_command_through_a_guest() {
     assert_eq!((output.exit_code(), output.stdout.as_slice()), (Some(3), &b"in"[..]));
     assert!(host.sessions().unwrap().list().await.unwrap().is_empty());
 }
+
+#[test]
+fn as_an_ordinary_user() {
+    support::as_an_ordinary_user();
+}

@@ -640,3 +640,8 @@ fn boxes_leave_nothing_in_their_owner() {
     assert_eq!(std::fs::read_to_string("/proc/thread-self/children").unwrap(), "");
     assert!(!project.path(".kept").exists());
 }
+
+#[test]
+fn as_an_ordinary_user() {
+    ringfence_testing::as_an_ordinary_user(&[]);
+}

@@ -8,6 +8,7 @@ pub mod engine;
 mod golden;
 mod policy;
 mod postgres;
+mod user;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ pub use disk::Disk;
 pub use golden::Golden;
 pub use policy::policy;
 pub use postgres::Postgres;
+pub use user::{TOOLCHAIN, as_an_ordinary_user, everything_required, is_root, skip, sysroot, user};
 
 /// Directories that every sandbox covers with private space of its own.
 const PRIVATE: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];

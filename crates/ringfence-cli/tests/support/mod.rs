@@ -2,38 +2,19 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+pub use ringfence_testing::{TOOLCHAIN, everything_required, is_root, skip, sysroot, user};
+
 /// Where the program is, when it is not where it was built.
 const PROGRAM: &str = "RINGFENCE_TEST_PROGRAM";
-/// Who runs the tests that are not run as root.
-const USER: &str = "ringfence-test";
-/// Where that user finds the Rust toolchain, which may lie in root's home.
-pub const TOOLCHAIN: &str = "/mnt";
 
 /// The program under test.
 pub fn program() -> &'static str {
     static PLACE: OnceLock<String> = OnceLock::new();
     PLACE.get_or_init(|| std::env::var(PROGRAM).unwrap_or_else(|_| env!("CARGO_BIN_EXE_ringfence").to_owned()))
-}
-
-/// What is missing is a failure here (`./test`, CI), and not a printed SKIP.
-pub fn everything_required() -> bool {
-    std::env::var_os("RINGFENCE_REQUIRE_ALL").is_some_and(|value| value == "1")
-}
-
-/// Says why something is left out.
-#[track_caller]
-pub fn skip(what: &str, reason: &str) {
-    assert!(!everything_required(), "{what}: {reason}");
-    eprintln!("SKIP {what}: {reason}");
-}
-
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 /// The engines that are here, as `--engine` names them.
@@ -46,59 +27,9 @@ pub fn engines() -> Vec<&'static str> {
     engines
 }
 
-/// Ids and home of the ordinary user.
-pub fn user() -> Option<(u32, u32, String)> {
-    let accounts = std::fs::read_to_string("/etc/passwd").unwrap();
-    let account = accounts.lines().map(|l| l.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == USER)?;
-    Some((account[2].parse().unwrap(), account[3].parse().unwrap(), account[5].to_owned()))
-}
-
-/// Runs every other test of this file once more, as an ordinary user; to be called by a test named
-/// `as_an_ordinary_user`.
+/// As [`ringfence_testing::as_an_ordinary_user`], with the program.
 pub fn as_an_ordinary_user() {
-    if !is_root() {
-        return;
-    }
-    let Some((uid, gid, home)) = user() else {
-        return skip("everything as an ordinary user", "there is no user `ringfence-test` (`./test` makes it)");
-    };
-    let own = tempfile::Builder::new().prefix("ringfence-suite-").tempdir().unwrap();
-    std::fs::set_permissions(own.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    // Where the user cannot reach the build directory (a checkout in root's home), it still reaches a copy.
-    let (tests, copy) = (own.path().join("tests"), own.path().join("ringfence"));
-    std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    std::fs::copy(program(), &copy).unwrap();
-    // The mount is seen by these tests alone.
-    let become_user = format!(
-        "[ -z \"$SYSROOT\" ] || mount --bind \"$SYSROOT\" {TOOLCHAIN}
-         exec setpriv --reuid={uid} --regid={gid} --init-groups \"$@\""
-    );
-    let output = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "--", "sh", "-c", &become_user, "sh"])
-        .arg(&tests)
-        .args(["--skip", "as_an_ordinary_user", "--test-threads", "2"])
-        .env("SYSROOT", sysroot().unwrap_or_default())
-        .env(PROGRAM, &copy)
-        .env("HOME", home)
-        .env("USER", USER)
-        .env_remove("XDG_RUNTIME_DIR")
-        .current_dir("/")
-        .output()
-        .unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let ran = text(&output.stdout).contains("passed") && !text(&output.stdout).contains(" 0 passed");
-    assert!(output.status.success() && ran, "as {USER}:\n{}{}", text(&output.stdout), text(&output.stderr));
-}
-
-/// Where the compiler is that builds these tests.
-pub fn sysroot() -> Option<PathBuf> {
-    let own = Path::new(TOOLCHAIN);
-    if own.join("bin/cargo").exists() {
-        return Some(own.to_path_buf());
-    }
-    let output = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
-    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    path.join("bin/cargo").exists().then_some(path)
+    ringfence_testing::as_an_ordinary_user(&[(PROGRAM, Path::new(program()))]);
 }
 
 pub struct Place {
