@@ -53,12 +53,15 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
+/// A descriptor to wait for, under a key of the companion's choice.
+pub type Wanted<'a> = (usize, BorrowedFd<'a>, PollFlags);
+
 /// What waits beside a box and has a say in its end.
 pub trait Companion {
     /// Descriptors to wait for.
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
-    /// Descriptor number `index` of [`Companion::wants`] is ready.
-    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
+    fn wants(&self) -> Vec<Wanted<'_>>;
+    /// The descriptor of this key is ready.
+    fn ready(&mut self, key: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
     /// The box's own terminal is there.
     fn terminal(&mut self, _master: OwnedFd) {}
     /// The command was stopped by a signal; returns when it goes on. Without a terminal nobody waits with it: its time goes on.
@@ -134,7 +137,7 @@ fn wait(
     (policy, facts): (&Policy, &Facts),
 ) -> Result<Option<Ended>, EngineError> {
     let lost = |e: Errno| EngineError::Lost(e.to_string());
-    let ready: Vec<(usize, PollFlags)> = {
+    let ready: Vec<(usize, Option<usize>, PollFlags)> = {
         let wants = companion.wants();
         let mut fds = vec![PollFd::from_borrowed_fd(running.events(), PollFlags::IN)];
         // At place 1 also when nothing is told, so that the companion's places stay the same.
@@ -142,13 +145,15 @@ fn wait(
         fds.push(listener.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |listener| {
             PollFd::from_borrowed_fd(listener, PollFlags::IN)
         }));
-        fds.extend(wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+        fds.extend(wants.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
         sys::poll_for(&mut fds, watch.next(running, companion.give_up_at())).map_err(lost)?;
-        fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, fd)| (i, fd.revents())).collect()
+        let keys = [None; 2].into_iter().chain(wants.iter().map(|(key, ..)| Some(*key)));
+        let revents = fds.iter().enumerate().zip(keys).map(|((index, fd), key)| (index, key, fd.revents()));
+        revents.filter(|(.., flags)| !flags.is_empty()).collect()
     };
-    for (index, flags) in ready {
-        if index > 1 {
-            companion.ready(index - 2, flags, running).map_err(lost)?;
+    for (index, key, flags) in ready {
+        if let Some(key) = key {
+            companion.ready(key, flags, running).map_err(lost)?;
             continue;
         }
         if index == 1 {
@@ -229,9 +234,7 @@ impl Watch<'_> {
         }
         if self.reason.is_none() && self.deadline().is_some_and(|at| now >= at) {
             self.reason = Some(Reason::Time);
-            // A stopped tree would not see the TERM.
-            let _ = running.signal(libc::SIGTERM);
-            let _ = running.signal(libc::SIGCONT);
+            running.terminate();
             self.kill_at = Some(now + GRACE);
         }
         // Not at each wake-up: a command that writes much would be counted all the time.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use ringfence::policy::facts::Facts;
@@ -10,7 +10,7 @@ use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan::{self, Plan};
 use ringfence::policy::policy::Policy;
-use ringfence::{Companion, Ended, EngineRef, Running, StdioSpec, engines, select, supervise};
+use ringfence::{Companion, Ended, EngineRef, Running, StdioSpec, Wanted, engines, select, supervise};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -67,7 +67,7 @@ fn text(error: impl std::fmt::Display) -> Failure {
 struct Nobody;
 
 impl Companion for Nobody {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+    fn wants(&self) -> Vec<Wanted<'_>> {
         Vec::new()
     }
 

@@ -1,7 +1,7 @@
 //! A box, made the way every caller makes one: layers, policy, plan, engine, supervision.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use ringfence::policy::facts::Facts;
@@ -10,7 +10,7 @@ use ringfence::policy::tree::Tree;
 use ringfence::policy::{Inputs, Policy, resolve};
 use ringfence::session::{Create, Exec, Output, SessionError, Sessions};
 use ringfence::{
-    Capture, Companion, EngineError, EngineRef, Outcome, Report, Running, StdioSpec, engines, select, supervise,
+    Capture, Companion, EngineError, EngineRef, Outcome, Report, Running, StdioSpec, Wanted, engines, select, supervise,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -216,14 +216,13 @@ impl Reader {
 }
 
 impl Companion for Reader {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        self.from.iter().flatten().map(|fd| (fd.as_fd(), PollFlags::IN)).collect()
+    fn wants(&self) -> Vec<Wanted<'_>> {
+        let streams = self.from.iter().enumerate();
+        streams.filter_map(|(slot, fd)| Some((slot, fd.as_ref()?.as_fd(), PollFlags::IN))).collect()
     }
 
-    fn ready(&mut self, index: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {
-        // An index that a close of this round has moved comes again in the next one.
-        let slot = (0..2).filter(|slot| self.from[*slot].is_some()).nth(index);
-        slot.map_or(Ok(()), |slot| self.read(slot).map(drop))
+    fn ready(&mut self, slot: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {
+        self.read(slot).map(drop)
     }
 
     fn terminal(&mut self, _: OwnedFd) {}
@@ -245,7 +244,7 @@ impl Companion for Reader {
 pub struct Nobody;
 
 impl Companion for Nobody {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+    fn wants(&self) -> Vec<Wanted<'_>> {
         Vec::new()
     }
 

@@ -19,7 +19,6 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::Run;
-use crate::companions::capture::Captured;
 use crate::companions::signals::Signals;
 use crate::companions::tee::Tee;
 use crate::companions::terminal::{self, Relay, Settings};
@@ -135,8 +134,6 @@ fn dry_run(args: &Run, planned: &Planned, sandbox: &Sandbox) -> Result<ExitCode,
 
 /// Standard streams for the box, and whoever looks after them.
 enum Beside {
-    /// For `--json`.
-    Captured(Captured),
     Relay(Relay),
     Tee(Tee),
     Through(Through),
@@ -154,20 +151,16 @@ fn execute(args: &Run, begun: Begun, sandbox: &Sandbox) -> Result<(Finished, Opt
     };
     let started = begun.start(stdio)?;
     match beside {
-        Beside::Captured(captured) => {
-            let_go(false);
-            let (finished, captured) = started.watch(captured, |captured| {
-                captured.captures().map(|capture| match records_output {
+        Beside::Relay(relay) => Ok((started.watch(relay, |relay| [relay.seen(), records::Seen::Nothing])?.0, None)),
+        Beside::Tee(tee) => {
+            let_go(!args.json);
+            let (finished, tee) = started.watch(tee, |tee| {
+                tee.captures().map(|capture| match records_output {
                     true => records::Seen::Output(capture),
                     false => records::Seen::Bytes(capture.total()),
                 })
             })?;
-            Ok((finished, Some(captured.into_captures())))
-        }
-        Beside::Relay(relay) => Ok((started.watch(relay, |relay| [relay.seen(), records::Seen::Nothing])?.0, None)),
-        Beside::Tee(tee) => {
-            let_go(true);
-            Ok((started.watch(tee, Tee::seen)?.0, None))
+            Ok((finished, args.json.then(|| tee.into_captures())))
         }
         Beside::Through(through) => {
             let_go(true);
@@ -183,11 +176,9 @@ fn streams(args: &Run, plan: &Plan, records_output: bool) -> Result<(Beside, Std
         return Ok((Beside::Relay(relay), spec));
     }
     let stdin = hand_over(rustix::stdio::stdin(), false)?;
-    let (beside, [out, err]) = if args.json {
-        let (captured, ends) = Captured::new(signals, plan.limits.output)?;
-        (Beside::Captured(captured), ends)
-    } else if records_output {
-        let (tee, ends) = Tee::new(signals)?;
+    let (beside, [out, err]) = if args.json || records_output {
+        let capture = if args.json { Capture::new(plan.limits.output) } else { records::capture() };
+        let (tee, ends) = Tee::new(signals, &capture, !args.json)?;
         (Beside::Tee(tee), ends)
     } else {
         let ends = [hand_over(rustix::stdio::stdout(), true)?, hand_over(rustix::stdio::stderr(), true)?];

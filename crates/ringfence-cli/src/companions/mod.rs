@@ -1,6 +1,5 @@
 //! What waits beside a box: signals, a terminal, captured output.
 
-pub mod capture;
 pub mod signals;
 pub mod tee;
 pub mod terminal;

@@ -1,11 +1,9 @@
-//! What the command writes goes to our own stdout and stderr, and its head and tail into the record.
+//! What the command writes is captured, its head and its tail, and may go on to our own stdout and stderr.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use ringfence::records::{self, Seen};
-use ringfence::{Capture, Companion, Running};
+use ringfence::{Capture, Companion, Running, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -23,41 +21,47 @@ const PIECE: usize = 4096;
 pub struct Tee {
     signals: Signals,
     streams: [Stream; 2],
-    /// Which stream each wanted descriptor belongs to, the first being the signals'.
-    asked: RefCell<Vec<usize>>,
 }
+
+/// The key of the signals; those of the streams are their places.
+const SIGNALS: usize = 2;
 
 #[derive(Debug)]
 struct Stream {
     /// From the command; `None` when it has closed it, or when nobody wants more.
     from: Option<OwnedFd>,
-    /// Ours; `None` when all has been written.
+    /// Ours; `None` when all has been written, or where nothing goes on.
     to: Option<OwnedFd>,
     buffer: Buffer,
     capture: Capture,
 }
 
 impl Tee {
-    /// A tee before our stdout and stderr, and the ends of its pipes for the box.
-    pub fn new(signals: Signals) -> Result<(Tee, [OwnedFd; 2]), Errno> {
-        let (out, out_end) = Stream::before(rustix::stdio::stdout())?;
-        let (err, err_end) = Stream::before(rustix::stdio::stderr())?;
-        Ok((Tee { signals, streams: [out, err], asked: RefCell::default() }, [out_end, err_end]))
+    /// The ends of its pipes for the box come with it. `goes_on`: to our stdout and stderr.
+    pub fn new(signals: Signals, capture: &Capture, goes_on: bool) -> Result<(Tee, [OwnedFd; 2]), Errno> {
+        let to = |fd| if goes_on { own(fd).map(Some) } else { Ok(None) };
+        let (out, out_end) = Stream::new(to(rustix::stdio::stdout())?, capture.clone())?;
+        let (err, err_end) = Stream::new(to(rustix::stdio::stderr())?, capture.clone())?;
+        Ok((Tee { signals, streams: [out, err] }, [out_end, err_end]))
     }
 
     /// What came: stdout and stderr.
-    pub fn seen(&self) -> [Seen<'_>; 2] {
-        self.streams.each_ref().map(|stream| Seen::Output(&stream.capture))
+    pub fn captures(&self) -> [&Capture; 2] {
+        self.streams.each_ref().map(|stream| &stream.capture)
+    }
+
+    /// The same, when no more comes.
+    pub fn into_captures(self) -> [Capture; 2] {
+        self.streams.map(|stream| stream.capture)
     }
 }
 
 impl Stream {
-    fn before(fd: BorrowedFd<'_>) -> Result<(Stream, OwnedFd), Errno> {
+    fn new(to: Option<OwnedFd>, capture: Capture) -> Result<(Stream, OwnedFd), Errno> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        // Our end alone: the command's must block, as every program expects.
         rustix::io::ioctl_fionbio(&read, true)?;
-        let to = own(fd)?;
-        let stream = Stream { from: Some(read), to: Some(to), buffer: Buffer::default(), capture: records::capture() };
-        Ok((stream, write))
+        Ok((Stream { from: Some(read), to, buffer: Buffer::default(), capture }, write))
     }
 
     /// Reads what is there; whether there may be more at once. Only when all that was read before is written.
@@ -72,6 +76,9 @@ impl Stream {
             }
             Ok(_) => {
                 self.capture.push(self.buffer.bytes());
+                if self.to.is_none() {
+                    self.buffer.clear();
+                }
                 Ok(true)
             }
             Err(Errno::INTR) => Ok(true),
@@ -112,28 +119,24 @@ fn own(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 impl Companion for Tee {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut wanted = vec![(self.signals.fd(), PollFlags::IN)];
-        let mut asked = self.asked.borrow_mut();
-        asked.clear();
-        for (index, stream) in self.streams.iter().enumerate() {
+    fn wants(&self) -> Vec<Wanted<'_>> {
+        let mut wanted = vec![(SIGNALS, self.signals.fd(), PollFlags::IN)];
+        for (key, stream) in self.streams.iter().enumerate() {
             let next = match (stream.buffer.is_empty(), &stream.from, &stream.to) {
                 (true, Some(from), _) => Some((from, PollFlags::IN)),
                 (false, _, Some(to)) => Some((to, PollFlags::OUT)),
                 _ => None,
             };
             if let Some((fd, flags)) = next {
-                wanted.push((fd.as_fd(), flags));
-                asked.push(index);
+                wanted.push((key, fd.as_fd(), flags));
             }
         }
         wanted
     }
 
-    fn ready(&mut self, index: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
-        let Some(place) = index.checked_sub(1) else { return through::handle(&mut self.signals, running) };
-        let index = self.asked.borrow()[place];
-        let stream = &mut self.streams[index];
+    fn ready(&mut self, key: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
+        let Some(stream) = self.streams.get_mut(key) else { return through::handle(&mut self.signals, running) };
+        // One read a round, so that a flood does not keep us from looking at the time.
         if stream.buffer.is_empty() {
             stream.read()?;
         } else {

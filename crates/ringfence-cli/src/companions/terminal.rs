@@ -1,13 +1,12 @@
 //! The box has a terminal of its own, and what is typed and shown is carried between it and ours. Ours is never handed
 //! over: nothing inside can type into it or change its settings.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use ringfence::records::Seen;
-use ringfence::{Capture, Companion, Running, StdioSpec};
+use ringfence::{Capture, Companion, Running, StdioSpec, Wanted};
 use ringfence_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -40,17 +39,13 @@ pub struct Relay {
     bytes: u64,
     /// What is to be recorded of it.
     capture: Option<Capture>,
-    /// What each wanted descriptor is.
-    asked: RefCell<Vec<Source>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Signals,
-    Keyboard,
-    Screen,
-    Master,
-}
+// Keys of descriptors.
+const SIGNALS: usize = 0;
+const KEYBOARD: usize = 1;
+const SCREEN: usize = 2;
+const MASTER: usize = 3;
 
 impl Relay {
     /// Prepares our terminal; the box's is to be made as the answer says.
@@ -72,7 +67,6 @@ impl Relay {
             interrupts: Interrupts::default(),
             bytes: 0,
             capture,
-            asked: RefCell::default(),
         };
         Ok((relay, StdioSpec::Terminal { rows: size.ws_row, columns: size.ws_col, stderr }))
     }
@@ -202,35 +196,29 @@ impl Relay {
 }
 
 impl Companion for Relay {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut wanted = vec![(self.signals.fd(), PollFlags::IN)];
-        let mut asked = self.asked.borrow_mut();
-        *asked = vec![Source::Signals];
+    fn wants(&self) -> Vec<Wanted<'_>> {
+        let mut wanted = vec![(SIGNALS, self.signals.fd(), PollFlags::IN)];
         if let (Some(keyboard), true, true) = (&self.keyboard, self.raw.is_on(), self.typed.is_empty()) {
-            wanted.push((keyboard.as_fd(), PollFlags::IN));
-            asked.push(Source::Keyboard);
+            wanted.push((KEYBOARD, keyboard.as_fd(), PollFlags::IN));
         }
         if let (Some(screen), false) = (&self.screen, self.shown.is_empty()) {
-            wanted.push((screen.as_fd(), PollFlags::OUT));
-            asked.push(Source::Screen);
+            wanted.push((SCREEN, screen.as_fd(), PollFlags::OUT));
         }
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, self.shown.is_empty());
         flags.set(PollFlags::OUT, !self.typed.is_empty());
         if let (Some(master), false) = (&self.master, flags.is_empty()) {
-            wanted.push((master.as_fd(), flags));
-            asked.push(Source::Master);
+            wanted.push((MASTER, master.as_fd(), flags));
         }
         wanted
     }
 
-    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno> {
-        let source = self.asked.borrow()[index];
-        match source {
-            Source::Signals => self.on_signals(running),
-            Source::Keyboard => self.on_keyboard()?,
-            Source::Screen => self.flush_shown()?,
-            Source::Master => {
+    fn ready(&mut self, key: usize, flags: PollFlags, running: &Running) -> Result<(), Errno> {
+        match key {
+            SIGNALS => self.on_signals(running),
+            KEYBOARD => self.on_keyboard()?,
+            SCREEN => self.flush_shown()?,
+            _ => {
                 if flags.contains(PollFlags::OUT) {
                     self.flush_typed()?;
                 }

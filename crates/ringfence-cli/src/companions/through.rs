@@ -1,9 +1,8 @@
 //! The box has our own descriptors: there are only signals to look after.
 
-use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use ringfence::{Companion, Running};
+use ringfence::{Companion, Running, Wanted};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -38,8 +37,8 @@ pub(super) fn handle(signals: &mut Signals, running: &Running) -> Result<(), Err
 }
 
 impl Companion for Through {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        vec![(self.signals.fd(), PollFlags::IN)]
+    fn wants(&self) -> Vec<Wanted<'_>> {
+        vec![(0, self.signals.fd(), PollFlags::IN)]
     }
 
     fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {

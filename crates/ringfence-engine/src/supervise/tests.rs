@@ -14,7 +14,7 @@ struct Patience {
 }
 
 impl Companion for Patience {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+    fn wants(&self) -> Vec<Wanted<'_>> {
         Vec::new()
     }
     fn ready(&mut self, _: usize, _: PollFlags, _: &Running) -> Result<(), Errno> {

@@ -1,6 +1,5 @@
 //! What waits beside the box while code runs: its output, the socket to its runner, and whoever may cancel it.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -15,7 +14,7 @@ use super::result::result;
 use super::{Code, CodeError, Ran};
 use crate::capture::Capture;
 use crate::engines::{EngineRef, Running};
-use crate::supervise::{Companion, Ended, Outcome};
+use crate::supervise::{Companion, Ended, Outcome, Wanted};
 
 /// As large as the kernel lets anybody make a pipe.
 const MAX_PIPE: usize = 1 << 20;
@@ -35,15 +34,11 @@ pub(super) struct Channel {
     told: bool,
     decoder: Decoder,
     buffer: Vec<u8>,
-    asked: RefCell<Vec<Source>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Cancel,
-    Stream(usize),
-    Socket,
-}
+/// Keys of descriptors; those of the streams are their places.
+const SOCKET: usize = 2;
+const CANCEL: usize = 3;
 
 /// Somebody who waits for the result, and not for the end of the box.
 #[derive(Debug)]
@@ -51,8 +46,11 @@ pub(super) struct Hurry {
     pub code: Code,
     pub engine: EngineRef,
     pub started: Instant,
-    pub tell: SyncSender<Result<Ran, CodeError>>,
+    pub tell: SyncSender<Answer>,
 }
+
+/// What became of code; `None`: it has not begun.
+pub(super) type Answer = Option<Result<Ran, CodeError>>;
 
 /// What is left when the box is gone.
 #[derive(Debug)]
@@ -89,7 +87,6 @@ impl Channel {
             told: false,
             decoder: Decoder::default(),
             buffer: vec![0; 1 << 14],
-            asked: RefCell::default(),
         };
         Ok((channel, [theirs, out_end, err_end]))
     }
@@ -139,9 +136,9 @@ impl Channel {
         }
         let Some(hurry) = self.hurry.take() else { return Ok(()) };
         // No more than a pipe holds: code may go on writing faster than it is read.
-        for source in [Source::Stream(0), Source::Stream(1)] {
+        for stream in 0..2 {
             let mut reads = MAX_PIPE.div_ceil(self.buffer.len());
-            while reads > 0 && self.read(source)? {
+            while reads > 0 && self.read(stream)? {
                 reads -= 1;
             }
         }
@@ -159,7 +156,7 @@ impl Channel {
         let received = std::mem::take(&mut self.decoder).into_received();
         let made = result(&hurry.code, hurry.engine, &outcome, Parts { stdout, stderr, received });
         // Whoever asked may be gone.
-        let _ = hurry.tell.send(made.map(|result| Ran { result, outcome, captures }));
+        let _ = hurry.tell.send(Some(made.map(|result| Ran { result, outcome, captures })));
         self.told = true;
         self.give_up();
         Ok(())
@@ -190,18 +187,15 @@ impl Channel {
     }
 
     /// Reads once; whether there may be more.
-    fn read(&mut self, source: Source) -> Result<bool, Errno> {
-        let place = match source {
-            Source::Stream(index) => &mut self.streams[index],
-            _ => &mut self.socket,
-        };
+    fn read(&mut self, key: usize) -> Result<bool, Errno> {
+        let place = self.streams.get_mut(key).unwrap_or(&mut self.socket);
         let Some(fd) = place else { return Ok(false) };
         match rustix::io::read(&*fd, &mut self.buffer[..]) {
             Ok(0) | Err(Errno::CONNRESET) => *place = None,
             Ok(count) => {
-                match source {
-                    Source::Stream(index) => self.captures[index].push(&self.buffer[..count]),
-                    _ => self.decoder.push(&self.buffer[..count]),
+                match self.captures.get_mut(key) {
+                    Some(capture) => capture.push(&self.buffer[..count]),
+                    None => self.decoder.push(&self.buffer[..count]),
                 }
                 return Ok(true);
             }
@@ -214,43 +208,34 @@ impl Channel {
 }
 
 impl Companion for Channel {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut wanted = Vec::with_capacity(4);
-        let mut asked = self.asked.borrow_mut();
-        asked.clear();
+    fn wants(&self) -> Vec<Wanted<'_>> {
+        let streams = self.streams.iter().enumerate();
+        let mut wanted: Vec<Wanted<'_>> =
+            streams.filter_map(|(key, stream)| Some((key, stream.as_ref()?.as_fd(), PollFlags::IN))).collect();
         if let (Some(cancel), None) = (&self.cancel, self.cancelled) {
-            wanted.push((cancel.as_fd(), PollFlags::IN));
-            asked.push(Source::Cancel);
-        }
-        for (index, stream) in self.streams.iter().enumerate() {
-            if let Some(stream) = stream {
-                wanted.push((stream.as_fd(), PollFlags::IN));
-                asked.push(Source::Stream(index));
-            }
+            wanted.push((CANCEL, cancel.as_fd(), PollFlags::IN));
         }
         if let Some(socket) = &self.socket {
             let more = if self.request.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            wanted.push((socket.as_fd(), PollFlags::IN | more));
-            asked.push(Source::Socket);
+            wanted.push((SOCKET, socket.as_fd(), PollFlags::IN | more));
         }
         wanted
     }
 
-    fn ready(&mut self, index: usize, flags: PollFlags, running: &Running) -> Result<(), Errno> {
-        let source = self.asked.borrow()[index];
-        match source {
-            Source::Cancel => self.cancelled = Some(Instant::now()),
-            Source::Socket => {
+    fn ready(&mut self, key: usize, flags: PollFlags, running: &Running) -> Result<(), Errno> {
+        match key {
+            CANCEL => self.cancelled = Some(Instant::now()),
+            SOCKET => {
                 if flags.contains(PollFlags::OUT) && !self.request.is_empty() {
                     self.write()?;
                 }
                 if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-                    self.read(source)?;
+                    self.read(key)?;
                     self.tell(running)?;
                 }
             }
-            Source::Stream(_) => {
-                self.read(source)?;
+            stream => {
+                self.read(stream)?;
             }
         }
         Ok(())
@@ -262,8 +247,8 @@ impl Companion for Channel {
 
     /// Nobody writes any more; what is in the pipes is bounded.
     fn drain(&mut self) -> Result<(), Errno> {
-        for source in [Source::Stream(0), Source::Stream(1), Source::Socket] {
-            while self.read(source)? {}
+        for key in [0, 1, SOCKET] {
+            while self.read(key)? {}
         }
         Ok(())
     }

@@ -5,57 +5,41 @@
 //! `docs/design/warm-interpreters.md` says why.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringfence_linux::sys;
 use ringfence_linux::sys::locked;
+use ringfence_policy::Policy;
 use ringfence_policy::canonical;
 use ringfence_policy::facts::Facts;
-use ringfence_policy::limits::format_size;
 use ringfence_policy::plan::Plan;
-use ringfence_policy::profiles::EngineChoice;
-use ringfence_policy::tree::Tree;
-use ringfence_policy::{Policy, ServiceSettings};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, StatxTimestamp};
-use rustix::io::Errno;
 
-use super::channel::{Channel, Hurry};
+use super::channel::{Answer, Channel, Hurry};
 use super::language::Wire;
-use super::{Code, CodeError, Language, Prepared, Ran, has_room, plan_for, request, result, with_environment};
+use super::{Code, CodeError, Language, Prepared, Ran, request};
 use crate::engines::{self, EngineError, EngineRef, Running, StdioSpec};
-use crate::report::Report;
-use crate::supervise::{Companion, Reason, supervise};
+use crate::supervise::{Companion, supervise};
 
 /// How long an interpreter may take until it waits for code.
 const WARM_UP: Duration = Duration::from_secs(30);
 
 /// Interpreters of one language under one policy, which are ready before they are needed.
 #[derive(Debug)]
-pub struct Pool {
+struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    pub report: Report,
-}
-
-/// What a pool holds.
-#[derive(Debug, Clone)]
-pub struct Warm {
-    pub language: &'static Language,
-    /// Whether installed packages can be imported.
-    pub packages: bool,
-    /// Modules that are loaded before the code is there.
-    pub preload: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    warm: Warm,
+    language: &'static Language,
     policy: Policy,
     facts: Facts,
     plan: Plan,
@@ -79,30 +63,29 @@ const MOST_POOLS: usize = 3;
 
 impl Pools {
     /// Runs code as [`Prepared::run`] does, with an interpreter that is ready where there is one.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         prepared: Prepared<'_>,
         warm: u64,
         facts: &Facts,
         cancel: Option<BorrowedFd<'_>>,
     ) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, plan, engine, report, .. } = &prepared;
+        let Prepared { code, policy, plan, engine, .. } = &prepared;
         if warm == 0 || code.language.wire == Wire::Lines || code.requirements.is_some() {
             return prepared.run(facts, cancel);
         }
         let view = view(code.language, *engine, plan)?;
         if let Some(pool) = self.find(&view)
-            && let Some(ran) = pool.run_if_ready(code, policy.limits.timeout, cancel, &view)
+            && let Some(ran) = pool.run(code, policy.limits.timeout, cancel, &view)
         {
             return ran;
         }
-        let (warm, size) = (Warm { language: code.language, packages: code.packages, preload: Vec::new() }, warm);
-        let (policy, plan, engine, report) = (policy.clone(), plan.clone(), *engine, report.clone());
+        let (language, policy, plan, engine) = (code.language, policy.clone(), plan.clone(), *engine);
         let ran = prepared.run(facts, cancel);
         // Interpreters start when the code has run, so that it has the CPUs for itself. If a pool cannot be started, the next
         // call runs cold too.
         if self.find(&view).is_none()
-            && let Ok(pool) = Pool::start((warm, size), policy, facts.clone(), plan, engine, report)
+            && let Ok(pool) = Pool::start(warm, language, policy, facts.clone(), plan, engine)
         {
             self.keep(view, pool);
         }
@@ -183,43 +166,25 @@ struct Job {
     timeout: Option<Duration>,
     request: Vec<u8>,
     cancel: Option<OwnedFd>,
-    /// What its sandbox must see; one that sees something else, or did not get ready, is not used, and the code runs cold.
-    view: Option<String>,
-    answer: SyncSender<Result<Ran, CodeError>>,
+    /// What its sandbox must see; one that sees something else, or did not get ready, is not used.
+    view: String,
+    answer: SyncSender<Answer>,
 }
 
 impl Pool {
-    /// Starts as many interpreters as the settings say (`warm`); with none, everything runs cold. Returns at once.
-    pub fn new(
-        warm: Warm,
-        policy: &Policy,
-        service: &ServiceSettings,
-        facts: &Facts,
-        choice: EngineChoice,
-    ) -> Result<Pool, CodeError> {
-        let mut code = Code::new(warm.language, "");
-        code.packages = warm.packages;
-        let policy = with_environment(policy);
-        let plan = plan_for(&Tree::lookup(&policy, facts), &code, &policy, facts)?;
-        let (engine, report) = engines::select(&choice, &plan, facts)?;
-        let size = if warm.language.wire == Wire::Lines { 0 } else { service.warm };
-        Pool::start((warm, size), policy, facts.clone(), plan, engine, report)
-    }
-
-    /// The same for a plan that is made.
+    /// Starts as many interpreters. Returns at once.
     fn start(
-        (warm, size): (Warm, u64),
+        size: u64,
+        language: &'static Language,
         policy: Policy,
         facts: Facts,
         plan: Plan,
         engine: EngineRef,
-        report: Report,
     ) -> Result<Pool, CodeError> {
-        let request = request::warm(&warm);
-        let (queue, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { warm, policy, facts, plan, engine, request, queue, changed });
+        let (request, queue, changed) = (request::warm(language), Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { language, policy, facts, plan, engine, request, queue, changed });
         // Dropped when one cannot be started, which ends those that were.
-        let mut pool = Pool { shared, workers: Vec::new(), report };
+        let mut pool = Pool { shared, workers: Vec::new() };
         for _ in 0..size {
             let shared = Arc::clone(&pool.shared);
             let worker = std::thread::Builder::new().name("ringfence-warm".to_owned());
@@ -228,33 +193,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Runs code in a box that is ready, or in the next one that is. It is cancelled when `cancel` becomes readable.
-    pub fn run(&self, code: &Code, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
-        let Shared { warm, policy, facts, engine, .. } = &*self.shared;
-        let fits = code.language == warm.language && code.packages == warm.packages && code.requirements.is_none();
-        if self.workers.is_empty() || !fits {
-            return super::prepare(code, policy, facts, (*engine).into())?.run(facts, cancel);
-        }
-        code.check()?;
-        let timeout = policy.limits.timeout.map(|limit| super::time_left(limit, code.spent));
-        let (job, wait) = self.job(code, timeout, cancel, None)?;
-        self.shared.lock().jobs.push_back(job);
-        self.shared.changed.notify_one();
-        answered(&wait)
-    }
-
-    /// The same for code that was checked, if an interpreter is ready for it at once.
-    fn run_if_ready(
-        &self,
-        code: &Code,
-        timeout: Option<Duration>,
-        cancel: Option<BorrowedFd<'_>>,
-        view: &str,
-    ) -> Option<Result<Ran, CodeError>> {
-        let (job, wait) = match self.job(code, timeout, cancel, Some(view.to_owned())) {
-            Ok(made) => made,
-            Err(error) => return Some(Err(error)),
-        };
+    /// Runs code that was checked, if an interpreter is ready for it at once. `None`: it has not begun.
+    fn run(&self, code: &Code, timeout: Option<Duration>, cancel: Option<BorrowedFd<'_>>, view: &str) -> Answer {
+        let request = request::encode_warm(code).ok()?;
+        let cancel = cancel.map(|fd| fd.try_clone_to_owned()).transpose().ok()?;
+        let (answer, wait) = sync_channel(1);
+        let job = Job { code: code.clone(), timeout, request, cancel, view: view.to_owned(), answer };
         let mut queue = self.shared.lock();
         if queue.ready <= queue.jobs.len() {
             return None;
@@ -262,38 +206,9 @@ impl Pool {
         queue.jobs.push_back(job);
         drop(queue);
         self.shared.changed.notify_one();
-        Some(answered(&wait))
+        // Every job is answered, unless its worker panicked.
+        wait.recv().unwrap_or_else(|_| Some(Err(EngineError::Lost("its worker is gone".to_owned()).into())))
     }
-
-    fn job(
-        &self,
-        code: &Code,
-        timeout: Option<Duration>,
-        cancel: Option<BorrowedFd<'_>>,
-        view: Option<String>,
-    ) -> Result<(Job, Receiver<Result<Ran, CodeError>>), CodeError> {
-        has_room(code, &self.shared.plan)?;
-        let request = request::encode_warm(code)?;
-        let cancel = cancel.map(|fd| fd.try_clone_to_owned()).transpose();
-        let cancel =
-            cancel.map_err(|error| CodeError::Channel(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
-        let (answer, wait) = sync_channel(1);
-        Ok((Job { code: code.clone(), timeout, request, cancel, view, answer }, wait))
-    }
-
-    /// How many interpreters wait for code now.
-    pub fn ready(&self) -> usize {
-        self.shared.lock().ready
-    }
-
-    pub fn engine(&self) -> EngineRef {
-        self.shared.engine
-    }
-}
-
-/// Every job is answered, unless its worker panicked.
-fn answered(wait: &Receiver<Result<Ran, CodeError>>) -> Result<Ran, CodeError> {
-    wait.recv().unwrap_or_else(|_| Err(EngineError::Lost("its worker is gone".to_owned()).into()))
 }
 
 impl Drop for Pool {
@@ -315,23 +230,24 @@ impl Shared {
     /// Box after box, each for one job.
     fn work(&self) {
         loop {
-            let warm = self.warm_up();
-            let Some(job) = self.next_job(warm.is_ok()) else {
-                if let Ok(ready) = warm {
-                    // Nobody is left to be told.
-                    let _ = ready.running.finish();
+            // Why one did not get ready is said by the cold run.
+            let ready = self.warm_up().ok().flatten();
+            let job = self.next_job(ready.is_some());
+            match (job, ready) {
+                (Some(job), Some(ready)) if ready.view == job.view => self.serve(job, ready),
+                (job, unused) => {
+                    if let Some(job) = &job {
+                        // Whoever asked may be gone.
+                        let _ = job.answer.send(None);
+                    }
+                    if let Some(unused) = unused {
+                        // Nothing in it is of interest.
+                        let _ = unused.running.finish();
+                    }
+                    if job.is_none() {
+                        return;
+                    }
                 }
-                return;
-            };
-            match (warm, &job.view) {
-                (Ok(ready), Some(view)) if ready.view != *view => {
-                    self.answer(&job, self.run_cold(&job));
-                    // It was not used: nothing in it is of interest.
-                    let _ = ready.running.finish();
-                }
-                (Ok(ready), _) => self.serve(job, ready),
-                (Err(_), Some(_)) => self.answer(&job, self.run_cold(&job)),
-                (Err(error), None) => self.answer(&job, Err(error)),
             }
         }
     }
@@ -353,77 +269,38 @@ impl Shared {
         job
     }
 
-    /// A box with an interpreter that waits for code.
-    fn warm_up(&self) -> Result<Ready, CodeError> {
+    /// A box with an interpreter that waits for code; `None` when it does not get ready.
+    fn warm_up(&self) -> Result<Option<Ready>, CodeError> {
         let (mut channel, stdio) =
             Channel::open(self.request.clone(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
         channel.keep_open();
-        let before = view(self.warm.language, self.engine, &self.plan)?;
+        let before = view(self.language, self.engine, &self.plan)?;
         let running = engines::start(self.engine, &self.plan, &self.facts, StdioSpec::Files(stdio))?;
-        if await_warm(&mut channel, &running)? {
-            // What changed while it was made may have been mounted or not: then it sees what no other one sees.
-            let after = view(self.warm.language, self.engine, &self.plan)?;
-            let view = if after == before { after } else { String::new() };
-            return Ok(Ready { running, channel, view });
+        if !await_warm(&mut channel, &running)? {
+            running.finish()?;
+            return Ok(None);
         }
-        // One that has ended says why.
-        if !channel.is_closed() {
-            channel.give_up();
-        }
-        let outcome = supervise(running, &self.policy, &self.facts, &mut channel)?;
-        let code = Code { packages: self.warm.packages, ..Code::new(self.warm.language, "") };
-        result::result(&code, self.engine, &outcome, channel.into_parts())?;
-        let reason = match (outcome.reason, self.plan.limits.memory) {
-            (Some(Reason::Memory), Some(memory)) => format!("{} of memory is too little for it", format_size(memory)),
-            _ => "it did not get ready".to_owned(),
-        };
-        Err(CodeError::NotStarted { language: self.warm.language.name, reason })
+        // What changed while it was made may have been mounted or not: then it sees what no other one sees.
+        let after = view(self.language, self.engine, &self.plan)?;
+        let view = if after == before { after } else { String::new() };
+        Ok(Some(Ready { running, channel, view }))
     }
 
-    fn serve(&self, mut job: Job, ready: Ready) {
+    fn serve(&self, job: Job, ready: Ready) {
         let Ready { running, mut channel, .. } = ready;
-        let hurry =
-            Hurry { code: job.code.clone(), engine: self.engine, started: Instant::now(), tell: job.answer.clone() };
-        let cancel = match job.cancel.as_ref().map(|fd| fd.as_fd().try_clone_to_owned()).transpose() {
-            Ok(cancel) => cancel,
-            Err(error) => {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
-                return self.answer(&job, Err(CodeError::Channel(errno)));
-            }
-        };
-        channel.begin(std::mem::take(&mut job.request), cancel, Some(hurry));
+        let Job { code, timeout, request, cancel, answer, .. } = job;
+        let hurry = Hurry { code: code.clone(), engine: self.engine, started: Instant::now(), tell: answer.clone() };
+        channel.begin(request, cancel, Some(hurry));
         let mut policy = self.policy.clone();
-        policy.limits.timeout = job.timeout;
+        policy.limits.timeout = timeout;
         let ran = supervise(running, &policy, &self.facts, &mut channel);
         if channel.has_told() {
             return;
         }
         let started = channel.has_started();
-        let ran = ran.map_err(CodeError::from).and_then(|outcome| {
-            let parts = channel.into_parts();
-            let captures = [parts.stdout.clone(), parts.stderr.clone()];
-            Ok(Ran { result: result::result(&job.code, self.engine, &outcome, parts)?, outcome, captures })
-        });
-        match ran {
-            // Something killed the box while it waited. The code has not run, and gets another one.
-            Err(_) if !started => self.answer(&job, self.run_cold(&job)),
-            ran => self.answer(&job, ran),
-        }
-    }
-
-    fn run_cold(&self, job: &Job) -> Result<Ran, CodeError> {
-        let Shared { policy, facts, plan, engine, .. } = self;
-        let report = engines::select(&(*engine).into(), plan, facts)?.1;
-        let request = request::encode(&job.code, None, job.code.installed.is_some())?;
-        let (mut policy, plan, engine) = (policy.clone(), plan.clone(), *engine);
-        policy.limits.timeout = job.timeout;
-        let prepared = Prepared { code: &job.code, policy, request, plan, engine, report, runner: None };
-        prepared.run(facts, job.cancel.as_ref().map(AsFd::as_fd))
-    }
-
-    fn answer(&self, job: &Job, ran: Result<Ran, CodeError>) {
-        // Whoever asked may be gone.
-        let _ = job.answer.send(ran);
+        let ran = ran.map_err(CodeError::from).and_then(|outcome| Ran::of(&code, self.engine, outcome, channel));
+        // Something killed the box while it waited: the code has not run. Whoever asked may be gone.
+        let _ = answer.send(if ran.is_err() && !started { None } else { Some(ran) });
     }
 }
 
@@ -438,14 +315,17 @@ fn await_warm(channel: &mut Channel, running: &Running) -> Result<bool, CodeErro
         let ready: Vec<(usize, PollFlags)> = {
             let wants = channel.wants();
             let mut fds: Vec<PollFd<'_>> =
-                wants.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+                wants.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
             sys::poll_for(&mut fds, Some(left)).map_err(CodeError::Channel)?;
-            let revents = fds.iter().map(PollFd::revents).enumerate();
+            let revents = wants.iter().zip(&fds).map(|((key, ..), fd)| (*key, fd.revents()));
             revents.filter(|(_, flags)| !flags.is_empty()).collect()
         };
-        for (index, flags) in ready {
-            channel.ready(index, flags, running).map_err(CodeError::Channel)?;
+        for (key, flags) in ready {
+            channel.ready(key, flags, running).map_err(CodeError::Channel)?;
         }
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

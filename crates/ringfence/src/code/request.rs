@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value, json};
 
 use super::javascript::{self, Look};
-use super::language::{PYTHON_MORE, PYTHON_STAY, Wire};
+use super::language::{Language, PYTHON_MORE, PYTHON_STAY, Wire};
 use super::variables::is_variable;
-use super::{Code, CodeError, MAX_INPUTS, Warm};
+use super::{Code, CodeError, MAX_INPUTS};
 
 /// Lists in lists.
 const MAX_DEPTH: usize = 500;
@@ -47,15 +47,13 @@ pub(super) fn encode(code: &Code, mark: Option<Mark<'_>>, required: bool) -> Res
     }
 }
 
-/// Tells an interpreter to load modules and to say when it has.
-pub(super) fn warm(warm: &Warm) -> Vec<u8> {
-    match warm.language.wire {
+/// Tells an interpreter to get ready and to say when it is.
+pub(super) fn warm(language: &Language) -> Vec<u8> {
+    match language.wire {
         Wire::Marshal => {
             let mut out = vec![b'{'];
             marshal_text(&mut out, "warm");
-            out.push(b'[');
-            length(&mut out, warm.preload.len());
-            warm.preload.iter().for_each(|module| marshal_text(&mut out, module));
+            out.push(b'T');
             for (name, value) in [("more", PYTHON_MORE), ("stay", PYTHON_STAY)] {
                 marshal_text(&mut out, name);
                 marshal_text(&mut out, value);
@@ -63,7 +61,7 @@ pub(super) fn warm(warm: &Warm) -> Vec<u8> {
             out.push(b'0');
             framed(out)
         }
-        Wire::Json => framed(json!({ "warm": warm.preload }).to_string().into_bytes()),
+        Wire::Json => framed(json!({ "warm": true }).to_string().into_bytes()),
         Wire::Lines => Vec::new(),
     }
 }

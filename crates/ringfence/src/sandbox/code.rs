@@ -41,8 +41,7 @@ impl Sandbox {
         }
         let code = equipped.as_ref().unwrap_or(code);
         let (lookup, resolved) = self.judge().map_err(|error| failed(error.into()))?;
-        let prepared =
-            code::prepare_with(&locked(&lookup), code, &resolved.policy, &self.facts, resolved.engine.clone());
+        let prepared = code::prepare(&locked(&lookup), code, &resolved.policy, &self.facts, resolved.engine.clone());
         let prepared = prepared.map_err(|error| failed(error.into()))?;
         let (engine, strict, mut report) = (prepared.engine, prepared.plan.strict, prepared.report.clone());
         let entry = Entry::begin(self, command, skill, engine, strict, &mut report)?;
@@ -80,6 +79,16 @@ impl Sandbox {
             }
             Err(error) => Err(entry.failed(error).into()),
         }
+    }
+
+    /// Records the result of a skill that ended before it began.
+    pub fn not_begun(&self, mut result: CodeResult, command: &[OsString], skill: &SkillRun) -> CodeResult {
+        if let Some(recorder) = self.recorder_of_all() {
+            let ticket = recorder.begin(&records::Begin { skill: Some(skill), ..self.begins(command) });
+            result.id = ticket.id().to_owned();
+            Note { entry: Entry::of(ticket, &self.host), keeps: false }.end(&result);
+        }
+        result
     }
 
     /// What a record has of what was written: the output itself, or how much that was.
@@ -227,24 +236,23 @@ impl Status {
 /// The record of code that runs in a session.
 #[derive(Debug)]
 pub struct Note {
-    ticket: records::Ticket,
+    entry: Entry,
     /// Whether output is recorded.
     keeps: bool,
-    host: crate::Host,
 }
 
 impl crate::Host {
     /// Begins the record of code that runs in a session.
     pub fn note(&self, session: &crate::session::Info, command: &[OsString]) -> Result<Note, SandboxError> {
-        let (ticket, keeps) = self.begin_in(session, command)?;
-        Ok(Note { ticket, keeps, host: self.clone() })
+        let (entry, keeps) = self.begin_in(session, command)?;
+        Ok(Note { entry, keeps })
     }
 }
 
 impl Note {
     /// The id of the record.
     pub fn id(&self) -> &str {
-        self.ticket.id()
+        self.entry.ticket.as_ref().map_or("", records::Ticket::id)
     }
 
     /// The code has ended.
@@ -259,17 +267,11 @@ impl Note {
             seen: seen(&captures, self.keeps),
             ..records::End::failed("")
         };
-        Note::write(self.ticket, &self.host, &end);
+        self.entry.close(&end, |_| {});
     }
 
     /// It could not be run, for this reason.
     pub fn failed(self, why: &str) {
-        Note::write(self.ticket, &self.host, &records::End::failed(why));
-    }
-
-    fn write(ticket: records::Ticket, host: &crate::Host, end: &records::End<'_>) {
-        if let Err(error) = ticket.end(end) {
-            host.notice(Notice::EndNotRecorded(&error));
-        }
+        self.entry.give_up(why);
     }
 }

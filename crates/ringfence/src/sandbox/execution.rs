@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -31,7 +31,7 @@ use crate::engines::{EngineError, EngineRef, Running, StdioSpec};
 use crate::records::{self, Caller, Seen};
 use crate::report::Report;
 use crate::session::{self, Event, Exec, Output, Session, SessionError, Sessions};
-use crate::supervise::{Companion, GRACE, Outcome};
+use crate::supervise::{Companion, GRACE, Outcome, Wanted};
 
 /// Whether this engine runs a command without a guest.
 pub fn runs_one_shot(engine: EngineRef) -> bool {
@@ -149,9 +149,9 @@ struct Told {
 }
 
 impl Companion for Told {
-    fn wants(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+    fn wants(&self) -> Vec<Wanted<'_>> {
         // Once it is to end there is nothing more to hear.
-        if self.give_up_at.is_some() { Vec::new() } else { vec![(self.orders.as_fd(), PollFlags::IN)] }
+        if self.give_up_at.is_some() { Vec::new() } else { vec![(0, self.orders.as_fd(), PollFlags::IN)] }
     }
 
     fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
@@ -160,8 +160,8 @@ impl Companion for Told {
             Ok(4) => match i32::from_ne_bytes(signal) {
                 STOP => {
                     self.give_up_at = Some(Instant::now() + GRACE);
-                    // A stopped tree would not see the TERM.
-                    running.signal(libc::SIGTERM).and_then(|()| running.signal(libc::SIGCONT)).or(Ok(()))
+                    running.terminate();
+                    Ok(())
                 }
                 // It may have ended this moment.
                 signal if SIGNALS.contains(&signal) => running.signal(signal).or(Ok(())),

@@ -23,7 +23,7 @@ use crate::supervise::{Companion, Outcome, supervise};
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// `None` where nothing is recorded.
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     host: Host,
     /// That something is wrong was said already, or need not be said.
     said: bool,
@@ -66,6 +66,10 @@ impl Entry {
         Ok(Entry { ticket: Some(ticket), host, said: true })
     }
 
+    pub fn of(ticket: Ticket, host: &Host) -> Entry {
+        Entry { ticket: Some(ticket), host: host.clone(), said: false }
+    }
+
     /// The id of the record, where there is one so far.
     pub fn id(&self) -> Option<&str> {
         self.ticket.as_ref().filter(|ticket| ticket.trouble().is_none()).map(Ticket::id)
@@ -73,19 +77,20 @@ impl Entry {
 
     /// The command ended. The id of its record, where there is one.
     pub fn end(self, outcome: &Outcome, seen: [Seen<'_>; 2], report: &mut Report) -> Option<String> {
+        self.close(&End::of(outcome, seen), |error| report.recorded(Some(error)))
+    }
+
+    /// Records the end as it is. The id of the record, where there is one.
+    pub fn close(self, end: &End<'_>, failed: impl FnOnce(&JournalError)) -> Option<String> {
         let Entry { ticket, host, said } = self;
         let ticket = ticket?;
         let id = ticket.id().to_owned();
-        match ticket.end(&End::of(outcome, seen)) {
-            Ok(()) => Some(id),
-            Err(error) => {
-                report.recorded(Some(&error));
-                if !said {
-                    host.notice(Notice::EndNotRecorded(&error));
-                }
-                None
-            }
+        let Err(error) = ticket.end(end) else { return Some(id) };
+        failed(&error);
+        if !said {
+            host.notice(Notice::EndNotRecorded(&error));
         }
+        None
     }
 
     /// It failed to start. The failure, which knows its record.
@@ -96,18 +101,7 @@ impl Entry {
 
     /// It does not run, for a reason that is no failure of ours. The id of the record that says so.
     pub fn give_up(self, why: &str) -> Option<String> {
-        let Entry { ticket, host, said } = self;
-        let ticket = ticket?;
-        let id = ticket.id().to_owned();
-        match ticket.end(&End::failed(&plain(why))) {
-            Ok(()) => Some(id),
-            Err(error) => {
-                if !said {
-                    host.notice(Notice::EndNotRecorded(&error));
-                }
-                None
-            }
-        }
+        self.close(&End::failed(&plain(why)), |_| {})
     }
 }
 
@@ -191,7 +185,7 @@ impl Host {
     }
 
     /// Begins the record of code that runs in a session, and says whether it gets what the code writes.
-    pub(super) fn begin_in(&self, info: &Info, command: &[OsString]) -> Result<(Ticket, bool), SandboxError> {
+    pub(super) fn begin_in(&self, info: &Info, command: &[OsString]) -> Result<(Entry, bool), SandboxError> {
         let (facts, archive) = (self.facts().map_err(HostError::from)?, self.archive()?);
         let recorder =
             Recorder::new(archive.journal.dir(), redactor(&facts.env, &archive.records), archive.records.max_size);
@@ -203,7 +197,7 @@ impl Host {
             workdir: Some(&info.workdir),
             ..Begin::default()
         };
-        Ok((recorder.begin(&begin), archive.records.output))
+        Ok((Entry::of(recorder.begin(&begin), self), archive.records.output))
     }
 }
 

@@ -450,7 +450,6 @@ function expect() {
 async function serve() {
   let first = receive();
   if (first?.warm) {
-    first.warm.forEach(createRequire(path.resolve("warm.js")));
     send("w", "");
     first = receive();
   }

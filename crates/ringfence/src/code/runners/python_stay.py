@@ -42,8 +42,6 @@ def output(request):
 
 def warm(request):
     global more
-    for module in request["warm"]:
-        __import__(module)
     # What the first code would otherwise wait for: syntax trees and JSON are made ready by their first use.
     encode([evaluate("0", "", {})])
     program = compile(request["more"], "<ringfence>", "exec")
