@@ -33,10 +33,7 @@ impl Cli {
     /// Reads the command line.
     pub fn read() -> Result<Cli, clap::Error> {
         let args: Vec<OsString> = std::env::args_os().collect();
-        let cli = match Command::read_alone(&args) {
-            Some(command) => Cli { command },
-            None => Cli::try_parse_from(&args)?,
-        };
+        let cli = Cli::try_parse_from(&args)?;
         if let Some((flag, value)) = separated(&args) {
             let message = format!(
                 "`{flag} {value}` would switch it on and run `{value}`: write `{flag}={value}`, or `--` before the command"
@@ -56,7 +53,10 @@ fn separated(args: &[OsString]) -> Option<(&str, &str)> {
     Some((pair[0], pair[1]))
 }
 
+// `defer`: only the definition of the command that is named is made. All of them take a good part of the time in which a
+// sandbox starts.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     /// Run a command in a sandbox (without one: your shell)
     #[command(after_help = RUN_HELP, after_long_help = run_help())]
@@ -114,22 +114,6 @@ Exit codes: 0 it ran to its end, 1 it failed, 124 time limit, 125 Ringfence coul
 --json tells all of them apart.";
 
 impl Command {
-    /// Reads a command that runs something with the definition of that command alone. The definitions of all commands take
-    /// a good part of the time in which a sandbox starts. `None` when it cannot be read: then clap reads it with all
-    /// definitions, and says what is wrong.
-    fn read_alone(args: &[OsString]) -> Option<Command> {
-        let (name, rest) = args.get(1..)?.split_first()?;
-        match name.to_str()? {
-            "run" => alone(rest).map(Command::Run),
-            "code" => alone(rest).map(Box::new).map(Command::Code),
-            "session" => match rest.split_first()? {
-                (name, rest) if name == "exec" => alone(rest).map(Session::Exec).map(Command::Session),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
     /// Whether its JSON object tells of a failure as well: it has more to say than others.
     pub fn says_its_failure(&self) -> bool {
         matches!(
@@ -139,16 +123,11 @@ impl Command {
     }
 }
 
-fn alone<A: Args>(args: &[OsString]) -> Option<A> {
-    let definition = A::augment_args(clap::Command::new("ringfence").no_binary_name(true));
-    A::from_arg_matches(&definition.try_get_matches_from(args).ok()?).ok()
-}
-
 const RUN_HELP: &str = "\
 Exit codes: the command's own; 124 time limit, 125 Ringfence could not run it, 126 it could not be executed, \
 127 it was not found, 128+n it died by signal n.";
 
-/// What code is given, and what is brought back.
+// What code is given, and what is brought back. No doc comment: it would become the help of the commands that have this.
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Given {
     /// The inputs, as JSON: `inputs` in the code, and a variable for each member
@@ -176,7 +155,7 @@ pub struct Given {
     pub packages: bool,
 }
 
-/// Packages that code needs.
+// Packages that code needs.
 #[derive(Debug, Default, PartialEq, Args)]
 pub struct Required {
     /// Install the packages that this file names, once, and let the code import them: a requirements.txt, or a

@@ -45,6 +45,7 @@ pub struct HistoryList {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum HistoryCommand {
     /// Print everything about one record
     Show {

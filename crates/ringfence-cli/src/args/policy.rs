@@ -12,7 +12,7 @@ use ringfence::policy::layer::{Layer, SettingError};
 use ringfence::policy::profiles::EngineChoice;
 use ringfence::policy::suggest::Suggestion;
 
-/// Flags that shape the policy.
+// Flags that shape the policy. Doc comments would become the help of the commands that have them.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct PolicyFlags {
     /// What enforces the policy
@@ -31,7 +31,7 @@ pub struct PolicyFlags {
     #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Policy")]
     pub cwd: Option<PathBuf>,
 
-    /// Make the box of this container image (only Docker can)
+    /// Make the box of this container image (on an engine with images)
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub image: Option<String>,
 
@@ -39,7 +39,7 @@ pub struct PolicyFlags {
     #[arg(long, value_name = "UID:GID", help_heading = "Policy")]
     pub user: Option<String>,
 
-    /// Share a package cache with other boxes: cargo, go, npm, pip, pnpm, uv, yarn (repeatable; only Docker can)
+    /// Share a package cache with other boxes: cargo, go, npm, pip, pnpm, uv, yarn (repeatable; on an engine with volumes)
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub cache: Vec<String>,
 

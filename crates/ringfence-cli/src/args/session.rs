@@ -10,6 +10,7 @@ use ringfence::policy::limits::{parse_duration, parse_size};
 use super::{PolicyFlags, RUN_HELP, Required};
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Session {
     /// Make a session, and print its id
     Create(Box<SessionCreate>),

@@ -10,6 +10,7 @@ use ringfence::skills::Source;
 use super::{Given, PolicyFlags, Required};
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Skill {
     /// Scan a piece of code and register it; the same name again is another version
     Add(SkillAdd),

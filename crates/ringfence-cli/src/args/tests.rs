@@ -1,56 +1,6 @@
-//! Commands that are read with their own definition alone mean the same as with all definitions.
+//! The command line.
 
 use super::*;
-
-/// Every line of up to `length` of these words, after the name of the command. How many of them could be read.
-fn compare(name: &[&str], words: &[&str], length: usize) -> usize {
-    let mut lines: Vec<Vec<&str>> = vec![Vec::new()];
-    let mut read = 0;
-    for _ in 0..length {
-        lines = lines.iter().flat_map(|line| words.iter().map(|word| [&line[..], &[*word]].concat())).collect();
-        for line in &lines {
-            let line: Vec<OsString> = [&["ringfence"], name, line].concat().iter().map(OsString::from).collect();
-            let alone = Command::read_alone(&line);
-            let all = Cli::try_parse_from(&line).ok().map(|cli| cli.command);
-            assert_eq!(format!("{alone:?}"), format!("{all:?}"), "{line:?}");
-            read += usize::from(alone.is_some());
-        }
-    }
-    read
-}
-
-#[test]
-fn run_is_read_alone_as_with_all_definitions() {
-    let words = [
-        "--network",
-        "--network=false",
-        "--json",
-        "--profile",
-        "--timeout=1s",
-        "--report",
-        "--",
-        "ls",
-        "-la",
-        "",
-        "--bogus",
-        "--network=maybe",
-        "--help",
-        "-v",
-    ];
-    assert!(compare(&["run"], &words, 3) > 500);
-}
-
-#[test]
-fn session_exec_is_read_alone_as_with_all_definitions() {
-    let words = ["s", "--json", "--stdin", "--", "ls", "-la", "--timeout=1s", "", "--bogus", "--background"];
-    assert!(compare(&["session", "exec"], &words, 3) > 5);
-}
-
-#[test]
-fn code_is_read_alone_as_with_all_definitions() {
-    let words = ["python", "-", "--json", "--input", "{}", "--session", "--context=c", "--help", "", "--", "--cpus=-1"];
-    assert!(compare(&["code"], &words, 3) > 5);
-}
 
 #[test]
 fn a_switch_with_a_separated_value_is_noticed() {
@@ -65,4 +15,20 @@ fn a_switch_with_a_separated_value_is_noticed() {
 #[test]
 fn definitions_are_sound() {
     Cli::command().debug_assert();
+}
+
+/// A doc comment of flags that several commands share would take the place of their own when they are made.
+#[test]
+fn commands_keep_their_help() {
+    fn compare(named: &clap::Command, made: &clap::Command) {
+        for named in named.get_subcommands() {
+            let made = made.find_subcommand(named.get_name()).unwrap();
+            let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            assert!(about(named).is_some() && about(named) == about(made), "{}", named.get_name());
+            compare(named, made);
+        }
+    }
+    let mut made = Cli::command();
+    made.build();
+    compare(&Cli::command(), &made);
 }
