@@ -2,7 +2,6 @@
 //! hash. They depend on the names that data is written with, and not on how types are called.
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::layers::content_hash;
 
@@ -13,44 +12,15 @@ pub struct CanonicalError(#[from] serde_json::Error);
 
 /// The canonical text.
 pub fn text(data: &impl Serialize) -> Result<String, CanonicalError> {
-    let mut out = String::new();
-    write(&serde_json::to_value(data)?, &mut out)?;
-    Ok(out)
+    let mut value = serde_json::to_value(data)?;
+    // A program that links us may keep the order of keys (serde_json's feature `preserve_order`).
+    value.sort_all_objects();
+    Ok(serde_json::to_string(&value)?)
 }
 
 /// The hash of the canonical text: `sha256:` and hex digits.
 pub fn hash(data: &impl Serialize) -> Result<String, CanonicalError> {
     Ok(content_hash(text(data)?.as_bytes()))
-}
-
-/// A program that links us may keep the order of keys (serde_json's feature `preserve_order`), so they are sorted here.
-fn write(value: &Value, out: &mut String) -> Result<(), serde_json::Error> {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            out.push_str(&serde_json::to_string(value)?);
-        }
-        Value::Array(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                out.push_str(if index > 0 { "," } else { "" });
-                write(item, out)?;
-            }
-            out.push(']');
-        }
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_by_key(|(key, _)| *key);
-            out.push('{');
-            for (index, (key, member)) in members.into_iter().enumerate() {
-                out.push_str(if index > 0 { "," } else { "" });
-                out.push_str(&serde_json::to_string(key)?);
-                out.push(':');
-                write(member, out)?;
-            }
-            out.push('}');
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

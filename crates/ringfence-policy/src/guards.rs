@@ -31,10 +31,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub fn is_allowed(self) -> bool {
-        self == Verdict::Allow
-    }
-
     /// The line for stderr, without a newline; `None` when the call is allowed.
     pub fn message(self) -> Option<String> {
         match self {

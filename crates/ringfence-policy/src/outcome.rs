@@ -17,6 +17,15 @@ pub struct Outcome {
     pub denied: Vec<Denial>,
 }
 
+impl Outcome {
+    /// Of a command whose sandbox ended under it.
+    pub fn lost(duration: Duration) -> Outcome {
+        // Killed.
+        let (ended, reason) = (Ended::Signaled(9), Some(Reason::Lost));
+        Outcome { ended, reason, duration, cpu: Duration::ZERO, peak_memory: 0, denied: Vec::new() }
+    }
+}
+
 /// How the command itself ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {

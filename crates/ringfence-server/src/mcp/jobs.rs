@@ -126,7 +126,7 @@ impl Job {
             }
             if changed.changed().await.is_err() {
                 // Whoever looked after it is gone, and with it the command.
-                return self.outcome().unwrap_or(lost(self.started));
+                return self.outcome().unwrap_or(Outcome::lost(self.started.elapsed()));
             }
         }
     }
@@ -184,17 +184,6 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-fn lost(started: Instant) -> Outcome {
-    Outcome {
-        ended: ringfence::Ended::Signaled(rustix::process::Signal::KILL.as_raw()),
-        reason: Some(ringfence::Reason::Lost),
-        duration: started.elapsed(),
-        cpu: Duration::ZERO,
-        peak_memory: 0,
-        denied: Vec::new(),
-    }
-}
-
 /// Takes what comes from an execution until it has ended.
 async fn follow(job: Arc<Job>, mut execution: Execution, tell: watch::Sender<u64>) {
     while job.outcome().is_none() {
@@ -204,7 +193,7 @@ async fn follow(job: Arc<Job>, mut execution: Execution, tell: watch::Sender<u64
             Ok(Some(Event::Stdout(bytes))) => shared.streams[0].push(&bytes),
             Ok(Some(Event::Stderr(bytes))) => shared.streams[1].push(&bytes),
             Ok(Some(Event::Ended(outcome))) => shared.outcome = Some(outcome),
-            Ok(None) | Err(_) => shared.outcome = Some(lost(job.started)),
+            Ok(None) | Err(_) => shared.outcome = Some(Outcome::lost(job.started.elapsed())),
         }
         drop(shared);
         tell.send_modify(|count| *count += 1);

@@ -17,7 +17,7 @@ use super::language::{Language, Wire};
 use super::request::Mark;
 use super::{Code, CodeError, CodeResult, Status, request, result};
 use crate::session::{Event, Exec, Execution, ExecutionState, Session, SessionError};
-use crate::supervise::{Ended, Outcome, Reason};
+use crate::supervise::{Outcome, Reason};
 
 /// From an interrupt to the end of the interpreter.
 const GRACE: Duration = Duration::from_secs(2);
@@ -347,7 +347,7 @@ impl Call<'_> {
                     Some(Event::Stdout(bytes)) => answer.push(&bytes),
                     Some(Event::Stderr(bytes)) => said.extend_from_slice(&bytes[..bytes.len().min(LEFT - said.len())]),
                     Some(Event::Ended(outcome)) => ended = Some(outcome),
-                    None => ended = Some(lost(started.elapsed())),
+                    None => ended = Some(Outcome::lost(started.elapsed())),
                 },
                 done = &mut writing, if !written => {
                     // One that reads no more says so by its end, or takes its time.
@@ -424,11 +424,6 @@ impl Call<'_> {
         }
         Ok(result::in_context(self.code, self.engine, received, ended.as_ref(), stopped, duration))
     }
-}
-
-fn lost(duration: Duration) -> Outcome {
-    let ended = Ended::Signaled(libc::SIGKILL);
-    Outcome { ended, reason: Some(Reason::Lost), duration, cpu: Duration::ZERO, peak_memory: 0, denied: Vec::new() }
 }
 
 /// What comes after the mark of a request.

@@ -19,7 +19,7 @@ use super::outputs::Outputs;
 use super::protocol::{ClientInput, ClientRequest, ExecRequest, ExecutionEnd, PIPES, Refusal, SupervisorReply};
 use crate::capture::Capture;
 use crate::records::Caller;
-use crate::supervise::{Ended, Outcome, Reason};
+use crate::supervise::{Ended, Outcome};
 
 /// A command to run in a session.
 #[derive(Debug, Clone)]
@@ -267,7 +267,7 @@ impl Execution {
                     }
                     Some(Incoming::Reply(SupervisorReply::ExecutionStarted { .. }) | Incoming::Eof) => {}
                     // Its supervisor is gone, and the box with it.
-                    Some(Incoming::Reply(_)) | None => self.ending = Some(lost(self.started.elapsed())),
+                    Some(Incoming::Reply(_)) | None => self.ending = Some(Outcome::lost(self.started.elapsed())),
                 }
                 if let (Some(_), Some(outputs)) = (&self.ending, &mut self.outputs) {
                     outputs.command_ended();
@@ -340,7 +340,7 @@ impl Execution {
     pub async fn output(mut self) -> Result<Output, SessionError> {
         let keeps = self.stream.sender.link.keeps();
         let mut captures = [Capture::new(keeps), Capture::new(keeps)];
-        let mut outcome = lost(Duration::ZERO);
+        let mut outcome = Outcome::lost(Duration::ZERO);
         while let Some(event) = self.next().await? {
             match event {
                 Event::Stdout(bytes) => captures[0].push(&bytes),
@@ -447,12 +447,6 @@ pub(super) fn outcome(finished: &ExecutionEnd) -> Outcome {
         peak_memory: finished.peak_memory,
         denied: Vec::new(),
     }
-}
-
-fn lost(duration: Duration) -> Outcome {
-    let ended = Ended::Signaled(libc::SIGKILL);
-    let reason = Some(Reason::Lost);
-    Outcome { ended, reason, duration, cpu: Duration::ZERO, peak_memory: 0, denied: Vec::new() }
 }
 
 /// What an execution wrote, and how it ended.

@@ -4,11 +4,12 @@
 
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -50,10 +51,22 @@ pub(super) fn weigh(top: &Path, most: u64) -> (u64, u64) {
 }
 
 fn count(top: &Path, most: u64, bytes: &mut u64, files: &mut u64) -> Result<(), Errno> {
-    let top = open(top)?;
+    walk(&open(top)?, |_, _, _, data| {
+        *bytes += u64::try_from(data.st_blocks).unwrap_or(0) * 512;
+        *files += 1;
+        Ok(if *files > most { ControlFlow::Break(()) } else { ControlFlow::Continue(true) })
+    })
+}
+
+/// Visits everything below a directory: its own directory, the path of that, its name and its data. The answer says whether
+/// what is below it is visited too.
+fn walk(
+    top: &OwnedFd,
+    mut visit: impl FnMut(&OwnedFd, &Path, &Path, &Stat) -> Result<ControlFlow<(), bool>, Errno>,
+) -> Result<(), Errno> {
     let mut left = vec![PathBuf::new()];
     while let Some(path) = left.pop() {
-        let dir = match below(&top, &path) {
+        let dir = match below(top, &path) {
             Err(errno) if is_gone(errno) => continue,
             dir => dir?,
         };
@@ -63,17 +76,17 @@ fn count(top: &Path, most: u64, bytes: &mut u64, files: &mut u64) -> Result<(), 
                 Err(errno) if is_gone(errno) => continue,
                 data => data?,
             };
-            *bytes += u64::try_from(data.st_blocks).unwrap_or(0) * 512;
-            *files += 1;
-            if FileType::from_raw_mode(data.st_mode) == FileType::Directory {
+            let ControlFlow::Continue(into) = visit(&dir, &path, &name, &data)? else { return Ok(()) };
+            if into && is_dir(&data) {
                 left.push(path.join(name));
-            }
-            if *files > most {
-                return Ok(());
             }
         }
     }
     Ok(())
+}
+
+fn is_dir(data: &Stat) -> bool {
+    FileType::from_raw_mode(data.st_mode) == FileType::Directory
 }
 
 /// Removes a tree, however deep it goes.
@@ -96,29 +109,14 @@ fn raise(top: &Path, number: &mut u64) -> io::Result<bool> {
     // Of the longest names, so many make a path that can still be opened.
     const DEEP: usize = 12;
     let (before, top) = (*number, open(top)?);
-    let mut left = vec![(PathBuf::new(), 0)];
-    while let Some((path, depth)) = left.pop() {
-        let dir = match below(&top, &path) {
-            Err(errno) if is_gone(errno) => continue,
-            dir => dir?,
-        };
-        for name in names(&dir)? {
-            let name = name?;
-            let data = match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(errno) if is_gone(errno) => continue,
-                data => data?,
-            };
-            if FileType::from_raw_mode(data.st_mode) != FileType::Directory {
-                continue;
-            }
-            if depth < DEEP {
-                left.push((path.join(name), depth + 1));
-                continue;
-            }
-            *number += 1;
-            rustix::fs::renameat(&dir, &name, &top, format!("deep-{number}"))?;
+    walk(&top, |dir, path, name, data| {
+        if !is_dir(data) || path.components().count() < DEEP {
+            return Ok(ControlFlow::Continue(true));
         }
-    }
+        *number += 1;
+        rustix::fs::renameat(dir, name, &top, format!("deep-{number}"))?;
+        Ok(ControlFlow::Continue(false))
+    })?;
     Ok(*number > before)
 }
 

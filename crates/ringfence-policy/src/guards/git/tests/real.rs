@@ -119,7 +119,7 @@ fn git_loses_the_work_where_the_guard_says_so() {
         real.must("git -C r checkout -q -f main");
         real.change();
         let verdict = real.verdict(&real.repo(), text, &[]);
-        assert_eq!(verdict.is_allowed(), !loses, "{text}: {verdict:?}");
+        assert_eq!(verdict == Verdict::Allow, !loses, "{text}: {verdict:?}");
         let output = real.run(&real.repo(), &line(text));
         assert_eq!(!real.has_work(), loses, "{text}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -151,7 +151,7 @@ fn git_overwrites_the_remote_where_the_guard_says_so() {
     ] {
         real.must(&format!("{theirs} {their}"));
         real.must(&format!("git -C r update-ref refs/remotes/origin/main {base}"));
-        assert_eq!(real.verdict(&real.repo(), text, &[]).is_allowed(), allowed, "{text}");
+        assert_eq!(real.verdict(&real.repo(), text, &[]) == Verdict::Allow, allowed, "{text}");
         let output = real.run(&real.repo(), &line(text));
         let now = real.run(&real.home.path().join("o.git"), &line("git rev-parse -q --verify main"));
         let lost = String::from_utf8_lossy(&now.stdout).trim() != their;
@@ -174,7 +174,7 @@ fn git_skips_hooks_where_the_guard_says_so() {
         ("git commit --allow-empty -uno -m x", false),
         ("git -c core.hooksPath=/dev/null commit --allow-empty -m x", true),
     ] {
-        let refused = !real.verdict(&real.repo(), text, &[]).is_allowed();
+        let refused = real.verdict(&real.repo(), text, &[]) != Verdict::Allow;
         assert_eq!(refused, skips, "{text}");
         let committed = real.run(&real.repo(), &line(text)).status.success();
         assert_eq!(committed, skips, "{text}");
@@ -203,7 +203,7 @@ fn git_moves_branches_where_the_guard_says_so() {
         real.must("git -C branches branch side");
         real.must("git -C branches branch old main~1");
         let verdict = real.verdict(&repo, text, &[]);
-        assert_eq!(verdict.is_allowed(), !loses, "{text}: {verdict:?}");
+        assert_eq!(verdict == Verdict::Allow, !loses, "{text}: {verdict:?}");
         let output = real.run(&repo, &line(text));
         let side = real.run(&repo, &line("git rev-parse -q --verify refs/heads/side"));
         // `main` is checked out, so that git itself refuses to move it by force.
@@ -250,6 +250,6 @@ fn throwaway_is_what_lies_in_the_temp_directory_with_all_that_belongs_to_it() {
         (".", "git reset --hard", false),
     ] {
         let verdict = real.verdict(&home.join(dir), text, &[&temp]);
-        assert_eq!(verdict.is_allowed(), exempt, "{dir}: {text}: {verdict:?}");
+        assert_eq!(verdict == Verdict::Allow, exempt, "{dir}: {text}: {verdict:?}");
     }
 }
