@@ -92,14 +92,6 @@ impl EngineError {
         EngineError::Own { failure, source: Box::new(source) }
     }
 
-    /// The error of an engine's own that this is.
-    pub fn as_own<E: Error + 'static>(&self) -> Option<&E> {
-        match self {
-            EngineError::Own { source, .. } => source.downcast_ref(),
-            _ => None,
-        }
-    }
-
     /// What crosses boundaries: nothing that others act on is lost.
     pub fn failure(&self) -> Failure {
         let of = |engine: Option<&str>, step, guarantee, cures: &[Cure]| Failure {

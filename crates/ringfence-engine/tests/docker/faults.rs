@@ -4,12 +4,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ringfence_engine::EngineError;
 use ringfence_engine::engines::docker::{DockerError, Step};
 use ringfence_engine::policy::Guarantee;
 
 use crate::dockerd::{Between, IMAGE, Meddle, Private, short};
-use crate::support::{Scene, docker, docker_error, skip};
+use crate::support::{Scene, as_docker, docker, docker_error, skip};
 
 fn root() -> bool {
     !skip() && rustix::process::geteuid().is_root()
@@ -129,7 +128,7 @@ fn a_daemon_that_stops_and_comes_back() {
     let gone = docker_error(scene.start().err().unwrap());
     assert!(matches!(gone, DockerError::Absent(_)), "{gone:?}");
     let ended = live.sandbox.take().unwrap().finish();
-    assert!(matches!(ended.as_ref().err().and_then(EngineError::as_own), Some(DockerError::Absent(_))), "{ended:?}");
+    assert!(matches!(ended.as_ref().err().and_then(as_docker), Some(DockerError::Absent(_))), "{ended:?}");
     assert!(started.elapsed() < Duration::from_secs(5));
     // When it is back, the next call works, and nothing of the old one is left.
     private.run();

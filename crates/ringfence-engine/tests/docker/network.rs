@@ -8,7 +8,7 @@ use ringfence_engine::engines::docker::DockerError;
 use ringfence_engine::policy::policy::Network;
 
 use crate::dockerd::{Between, Meddle, Private};
-use crate::support::{Live, Scene, docker, skip};
+use crate::support::{Live, Scene, as_docker, docker, skip};
 
 const NAME: &str = "ringfence-bridge";
 
@@ -94,7 +94,7 @@ fn a_stranger_has_the_name() {
     let _alone = alone();
     assert!(docker(&["network", "create", NAME]).0);
     let refused = scene().start().err().unwrap();
-    let Some(DockerError::ForeignNetwork { difference, .. }) = refused.as_own() else { panic!("{refused:?}") };
+    let Some(DockerError::ForeignNetwork { difference, .. }) = as_docker(&refused) else { panic!("{refused:?}") };
     assert_eq!(difference, "its labels are not ours");
     docker(&["network", "rm", NAME]);
     // With our labels, but open between boxes.
@@ -102,7 +102,7 @@ fn a_stranger_has_the_name() {
     let (owner, purpose) = (label("owner", "shared"), label("purpose", "network"));
     assert!(docker(&["network", "create", "--label", &owner, "--label", &purpose, NAME]).0);
     let refused = scene().start().err().unwrap();
-    assert!(matches!(refused.as_own(), Some(DockerError::ForeignNetwork { .. })), "{refused:?}");
+    assert!(matches!(as_docker(&refused), Some(DockerError::ForeignNetwork { .. })), "{refused:?}");
     assert!(docker(&["network", "rm", NAME]).0, "it is left as it was");
 }
 
@@ -145,7 +145,7 @@ fn no_addresses_are_left() {
     scene.layer.network_kind(Network::Bridge);
     assert!(private.docker(&["network", "create", "taken"]).0);
     let refused = scene.start().err().unwrap();
-    let Some(error @ DockerError::NoAddresses { .. }) = refused.as_own() else { panic!("{refused:?}") };
+    let Some(error @ DockerError::NoAddresses { .. }) = as_docker(&refused) else { panic!("{refused:?}") };
     assert!(format!("{:?}", error.cures()).contains("docker network prune"));
     // And when there are some again, it works.
     assert!(private.docker(&["network", "rm", "taken"]).0);

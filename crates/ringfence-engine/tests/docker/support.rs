@@ -57,6 +57,13 @@ pub fn docker(args: &[&str]) -> (bool, String) {
     docker_at(None, args)
 }
 
+pub fn as_docker(error: &EngineError) -> Option<&DockerError> {
+    match error {
+        EngineError::Own { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
+}
+
 /// What the daemon was the reason of.
 pub fn docker_error(error: EngineError) -> DockerError {
     match error {

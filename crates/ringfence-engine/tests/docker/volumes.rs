@@ -6,7 +6,7 @@ use ringfence_engine::engines::docker::labels::Owner;
 use ringfence_engine::engines::docker::{Daemon, volumes};
 use ringfence_engine::policy::layer::At;
 
-use crate::support::{Scene, docker, skip};
+use crate::support::{Scene, as_docker, docker, skip};
 
 fn group(scene: &mut Scene, name: &str) {
     scene.layer.settings.cache_group = Some(At::new(name.to_owned(), "test"));
@@ -78,7 +78,7 @@ fn a_cache_that_cannot_be_had() {
     // Or it does not run at all.
     scene.layer.settings.caches_required = Some(At::new(true, "test"));
     let refused = scene.start().err().unwrap();
-    let Some(DockerError::Cache { cache, source }) = refused.as_own() else { panic!("{refused:?}") };
+    let Some(DockerError::Cache { cache, source }) = as_docker(&refused) else { panic!("{refused:?}") };
     assert_eq!(cache, "npm");
     assert!(matches!(**source, DockerError::ForeignVolume { .. }), "{source:?}");
     assert_eq!(scene.containers(), [""; 0]);
@@ -167,7 +167,7 @@ fn a_home_of_somebody_else() {
     for args in [&[][..], &["--label", &other, "--label", purpose], &[&with_ours[..], &leading].concat()] {
         assert!(docker(&[&["volume", "create"][..], args, &[volume]].concat()).0);
         let refused = scene.start_named(Some("rfforeign")).err().unwrap();
-        assert!(matches!(refused.as_own(), Some(DockerError::ForeignVolume { .. })), "{args:?}: {refused:?}");
+        assert!(matches!(as_docker(&refused), Some(DockerError::ForeignVolume { .. })), "{args:?}: {refused:?}");
         assert_eq!(scene.containers(), [""; 0]);
         assert!(docker(&["volume", "rm", volume]).0, "it is left as it was");
     }
