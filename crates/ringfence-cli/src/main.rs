@@ -22,7 +22,7 @@ use ringfence::facts::inside_sandbox;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+static ALLOCATOR: ringfence_linux::Allocator = ringfence_linux::Allocator;
 
 fn main() -> ExitCode {
     ringfence_linux::sys::keep_ended_children();

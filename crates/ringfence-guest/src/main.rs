@@ -11,7 +11,7 @@ use ringfence_linux::sys::starter;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+static ALLOCATOR: ringfence_linux::Allocator = ringfence_linux::Allocator;
 
 fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == starter::PATH) {

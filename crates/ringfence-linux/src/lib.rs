@@ -16,6 +16,9 @@ mod walls;
 pub use cgroup::{limits, scope};
 #[cfg(feature = "box")]
 pub use launch::{beside, builder, detach, pages, setup, starter, userns};
-pub use sys::memory;
 #[cfg(feature = "box")]
 pub use walls::{landlock, notify, seccomp};
+
+/// The allocator of programs that are linked with musl, whose own takes several times as long: a run asks for memory some
+/// thousand times.
+pub use dlmalloc::GlobalDlmalloc as Allocator;

@@ -30,7 +30,7 @@ use serde::Serialize;
 // As the program has it: musl's own would be measured.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: ringfence_linux::memory::Allocator = ringfence_linux::memory::Allocator::new();
+static ALLOCATOR: ringfence_linux::Allocator = ringfence_linux::Allocator;
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]

@@ -117,7 +117,6 @@ pub struct Tmpfs {
     pub inodes: CString,
     /// Owner as the kernel of the mounting process sees it; the mounting user when `None`.
     pub owner: Option<(CString, CString)>,
-    pub exec: bool,
 }
 
 impl Tmpfs {
@@ -128,7 +127,6 @@ impl Tmpfs {
             size: text(size.to_string()),
             inodes: text(inodes.to_string()),
             owner: owner.map(|(uid, gid)| (text(uid.to_string()), text(gid.to_string()))),
-            exec: true,
         }
     }
 }
@@ -523,9 +521,6 @@ fn new_tmpfs(tmpfs: &Tmpfs) -> Result<OwnedFd, Errno> {
         fsconfig_set_string(&fs, c"gid", gid)?;
     }
     fsconfig_create(&fs)?;
-    let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    if !tmpfs.exec {
-        flags |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    }
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }

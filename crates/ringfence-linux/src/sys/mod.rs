@@ -1,7 +1,6 @@
 //! System calls that rustix does not have, one safe function each. Nothing that a child of a fork calls allocates.
 
 mod descriptors;
-pub mod memory;
 mod processes;
 pub mod starter;
 mod terminal;
@@ -460,7 +459,8 @@ pub fn is_ignored(signal: i32) -> bool {
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Stops this process; another's CONT continues it, and at the latest this much time.
+/// Stops this process as Ctrl-Z does. A CONT continues it, after this much time at the latest. Where no shell does job
+/// control for the process group, the kernel does not stop it: nothing could continue it. A CONT follows in both cases.
 pub fn pause(at_most: Option<std::time::Duration>) -> Result<(), Errno> {
     let mut timer: libc::timer_t = std::ptr::null_mut();
     if let Some(time) = at_most {
@@ -475,12 +475,30 @@ pub fn pause(at_most: Option<std::time::Duration>) -> Result<(), Errno> {
         // SAFETY: the timer was just made; `once` is live.
         check(unsafe { libc::timer_settime(timer, 0, &once, std::ptr::null_mut()) }.into())?;
     }
-    let stopped = kill(std::process::id() as i32, libc::SIGSTOP);
+    let this = std::process::id() as i32;
+    // A TSTP, unlike a STOP, is dropped for an orphaned process group.
+    let stopped = with_unblocked(libc::SIGTSTP, || kill(this, libc::SIGTSTP)).and_then(|()| kill(this, libc::SIGCONT));
     if at_most.is_some() {
         // SAFETY: the timer was made above and is deleted once.
         unsafe { libc::timer_delete(timer) };
     }
     stopped
+}
+
+/// Calls `act` while this thread takes this signal, and blocks it again.
+fn with_unblocked(signal: i32, act: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    // SAFETY: all-zero sigsets are valid memory for sigemptyset and pthread_sigmask, which initialise them.
+    let (mut set, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live and writable.
+    unsafe { libc::sigemptyset(&mut set) };
+    // SAFETY: `set` was initialised above; a number that is no signal changes nothing.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    // SAFETY: both sets are live.
+    check(unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut old) }.into())?;
+    let done = act();
+    // SAFETY: `old` was filled by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
+    done
 }
 
 /// The signal number of the next signal waiting in a signalfd, if any.
