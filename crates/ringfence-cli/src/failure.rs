@@ -237,8 +237,8 @@ impl From<LayerError> for Failure {
             LayerError::UnknownEngine { .. }
             | LayerError::UnknownProfile { .. }
             | LayerError::ProfileCycle { .. }
-            | LayerError::ProfileTwice { .. } => Failure::new(Kind::Config, error.to_string()),
-            LayerError::Path { .. } => Failure::new(Kind::Config, error.to_string()),
+            | LayerError::ProfileTwice { .. }
+            | LayerError::Path { .. } => Failure::new(Kind::Config, error.to_string()),
             LayerError::TimeoutAboveCeiling { .. } => Failure::new(Kind::Config, error.to_string()).hint(CEILING),
             LayerError::WorkdirExcluded { .. } => Failure::new(Kind::Policy, error.to_string()).hint(ANOTHER_DIRECTORY),
         }
@@ -446,9 +446,10 @@ impl From<SkillError> for Failure {
             SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
             SkillError::Corrupt(_) => Failure::new(Kind::Records, message)
                 .hint("somebody changed the database: remove the skill and add it again"),
-            SkillError::Inputs { .. } | SkillError::OtherLanguage(_) | SkillError::Language { .. } => {
-                Failure::new(Kind::Skill, message)
-            }
+            SkillError::Inputs { .. }
+            | SkillError::NotChecked { .. }
+            | SkillError::OtherLanguage(_)
+            | SkillError::Language { .. } => Failure::new(Kind::Skill, message),
             SkillError::Name(_)
             | SkillError::Version(_)
             | SkillError::TooLarge(_)
