@@ -255,7 +255,7 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         let message = error.to_string();
         match error {
-            PlanError::ProgramNotFound(_) => Failure::new(Kind::NotFound, message),
+            PlanError::ProgramNotFound(program) => not_found(message, &program),
             PlanError::ProgramNotExecutable(_) => Failure::new(Kind::NotExecutable, message),
             PlanError::NoCommand => Failure::new(Kind::Usage, message),
             PlanError::Wrapper { .. } | PlanError::NoGuard(_) => Failure::new(Kind::Policy, message),
@@ -266,13 +266,26 @@ impl From<PlanError> for Failure {
     }
 }
 
+/// A program that is not found. A whole command in quotes is taken for the name of one.
+fn not_found(message: String, program: &Path) -> Failure {
+    let failure = Failure::new(Kind::NotFound, message);
+    match program.to_string_lossy().contains(char::is_whitespace) {
+        true => {
+            failure.hint("write the command as words, without quotes around all of it; for a line of shell: sh -c '…'")
+        }
+        false => failure,
+    }
+}
+
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Failure {
         let message = error.to_string();
         match error {
             SessionError::Plan(error) => error.into(),
             SessionError::Engine(error) => error.into(),
-            SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, .. } => Failure::new(Kind::NotFound, message),
+            SessionError::Execute { errno: Errno::NOENT | Errno::NOTDIR, program, .. } => {
+                not_found(message, Path::new(&program))
+            }
             SessionError::Execute { .. } => Failure::new(Kind::NotExecutable, message),
             SessionError::NotFound(name) => {
                 let failure = Failure::new(Kind::Session, message).hint("`ringfence session list` shows all");
@@ -301,6 +314,9 @@ impl From<SessionError> for Failure {
                 }
             }
             SessionError::BadRequest => Failure::new(Kind::Usage, message),
+            SessionError::Frozen { id } => {
+                Failure::new(Kind::Session, message).hint(format!("let it go on: ringfence session thaw {id}"))
+            }
             SessionError::TimeoutAboveCeiling { .. } => {
                 Failure::new(Kind::Policy, message).hint(format!("{CEILING} before the session is created"))
             }
@@ -561,7 +577,7 @@ impl From<EngineError> for Failure {
         let message = error.to_string();
         match error {
             EngineError::Execute { errno: Errno::NOENT | Errno::NOTDIR, program } => {
-                let failure = Failure::new(Kind::NotFound, message);
+                let failure = not_found(message, &program);
                 let interpreter = interpreter(&program);
                 match private_place(&program) {
                     _ if interpreter.is_some() => failure.hint(format!(

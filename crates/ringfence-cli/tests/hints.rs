@@ -302,3 +302,16 @@ fn a_report_of_temporary_space() {
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }
+
+#[test]
+fn a_program_that_is_not_found() {
+    let place = Place::new();
+    place.write("bin/mine", "#!/bin/sh\n");
+    std::fs::set_permissions(place.home.join("bin/mine"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = place.command(["run", "--profile", "shell", "--", "mine"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", place.home.join("bin").display()));
+    says(&support::Done::new(command.output().unwrap()), 127, &["bin/mine", "profile `shell`", "--ro"]);
+    says(&place.ringfence(&["run", "--", "cargo --version"]), 127, &["as words"]);
+    says(&place.ringfence(&["run", "--report", "report.json", "--", "true"]), 127, &["--report=report.json"]);
+    assert!(!place.ringfence(&["run", "--", "no-such-program"]).err.contains("hint"));
+}

@@ -319,3 +319,61 @@ fn explain_knows_the_root_of_programs() {
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();
 }
+
+#[test]
+fn what_a_rule_shows_is_protected_on_every_profile() {
+    let place = Place::new();
+    let write = "for f in .git/config .vscode/x .claude/settings.json .claude/hooks/x $MORE notes; do \
+                 mkdir -p \"$(dirname $f)\"; (echo x >> $f) && echo $f; done 2>/dev/null; true";
+    let more = "MORE=.codex/config.toml .cursor/mcp.json .config/opencode/plugin/x.js";
+    for (at, profile) in [("project", "shell"), ("project", "skill"), (".", "shell"), (".", "skill")] {
+        let dir = place.home.join(at);
+        let more = if at == "." { more } else { "MORE=" };
+        let flags = ["-C", dir.to_str().unwrap(), "--profile", profile, "--rw", ".", "--env", more];
+        let done = place.run(&flags, write);
+        assert_eq!((done.code, done.out.as_str()), (0, "notes\n"), "{profile} in {at}: {}", done.err);
+    }
+    place.write(".ssh/id", "key");
+    place.write("open", "shown");
+    let done = place.run(&["-C", place.home.to_str().unwrap(), "--profile", "skill", "--ro", "."], "cat open .ssh/id");
+    assert_eq!((done.code, done.out.as_str()), (1, "shown"), "{}", done.err);
+    // A project's file that steps down opens nothing of what the user's own rules open.
+    place.write(".config/ringfence/config.toml", "[files]\nrw = [\"~/project\", \"~/.claude\"]\n");
+    place.write(".claude/settings.json", "{}");
+    place.write("project/.ringfence.toml", "profile = \"shell\"\n");
+    let claude = place.home.join(".claude");
+    let text = format!("cd {}; echo x > notes && echo noted; echo x > settings.json", claude.display());
+    let done = place.run(&[], &text);
+    assert!(done.out == "noted\n" && done.err.contains("Read-only"), "{done:?}");
+}
+
+#[test]
+fn names_that_were_chosen_in_a_sandbox_do_not_act_on_a_terminal() {
+    let place = Place::new();
+    let name = "a\u{1b}]52;c;eA==\u{7}b";
+    place.write(&format!("project/{name}/x"), "");
+    let dir = place.project.join(name);
+    for args in [
+        &["run", "--dry-run", "-C", dir.to_str().unwrap(), "--", "true"][..],
+        &["explain", "-C", dir.to_str().unwrap()],
+        &["config", "show", "-C", dir.to_str().unwrap()],
+    ] {
+        let done = place.ringfence(args);
+        assert!(done.code == 0 && done.out.contains("]52;c;eA=="), "{args:?}: {done:?}");
+        assert!(!done.out.contains('\u{1b}') && done.out.contains("a\\u{1b}]52"), "{args:?}: {}", done.out);
+    }
+}
+
+#[test]
+fn doctor_reads_the_configuration() {
+    let place = Place::new();
+    let line = || {
+        let done = place.ringfence(&["doctor"]);
+        (done.code, done.out.lines().find(|line| line.contains("configuration")).unwrap_or_default().to_owned())
+    };
+    place.write(".config/ringfence/config.toml", "network = true\n");
+    assert!(matches!(line(), (0, found) if found.starts_with("ok ")));
+    place.write(".config/ringfence/config.toml", "netwrk = true\n");
+    let (code, found) = line();
+    assert!(code == 1 && found.contains("unknown key `netwrk`"), "{code} {found}");
+}

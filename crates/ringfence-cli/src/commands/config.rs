@@ -36,11 +36,14 @@ pub fn show(args: &ConfigShow) -> Result<ExitCode, Failure> {
         output::json(&serde_json::json!({ "values": values }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let lines: Vec<String> = values.iter().map(|v| format!("{} = {}", v.key, v.value)).collect();
+    let lines: Vec<String> = values.iter().map(|v| output::one_line(&format!("{} = {}", v.key, v.value))).collect();
     // Long paths stand out; the rest is aligned.
     let width = lines.iter().map(|line| line.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);
-    let text: String =
-        lines.iter().zip(&values).map(|(line, value)| format!("{line:<width$}  # {}\n", value.origin)).collect();
+    let text: String = lines
+        .iter()
+        .zip(&values)
+        .map(|(line, value)| format!("{line:<width$}  # {}\n", output::one_line(&value.origin)))
+        .collect();
     output::data(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ use ringfence_linux::limits::Home;
 use ringfence_linux::sys::sysctl;
 use serde::Serialize;
 
-use crate::args::Doctor;
+use crate::args::{Doctor, PolicyFlags};
 use crate::companions::signals::Signals;
 use crate::companions::through::Through;
 use crate::failure::{self, Failure, Kind};
@@ -49,7 +49,7 @@ fn missing(fact: impl Into<Cow<'static, str>>, detail: impl Into<String>, cure: 
     Finding { fact: fact.into(), state: State::Missing, detail: detail.into(), cure: Some(cure.into()) }
 }
 
-/// Exit code 0 when some engine works here, 1 when none does.
+/// Exit code 0 when some engine works here and the configuration can be read, else 1.
 pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
     let facts = crate::host::here()?.facts()?;
     if args.prepare_network {
@@ -74,6 +74,9 @@ pub fn doctor(args: &Doctor) -> Result<ExitCode, Failure> {
     let inside = inside_sandbox();
     let mut findings = vec![sandbox(inside), kernel(), landlock(), seccomp(), control_groups(), docker(&facts)];
     findings.extend(told);
+    let configuration = configuration();
+    let works = works && configuration.state == State::Ok;
+    findings.push(configuration);
     findings.push(records(&facts));
     findings.extend(engines);
     if args.json {
@@ -187,6 +190,19 @@ fn said(engine: EngineRef, first: bool, found: engines::Finding) -> Finding {
         if first { cure } else { format!("only needed for --engine {engine}: {cure}") }
     });
     Finding { fact: fact.into(), state, detail, cure }
+}
+
+/// Whether a run here would get a policy: the same files, read the same way.
+fn configuration() -> Finding {
+    const FACT: &str = "configuration";
+    let resolved = || Ok(crate::host::here()?.resolve(&PolicyFlags::default().request()?)?);
+    match resolved() {
+        Ok(_) => ok(FACT, "of yours and of this directory: without errors"),
+        Err(Failure { message, hints, .. }) if hints.is_empty() => {
+            missing(FACT, message, "repair the file, or remove it")
+        }
+        Err(Failure { message, hints, .. }) => missing(FACT, message, hints.join("\n")),
+    }
 }
 
 /// Whether a run could be recorded: the journal is opened as a run opens it, and nothing is written.

@@ -16,7 +16,7 @@ use super::config::layer_name;
 use crate::args::Explain;
 use crate::failure::{Failure, Kind};
 use crate::host;
-use crate::output;
+use crate::output::{self, one_line};
 
 /// An answer, for people and for programs.
 #[derive(Debug, Serialize)]
@@ -139,15 +139,17 @@ fn from_host(host: &OsStr, sandbox: &Sandbox) -> Answer {
 }
 
 fn render(answer: &Answer) -> String {
-    let mut text = format!("{}\n  {}\n  decided by: {}\n", answer.what, answer.answer, answer.decided_by);
+    // A name may be chosen in a sandbox.
+    let (what, decided_by) = (one_line(&answer.what), one_line(&answer.decided_by));
+    let mut text = format!("{what}\n  {}\n  decided by: {decided_by}\n", answer.answer);
     if let Some(inside) = &answer.inside {
-        text.push_str(&format!("  inside: {inside}\n"));
+        text.push_str(&format!("  inside: {}\n", one_line(inside)));
     }
     for other in &answer.others {
-        text.push_str(&format!("  also named by: {other}\n"));
+        text.push_str(&format!("  also named by: {}\n", one_line(other)));
     }
     if let Some(note) = &answer.note {
-        text.push_str(&format!("  note: {note}\n"));
+        text.push_str(&format!("  note: {}\n", one_line(note)));
     }
     text
 }

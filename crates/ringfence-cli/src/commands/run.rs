@@ -46,7 +46,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         Ok(planned) => planned,
         Err(error) if args.dry_run => return Err(error.into()),
         Err(error) => {
-            let failure = Failure::from(error);
+            let failure = elsewhere(Failure::from(error), args, &sandbox, &command);
             let record = sandbox.failed(&command, None, &failure.message);
             return Err(failure.recorded(record));
         }
@@ -82,6 +82,24 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
     // The process ends now, and all of this with it: thousands of small pieces need not be given back one by one.
     std::mem::forget((plan, report, outcome, sandbox));
     Ok(code)
+}
+
+/// With what helps where the program is not found.
+fn elsewhere(failure: Failure, args: &Run, sandbox: &Sandbox, command: &[OsString]) -> Failure {
+    let Some(name) = command.first().filter(|_| failure.kind == Kind::NotFound) else { return failure };
+    if args.report == Some(None) {
+        return failure.hint(format!("to write the report to a file: --report={}", Path::new(name).display()));
+    }
+    let path = sandbox.facts().env.get(std::ffi::OsStr::new("PATH"));
+    let outside = path.iter().flat_map(std::env::split_paths).map(|dir| dir.join(name)).find(|file| file.is_file());
+    match outside {
+        Some(file) => failure.hint(format!(
+            "it is `{}`, where the sandbox of profile `{}` does not look: show its directory with --ro, and call it by its path",
+            file.display(),
+            sandbox.policy().profile
+        )),
+        None => failure,
+    }
 }
 
 /// It was not run. The failure, which knows its record.
@@ -126,7 +144,8 @@ fn dry_run(args: &Run, planned: &Planned, sandbox: &Sandbox) -> Result<ExitCode,
             &serde_json::json!({ "status": "planned", "engine": engine, "profile": profile, "steps": steps, "report": report }),
         )?;
     } else {
-        output::data(&steps)?;
+        // Names in it may be chosen in a sandbox.
+        output::data(&output::printable(&steps))?;
         write_report(args, report)?;
     }
     Ok(ExitCode::SUCCESS)

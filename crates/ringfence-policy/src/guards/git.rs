@@ -8,7 +8,7 @@
 //! [`RULES`] is the guard. The rest finds the subcommand behind git's own flags, and splits its arguments into flags and
 //! words. It does not interpret git's command line: `docs/guards.md` lists what it does not recognise.
 //!
-//! Repositories under the temp directory are exempt, for nothing in there was meant to last. A push from one is exempt
+//! Repositories in the sandbox's own temp directory are exempt, for nothing in there was meant to last. A push from one is exempt
 //! only if it also arrives there.
 //!
 //! Like every guard it is a courtesy and not a wall. The walls are the file rules.

@@ -86,7 +86,7 @@ pub enum SessionError {
     CommandLost { id: String },
     #[error("malformed message: {0}")]
     Malformed(#[from] FrameError),
-    #[error("cannot execute `{program}`: {errno}")]
+    #[error("{}", not_executed(program, *.errno))]
     Execute { program: String, errno: Errno, tried: Option<Tried> },
     #[error("cannot start `{program}`: cannot {}: {errno}", verb(*.step))]
     Exec { program: String, step: Step, errno: Errno, tried: Option<Tried> },
@@ -108,7 +108,7 @@ pub enum SessionError {
     BadRequest,
     #[error("it cannot be recorded, and the policy is strict: {reason}")]
     NotRecorded { reason: String },
-    #[error("session {id} does not support this")]
+    #[error("session {id} cannot do this: its engine cannot, or this user has no cgroup of the kind that it needs")]
     Unsupported { id: String },
     #[error("a limit can be tightened, and raised up to what session {id} was made with")]
     AboveLimit { id: String },
@@ -147,6 +147,14 @@ impl Refusal {
                 SessionError::BadRequest
             }
         }
+    }
+}
+
+/// A name that is looked for in `PATH` is not found in the same words as where a plan looks for it.
+fn not_executed(program: &str, errno: Errno) -> String {
+    match errno {
+        Errno::NOENT if !program.contains('/') => PlanError::ProgramNotFound(program.into()).to_string(),
+        errno => format!("cannot execute `{program}`: {errno}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What the guard looks up, and only when a verdict depends on it: most calls cost nothing.
@@ -45,10 +46,13 @@ impl<R: Fn(&[OsString]) -> Option<Vec<u8>>> AskGit<R> {
         self.ask(at, &question)?.first().map(PathBuf::from)
     }
 
-    /// Below a temp directory, links resolved; a path that is not there is not.
+    /// Below a temp directory and on its file system, links resolved; a path that is not there is not. Another file system
+    /// there is a directory of the host that a rule shows.
     fn in_temp(&self, path: &Path) -> bool {
         let Ok(path) = path.canonicalize() else { return false };
-        self.temp.iter().filter_map(|temp| temp.canonicalize().ok()).any(|temp| path != temp && path.starts_with(&temp))
+        let device = |path: &Path| path.metadata().ok().map(|data| data.dev());
+        let holds = |temp: PathBuf| path != temp && path.starts_with(&temp) && device(&path) == device(&temp);
+        self.temp.iter().filter_map(|temp| temp.canonicalize().ok()).any(holds)
     }
 }
 
