@@ -327,6 +327,26 @@ class Skills(Place):
             data = (await client.call_tool("skill_spend", {})).structured_content
             self.assertEqual(data["status"], "memory", data)
 
+    async def test_every_roots_file_holds_for_skills(self):
+        self.add("read", "[open(path).read() for path in paths if __import__('os').access(path, 4)]")
+        data, other = self.home / "data", self.home / "other"
+        for path in [data, other]:
+            path.mkdir()
+        (data / "plain").write_text("plain")
+        (data / "secret").write_text("do-not-tell")
+        (other / "file").write_text("of another root")
+        config = self.home / ".config/ringfence/config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f"files.ro = ['{data}']\n")
+        paths = {"paths": [str(data / "plain"), str(data / "secret"), str(other / "file")]}
+        for text, seen in [("", ["plain", "do-not-tell"]), (f"files.exclude = ['{data}/secret']\n", ["plain"])]:
+            (other / ".ringfence.toml").write_text(text)
+            for roots in [[self.project, other], [other, self.project]]:
+                flags = [word for root in roots for word in ["--root", str(root)]]
+                async with self.client(*flags) as client:
+                    result = (await client.call_tool("skill_read", paths)).structured_content
+                    self.assertEqual(result["value"], seen, (roots, result))
+
     async def test_cancellation_ends_a_skill(self):
         self.add("sleep", "import subprocess\nsubprocess.run(['sleep', '83456'])")
         async with self.client() as client:

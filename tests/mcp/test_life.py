@@ -258,31 +258,104 @@ asyncio.run(main())
         other = self.home / "other"
         other.mkdir()
         (other / ".ringfence.toml").write_text(
-            "network = \"none\"\n[limits]\nmemory = \"100m\"\n[commands]\nseq = false\n"
+            "network = \"none\"\nskill_verdict = \"clean\"\nwarm = 0\n"
+            "[limits]\nmemory = \"100m\"\nlife = \"1h\"\n[commands]\nseq = false\n"
+            "[records]\nsecrets = [\"COLOUR\"]\n"
         )
+        # One that a person should look at.
+        skill = self.home / "skill"
+        skill.write_text("import subprocess\nsubprocess.run(['true'])\n7")
+        self.assertEqual(self.ringfence("skill", "add", str(skill), "--name", "look", "--language", "python").returncode, 0)
+        verdict = json.loads(self.ringfence("skill", "show", "look", "--json").stdout)["skill"]["scan"]["verdict"]
+        self.assertEqual(verdict, "review", "the case needs one")
+        self.env["COLOUR"] = "a-value-of-the-owners"
+        line = {"command": "grep -c : /proc/net/dev; seq 3; : a-value-of-the-owners"}
 
         def answer(*roots):
             async def callback(_):
                 return types.ListRootsResult(roots=[types.Root(uri=root.as_uri()) for root in roots])
             return callback
 
-        flags = ["--profile", "agent"]
+        async def use(client):
+            info = (await client.call_tool("session_info", {})).structured_content
+            result = (await client.call_tool("run_command", line)).structured_content
+            skill = await client.call_tool("skill_look", {})
+            return info["seconds_left"], result["stdout"], skill
+
+        def recorded():
+            listed = json.loads(self.ringfence("history", "--json").stdout)["records"]
+            return sum("a-value-of-the-owners" in json.dumps(record["command"]) for record in listed)
+
+        # Kept: another session ends with its client.
+        flags = ["--profile", "agent", "--keep", "desk"]
         orders = [[other, self.project], [self.project, other]]
         for owners in orders:
             for clients in orders:
                 roots = [word for root in owners for word in ["--root", str(root)]]
                 async with self.client(*roots, *flags, list_roots_callback=answer(*clients)) as client:
-                    result = await client.call_tool("run_command", {"command": "grep -c : /proc/net/dev; seq 3"})
-                    self.assertEqual(result.structured_content["stdout"], "1\n", (owners, clients))
-        # The other half: without that file, the network is open and the command runs.
+                    left, stdout, skill = await use(client)
+                    self.assertEqual(stdout, "1\n", (owners, clients))
+                    self.assertLessEqual(left, 3600, (owners, clients))
+                    self.assertTrue(skill.is_error and "ask them" in said(skill), (owners, clients, said(skill)))
+                self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
+        self.assertEqual(recorded(), 0)
+        # The other half: without that file, the network is open, the command and the skill run, the session has a day,
+        # and the value is no secret.
         (other / ".ringfence.toml").unlink()
         roots = [word for root in orders[0] for word in ["--root", str(root)]]
         async with self.client(*roots, *flags, list_roots_callback=answer(*orders[1])) as client:
-            result = await client.call_tool("run_command", {"command": "grep -c : /proc/net/dev; seq 3"})
-            interfaces, *numbers = result.structured_content["stdout"].split()
+            left, stdout, skill = await use(client)
+            interfaces, *numbers = stdout.split()
             self.assertEqual(numbers, ["1", "2", "3"])
             with open("/proc/net/dev") as devices:
                 self.assertEqual(int(interfaces), devices.read().count(":"), "the host's network")
+            self.assertGreater(left, 3600)
+            self.assertEqual(skill.structured_content["value"], 7, said(skill))
+        self.assertEqual(self.ringfence("session", "rm", "desk").returncode, 0)
+        self.assertEqual(recorded(), 1)
+
+    async def test_a_client_that_names_very_many_directories(self):
+        root = self.home / "many"
+        for number in range(5000):
+            (root / f"{number:04}").mkdir(parents=True)
+        dirs = sorted(root.iterdir())
+        for number, looked_at in [(3, 3), (5000, 32)]:
+            begun = time.monotonic()
+            callback = self.rooted(*dirs[:number])
+            async with self.client("--root", str(root), list_roots_callback=callback) as client:
+                info = await client.call_tool("session_info", {})
+                took = time.monotonic() - begun
+                data = info.structured_content
+                self.assertEqual(data["working_directory_outside"], str(dirs[0]))
+                left_out = data["directories_left_out"], data["directories_not_looked_at"]
+                self.assertEqual(left_out, ([], number - looked_at))
+                self.assertEqual(f"{number - looked_at} more directories" in said(info), number > looked_at, said(info))
+                line = f"for d in . {root}/0002 {root}/0031 {root}/0032; do echo x > $d/made-{number}; done"
+                await client.call_tool("run_command", {"command": line})
+                found = sorted(path.parent.name for path in root.glob(f"*/made-{number}"))
+                self.assertEqual(found, ["0000", "0002"] + ["0031"] * (looked_at == 32))
+            print(f"{number} directories: {took:.1f} s", file=sys.stderr)
+            self.assertLess(took, 60)
+
+    async def test_each_root_is_checked_before_anything_is_served(self):
+        other = self.home / "other"
+        other.mkdir()
+        # What a user cannot write is read-only for the sandbox as well, and not too wide.
+        system = ["/", "/etc", "/usr"] if os.geteuid() == 0 else []
+        for wide in [*system, str(self.home.parent), "/proc", "/dev"]:
+            for roots in [[wide], [str(self.project), wide], [str(other), str(self.project), wide]]:
+                done = self.ringfence("mcp", *(word for root in roots for word in ["--root", root]))
+                self.assertEqual((done.returncode, done.stdout), (125, ""), (roots, done.stderr))
+                self.assertIn(wide, done.stderr)
+                self.assertIn("ringfence mcp --root DIR", done.stderr)
+        (other / ".ringfence.toml").write_text("network = true\n")
+        done = self.ringfence("mcp", "--root", str(self.project), "--root", str(other))
+        self.assertEqual(done.returncode, 125)
+        self.assertIn("would loosen the sandbox", done.stderr)
+        (other / ".ringfence.toml").unlink()
+        async with self.client("--root", str(self.project), "--root", str(other)) as client:
+            result = await client.call_tool("run_command", {"command": f"echo x > {other}/made"})
+            self.assertEqual(result.structured_content["exit_code"], 0, said(result))
 
     async def test_kept_sessions(self):
         async with self.client("--keep", "desk") as client:

@@ -129,12 +129,15 @@ async fn limits_end_it_with_what_it_printed() {
 #[tokio::test]
 async fn stopped_signalled_and_dropped() {
     let (host, records) = plain().recorded();
-    let execution = host.sandbox.exec(["sh", "-c", "trap '' TERM; setsid sleep 98765 & sleep 98766"]).await.unwrap();
-    until(|| runs("98765")).await;
+    // Another user may run the same test at the same time.
+    let [left, main, dropped] = [1, 2, 3].map(|n| format!("98{n}{}", std::process::id()));
+    let script = format!("trap '' TERM; setsid sleep {left} & sleep {main}");
+    let execution = host.sandbox.exec(["sh", "-c", &script]).await.unwrap();
+    until(|| runs(&left)).await;
     execution.stop().await.unwrap();
     let output = execution.output().await.unwrap();
     assert_eq!((output.outcome.ended, output.outcome.reason), (Ended::Signaled(9), Some(Reason::Cancelled)));
-    assert!(!runs("98765"));
+    assert!(!runs(&left));
 
     let execution =
         host.sandbox.exec(["sh", "-c", "trap 'echo caught; exit 5' USR1; echo set; while :; do sleep 0.1; done"]);
@@ -144,10 +147,10 @@ async fn stopped_signalled_and_dropped() {
     let output = execution.output().await.unwrap();
     assert_eq!((output.exit_code(), &output.stdout[..]), (Some(5), &b"caught\n"[..]));
 
-    let execution = host.sandbox.exec(["sleep", "98767"]).await.unwrap();
-    until(|| runs("98767")).await;
+    let execution = host.sandbox.exec(["sleep", &dropped]).await.unwrap();
+    until(|| runs(&dropped)).await;
     drop(execution);
-    until(|| !runs("98767")).await;
+    until(|| !runs(&dropped)).await;
     let statuses: Vec<_> = statuses(&records).into_iter().map(|(status, _)| status).collect();
     assert_eq!(statuses, [Status::Interrupted, Status::Exited, Status::Signaled]);
 }
@@ -242,4 +245,9 @@ fn what_stands_in_front_of_programs_is_never_the_program_that_uses_the_library()
     assert!(program("no-such-program-here").as_os_str().is_empty());
     // Without a word about it, it is the one of `PATH`, if there is one.
     assert_ne!(ringfence::Host::here().unwrap().facts().unwrap().program, real("/proc/self/exe"));
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    ringfence_testing::as_an_ordinary_user(&[]);
 }

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use ringfence::code::Language;
 use ringfence::code::requirements::Requirements;
+use ringfence::code::{Language, Status};
 use ringfence::policy::layers::content_hash;
 use ringfence::records::{Begin, End, Filter, Journal, Place, Recorder, Redactor, Store};
 use ringfence::skills::registry::Which;
@@ -126,21 +127,27 @@ fn what_may_not_run() {
         let schema = r#"{"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}"#;
         let inputs = Some(Schema::parse(schema, "schema").unwrap());
         let double = registry.add(&New { inputs, ..new("double", "result = x * 2") }).unwrap();
-        let code = double.code(json!({ "x": 21 }), Verdict::Clean).unwrap();
+        let code = double.code(json!({ "x": 21 }), Verdict::Clean, None, None).unwrap();
         assert_eq!((code.name.as_deref(), &code.inputs), (Some("double.py"), &json!({ "x": 21 })));
-        assert!(matches!(double.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+        assert!(matches!(
+            double.code(json!({ "x": "21" }), Verdict::Clean, None, None),
+            Err(SkillError::Inputs { .. })
+        ));
         // The time of the check counts as part of the run.
         let list = r#"{"properties": {"x": {"items": {"type": "integer"}}}}"#;
         let list = Some(Schema::parse(list, "schema").unwrap());
         let list = registry.add(&New { inputs: list, ..new("list", "len(x)") }).unwrap();
         let started = std::time::Instant::now();
-        let code = list.code(json!({ "x": vec![1; 300_000] }), Verdict::Clean).unwrap();
+        let code = list.code(json!({ "x": vec![1; 300_000] }), Verdict::Clean, None, None).unwrap();
         assert!(code.spent >= Duration::from_millis(1) && code.spent <= started.elapsed(), "{:?}", code.spent);
         registry.remove(&which("list")).unwrap();
         // Added again without a word about them, its inputs are what they were; also under another version.
         for version in [None, Some("5".to_owned())] {
             let again = registry.add(&New { version, ..new("double", "result = x * 2") }).unwrap();
-            assert!(matches!(again.code(json!({ "x": "21" }), Verdict::Clean), Err(SkillError::Inputs { .. })));
+            assert!(matches!(
+                again.code(json!({ "x": "21" }), Verdict::Clean, None, None),
+                Err(SkillError::Inputs { .. })
+            ));
         }
         assert_eq!(registry.remove(&which("double@5")).unwrap().versions.len(), 1);
         // What came from the community does not become somebody's own by a word.
@@ -167,23 +174,26 @@ fn what_may_not_run() {
         assert_eq!(verdict(&bad), Verdict::Dangerous);
         assert!(!bad.scan.as_ref().unwrap().findings.is_empty());
         for allowed in [Verdict::Clean, Verdict::Review] {
-            assert!(matches!(bad.code(json!({}), allowed), Err(SkillError::Verdict { .. })));
+            assert!(matches!(bad.code(json!({}), allowed, None, None), Err(SkillError::Verdict { .. })));
         }
-        assert!(bad.code(json!({}), Verdict::Dangerous).is_ok());
+        assert!(bad.code(json!({}), Verdict::Dangerous, None, None).is_ok());
         // One that nobody scanned is not let through unseen.
         shelf.sql("UPDATE skills SET verdict = NULL, findings = NULL, scanned = NULL WHERE name = 'bad'").unwrap();
         let unseen = registry.find(&which("bad")).unwrap();
         assert!(unseen.scan.is_none());
-        assert!(matches!(unseen.code(json!({}), Verdict::Review), Err(SkillError::Verdict { .. })));
+        assert!(matches!(unseen.code(json!({}), Verdict::Review, None, None), Err(SkillError::Verdict { .. })));
         assert_eq!(verdict(&registry.rescan(&which("bad")).unwrap()), Verdict::Dangerous);
 
         assert_eq!(registry.set_disabled(&which("double"), true).unwrap().versions.len(), 1);
         let disabled = registry.find(&which("double")).unwrap();
-        assert!(matches!(disabled.code(json!({ "x": 1 }), Verdict::Dangerous), Err(SkillError::Disabled { .. })));
+        assert!(matches!(
+            disabled.code(json!({ "x": 1 }), Verdict::Dangerous, None, None),
+            Err(SkillError::Disabled { .. })
+        ));
         // Adding it once more does not let it run again.
         assert!(registry.add(&new("double", "result = x * 2")).unwrap().disabled);
         registry.set_disabled(&which("double"), false).unwrap();
-        assert!(registry.find(&which("double")).unwrap().code(json!({ "x": 1 }), Verdict::Clean).is_ok());
+        assert!(registry.find(&which("double")).unwrap().code(json!({ "x": 1 }), Verdict::Clean, None, None).is_ok());
 
         let declared = "import urllib.request\nurllib.request.urlopen('https://api.example.org/x')";
         let undeclared = registry.add(&new("net", declared)).unwrap();
@@ -246,7 +256,7 @@ fn a_bad_row_hides_no_other() {
         assert_eq!(names, ["good"]);
         let bad: Vec<(&str, &str)> = listed.unreadable.iter().map(|row| (row.name.as_str(), row.what)).collect();
         assert_eq!(bad, [("bad", "requirements"), ("odd", "inputs"), ("twice", "requirements")]);
-        assert!(registry.find(&which("good")).unwrap().code(json!({}), Verdict::Clean).is_ok());
+        assert!(registry.find(&which("good")).unwrap().code(json!({}), Verdict::Clean, None, None).is_ok());
         let error = registry.find(&which("twice")).unwrap_err();
         assert!(matches!(&error, SkillError::Corrupt(row) if row.version == "2"), "{error}");
         assert!(error.to_string().contains("`twice` 2"), "{error}");
@@ -358,4 +368,39 @@ fn migrations_keep_skills_and_what_ran() {
         assert_eq!(store.list(&Filter::default()).unwrap(), old);
         assert!(shelf.registry().list().unwrap().skills.is_empty());
     });
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    ringfence_testing::as_an_ordinary_user(&[]);
+}
+
+/// Inputs whose check takes longer than the time of the run: it ends as every run that is out of time, and nothing has run.
+#[test]
+fn inputs_are_checked_within_the_time_limit() {
+    let schema = json!({ "properties": { "x": { "items": { "anyOf": vec![json!({ "type": "null" }); 100] } } } });
+    let inputs = Some(Schema::parse(&schema.to_string(), "schema").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::File(dir.path().join("records.db"));
+    let shelf = Shelf { dir, place };
+    let skill = shelf.registry().add(&New { inputs, ..new("slow", "1") }).unwrap();
+    let costly = || json!({ "x": vec![7; 6_000] });
+    let ended = |limit: Option<Duration>, cancel: Option<BorrowedFd<'_>>| match skill.code(
+        costly(),
+        Verdict::Clean,
+        limit,
+        cancel,
+    ) {
+        Err(SkillError::NotChecked { result, .. }) => (result.status, result.limit),
+        other => panic!("{other:?}"),
+    };
+    let started = std::time::Instant::now();
+    let limit = Some(Duration::from_millis(50));
+    assert_eq!(ended(limit, None), (Status::Timeout, Some("timeout".to_owned())));
+    let (cancel, write) = std::io::pipe().unwrap();
+    drop(write);
+    assert_eq!(ended(None, Some(cancel.as_fd())), (Status::Cancelled, None));
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    let cheap = skill.code(json!({ "x": [null] }), Verdict::Clean, Some(Duration::from_secs(10)), None);
+    assert_eq!(cheap.unwrap().inputs, json!({ "x": [null] }));
 }

@@ -165,16 +165,21 @@ impl Owner {
         let command: Vec<OsString> = vec!["skill".into(), "run".into(), skill.name.clone().into()];
         let sandbox = self.recorded(&command, places, || self.of_skills(places))?;
         let run_of = skill.run();
-        let code = skill.code(inputs, sandbox.resolved().service.skill_verdict).map_err(|error| {
-            let cure = match &error {
-                SkillError::Inputs { .. } => Cure::Arguments,
-                SkillError::Verdict { .. } | SkillError::Disabled { .. } => Cure::AskOwner,
-                _ => Cure::TellOwner,
-            };
-            let message = plain(&error.to_string());
-            sandbox.failed(&command, Some(&run_of), &message);
-            Refusal { message, cure }
-        })?;
+        let (verdict, limit) = (sandbox.resolved().service.skill_verdict, sandbox.policy().limits.timeout);
+        let code = match skill.code(inputs, verdict, limit, Some(cancel)) {
+            Ok(code) => code,
+            Err(SkillError::NotChecked { result, .. }) => return Ok(sandbox.not_begun(*result, &command, &run_of)),
+            Err(error) => {
+                let cure = match &error {
+                    SkillError::Inputs { .. } => Cure::Arguments,
+                    SkillError::Verdict { .. } | SkillError::Disabled { .. } => Cure::AskOwner,
+                    _ => Cure::TellOwner,
+                };
+                let message = plain(&error.to_string());
+                sandbox.failed(&command, Some(&run_of), &message);
+                return Err(Refusal { message, cure });
+            }
+        };
         self.run(&sandbox, &code, &command, Some(&run_of), cancel)
     }
 
@@ -240,16 +245,22 @@ impl Owner {
         Ok(sandbox)
     }
 
-    /// What the owner's request means in all of these directories.
+    /// What the owner's request means in all of these directories, which are given.
     fn situated(&self, places: &Places) -> Result<Sandbox, SandboxError> {
-        let mut sandbox = self.rooted(&self.request, places)?;
+        self.merged(&self.request, places, true)
+    }
+
+    /// What a request means in all of these directories. Of the further ones, the policy and the settings take something
+    /// away, and add nothing but the directories themselves, where they are given.
+    fn merged(&self, request: &Request, places: &Places, given: bool) -> Result<Sandbox, SandboxError> {
+        let mut sandbox = self.rooted(request, places)?;
         let others = places.roots.iter().skip(1);
         let others = others.map(|root| (&root.whole, Some(root))).chain(places.stricter.iter().map(|dir| (dir, None)));
         for (dir, root) in others {
-            let there = sandbox.beside(&at(&self.request, dir))?;
+            let there = sandbox.beside(&at(request, dir))?;
             is_there(&there.policy, dir)?;
             sandbox.change(|Resolved { policy, service, .. }, lookup| {
-                if let Some(root) = root {
+                if let Some(root) = root.filter(|_| given) {
                     policy.rules.push(FileRule {
                         access: Access::Rw,
                         pattern: Pattern::Exact(dir.clone()),
@@ -263,7 +274,7 @@ impl Owner {
                 let (rules, narrowed) = (policy.rules.clone(), policy.narrowed.clone());
                 *policy = policy.narrowed_by(&Policy { rules, narrowed, ..there.policy.clone() }, lookup)?;
                 *service = service.narrowed_by(&there.service);
-                policy.rules.extend(protections(there, dir));
+                policy.rules.extend(protections(there, dir, given));
                 Ok::<_, SandboxError>(())
             })??;
         }
@@ -279,7 +290,7 @@ impl Owner {
         wanted.image.clone_from(&asked.image);
         wanted.strict.clone_from(&asked.strict);
         wanted.optional.clone_from(&asked.optional);
-        let mut own = self.rooted(&request, places)?;
+        let mut own = self.merged(&request, places, false)?;
         own.change(|Resolved { policy, service, .. }, lookup| {
             let most = session.policy().clone();
             let hidden = |rule: &&FileRule| rule.access == Access::Exclude && rule.origin.layer == LayerKind::Flags;
@@ -319,8 +330,8 @@ impl From<SandboxError> for Refusal {
     }
 }
 
-/// What the presets and its own file hide and protect in a directory, as in a working directory.
-fn protections(there: Resolved, dir: &Path) -> impl Iterator<Item = FileRule> {
+/// What the presets and its own file hide, and protect in a directory that is given, as in a working directory.
+fn protections(there: Resolved, dir: &Path, given: bool) -> impl Iterator<Item = FileRule> {
     let below = move |pattern: &Pattern| match pattern {
         Pattern::Exact(path) => path.starts_with(dir),
         Pattern::Glob(glob) => Path::new(glob.as_str()).starts_with(dir),
@@ -328,7 +339,7 @@ fn protections(there: Resolved, dir: &Path) -> impl Iterator<Item = FileRule> {
     // A `ro` outside of it would show what the box does not see.
     let protects = move |rule: &FileRule| match rule.access {
         Access::Rw => false,
-        Access::Ro => below(&rule.pattern),
+        Access::Ro => given && below(&rule.pattern),
         Access::Exclude => true,
     };
     // A flag names what is in the owner's root: it need not be in every directory.
