@@ -51,7 +51,7 @@ impl Engine for Bubblewrap {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { commands: true, descriptors: true, local: true, facts: true, ..Abilities::default() }
+        Abilities { commands: true, descriptors: true, freeze: true, local: true, ..Abilities::default() }
     }
 
     fn promise(&self, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {

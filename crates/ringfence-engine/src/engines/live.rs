@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::Kind;
 use ringfence_guest::message::{GREETING, HostHello, Settings};
 use ringfence_linux::launch::Event;
-use ringfence_linux::limits::{Control, Refusals, Usage};
+use ringfence_linux::limits::{self, Load, Refusals, Usage};
+use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -57,7 +59,56 @@ pub struct Helper {
     pub restarts: bool,
 }
 
-/// A live sandbox with a guest in it. Dropping it without [`finish`](GuestSandbox::finish) ends it too.
+/// Changes a live sandbox from outside, from any thread.
+pub trait Control: fmt::Debug + Send + Sync {
+    /// Whether it can be frozen here and now. Never waits.
+    fn can_freeze(&self) -> bool;
+
+    /// Whether its limits can be changed here and now. Never waits.
+    fn can_limit(&self) -> bool;
+
+    /// Stops everything in it. May wait.
+    fn freeze(&self) -> Result<(), EngineError>;
+
+    /// Lets it go on; nothing is done where it is not frozen. May wait.
+    fn thaw(&self) -> Result<(), EngineError>;
+
+    /// Sets those limits of the tree that are given. May wait.
+    fn set(&self, limits: &Limits) -> Result<(), EngineError>;
+
+    /// What it uses now, as far as that is known. Never waits: what is far away is asked beforehand.
+    fn load(&self) -> Load;
+}
+
+/// By a control group of this host.
+impl Control for limits::Control {
+    fn can_freeze(&self) -> bool {
+        self.can_freeze()
+    }
+
+    fn can_limit(&self) -> bool {
+        self.can_limit()
+    }
+
+    fn freeze(&self) -> Result<(), EngineError> {
+        Ok(self.freeze()?)
+    }
+
+    fn thaw(&self) -> Result<(), EngineError> {
+        Ok(self.thaw()?)
+    }
+
+    fn set(&self, limits: &Limits) -> Result<(), EngineError> {
+        Ok(self.set(limits)?)
+    }
+
+    fn load(&self) -> Load {
+        self.load()
+    }
+}
+
+/// A live sandbox with a guest in it. Dropping it without [`finish`](GuestSandbox::finish) ends it too. But for that no method
+/// waits, since a loop calls it that serves many: what is far away is asked beforehand.
 pub trait GuestSandbox: fmt::Debug + Send {
     /// The id of process 1 on this host. Without one nothing acts on host processes.
     fn process_id(&self) -> Option<i32> {
@@ -87,14 +138,9 @@ pub trait GuestSandbox: fmt::Debug + Send {
         None
     }
 
-    /// For whoever freezes it, or changes its limits, while it lives; `None` where that cannot be done.
-    fn control(&self) -> Option<Control> {
+    /// What freezes it and changes its limits while it lives; `None` where that cannot be done.
+    fn control(&self) -> Option<Arc<dyn Control>> {
         None
-    }
-
-    /// Descriptors that came from inside while it was made. Each is given once.
-    fn take_received(&mut self) -> Vec<Event> {
-        Vec::new()
     }
 
     /// What became of the package caches that the policy asks for.
@@ -107,16 +153,13 @@ pub trait GuestSandbox: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// Ends whatever is left, and waits until nothing of it is there.
+    /// Ends whatever is left, and waits until nothing of it is there: as long as that takes.
     fn finish(self: Box<Self>) -> Result<Usage, EngineError>;
 }
 
 /// A tree of processes of this host.
 #[derive(Debug)]
-struct HostTree {
-    running: Running,
-    received: Vec<Event>,
-}
+struct HostTree(Running);
 
 /// Starts a guest as process 1 of a box on this host: `start` makes the box, with these standard descriptors.
 pub(super) fn start_on_host(
@@ -130,41 +173,37 @@ pub(super) fn start_on_host(
     let running = start(StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
     // A few bytes into an empty socket: never partly. That the guest is gone is told by whoever waits for it.
     let _ = rustix::net::send(&ours, &first_words(plan, running.held())?, SendFlags::NOSIGNAL);
-    let received = await_guest(&running, &ours)?;
-    Ok((Box::new(HostTree { running, received }), ours))
+    await_guest(&running, &ours)?;
+    Ok((Box::new(HostTree(running)), ours))
 }
 
 impl GuestSandbox for HostTree {
     fn process_id(&self) -> Option<i32> {
-        Some(self.running.pid())
+        Some(self.0.pid())
     }
 
     fn is_limited(&self) -> bool {
-        self.running.has_group()
+        self.0.has_group()
     }
 
     fn make_room(&self, processes: u64, commands: u64) -> Result<(), EngineError> {
-        self.running.make_room(processes, commands)
+        self.0.make_room(processes, commands)
     }
 
     fn usage(&self) -> Usage {
-        self.running.usage()
+        self.0.usage()
     }
 
     fn refusals(&self) -> Option<Refusals> {
-        self.running.refusals()
+        self.0.refusals()
     }
 
-    fn control(&self) -> Option<Control> {
-        self.running.control()
-    }
-
-    fn take_received(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.received)
+    fn control(&self) -> Option<Arc<dyn Control>> {
+        self.0.control()
     }
 
     fn finish(self: Box<Self>) -> Result<Usage, EngineError> {
-        self.running.finish().map(|(_, usage)| usage)
+        self.0.finish().map(|(_, usage)| usage)
     }
 }
 
@@ -189,12 +228,11 @@ pub fn await_first_word(channel: &OwnedFd) -> Result<(), EngineError> {
     }
 }
 
-/// Waits until the guest has spoken, or setting up has failed. What came from inside meanwhile, with its descriptors.
-fn await_guest(running: &Running, channel: &OwnedFd) -> Result<Vec<Event>, EngineError> {
+/// Waits until the guest has spoken, or setting up has failed.
+fn await_guest(running: &Running, channel: &OwnedFd) -> Result<(), EngineError> {
     let lost = |e: Errno| EngineError::Lost(e.to_string());
     let started = Instant::now();
     let mut becoming = true;
-    let mut received = Vec::new();
     loop {
         let left = GUEST_ANSWERS.checked_sub(started.elapsed()).ok_or(EngineError::Silent)?;
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -213,15 +251,16 @@ fn await_guest(running: &Running, channel: &OwnedFd) -> Result<Vec<Event>, Engin
                 Event::Exited { status } => {
                     return Err(EngineError::Lost(format!("it ended with status {status:#x}")));
                 }
-                event => received.push(event),
+                // A guest has neither a terminal of its own nor a listener.
+                _ => {}
             }
         }
         if !ready[0].revents().is_empty() {
             let mut byte = [0u8];
             match rustix::net::recv(channel, &mut byte, RecvFlags::PEEK) {
-                Ok((1, _)) => return Ok(received),
+                Ok((1, _)) => return Ok(()),
                 // Why is told by an event, if at all.
-                Ok(_) if becoming => received.push(channel_closed(running)?),
+                Ok(_) if becoming => channel_closed(running)?,
                 Ok(_) => return Err(EngineError::Lost("it closed its socket".to_owned())),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(lost(e)),
@@ -231,9 +270,9 @@ fn await_guest(running: &Running, channel: &OwnedFd) -> Result<Vec<Event>, Engin
 }
 
 /// The socket closed before the guest spoke: what happened is the box's next event.
-fn channel_closed(running: &Running) -> Result<Event, EngineError> {
+fn channel_closed(running: &Running) -> Result<(), EngineError> {
     match running.next_event()? {
         Event::Closed | Event::Exited { .. } => Err(EngineError::Lost("it closed its socket".to_owned())),
-        event => Ok(event),
+        _ => Ok(()),
     }
 }

@@ -35,7 +35,7 @@ use crate::report::{Report, Verdict, missing};
 pub use error::EngineError;
 pub use identity::has_roots_rights;
 pub use limits::GUEST_PROCESSES;
-pub use live::{About, Cache, GuestSandbox, Helper, await_first_word, first_words};
+pub use live::{About, Cache, Control, GuestSandbox, Helper, await_first_word, first_words};
 pub use registry::{all, find};
 pub use ringfence_linux::launch::Event;
 pub use running::{Running, StandardStream, StdioSpec, Unfit};
@@ -127,8 +127,6 @@ pub struct Abilities {
     pub freeze: bool,
     /// It needs no network to say whether it can honour a policy: `auto` may choose it.
     pub local: bool,
-    /// Its sandboxes are on this host, whose facts it needs.
-    pub facts: bool,
 }
 
 /// What is swept: sandboxes of sessions that do not live.
@@ -282,6 +280,11 @@ pub(crate) fn refuse_unenforced(engine: &'static str, plan: &Plan) -> Result<(),
     if let Network::Allowlist(_) = plan.network {
         let (guarantee, reason) = (Guarantee::NetByName, NO_GATEWAY.to_owned());
         return Err(EngineError::Unmet { engine, guarantee, reason, cures: gateway_cures() });
+    }
+    // Nobody would read what its filter reports, and each call that is reported waits for that.
+    if plan.trace_denials && plan.runs.is_guest() {
+        let (what, cures) = ("way to trace denials in a session", vec![Cure::set("trace_denials", "false")]);
+        return Err(EngineError::Cannot { engine, what, cures });
     }
     match plan.devices.first() {
         Some(device) => Err(EngineError::Device { engine, device: device.path.clone() }),
@@ -525,6 +528,19 @@ mod tests {
         for engine in all() {
             by_name(start_guest(engine, &mut listed.clone(), &facts, about()).map(drop).unwrap_err());
         }
+    }
+
+    #[test]
+    fn denials_are_traced_for_commands_alone() {
+        let mut traced = plan(|policy| policy.trace_denials = true);
+        assert!(refuse_unenforced("any", &traced).is_ok());
+        traced.runs = Runs::Guest;
+        for engine in all() {
+            let refused = start_guest(engine, &mut traced, &Facts::default(), about()).map(drop).unwrap_err();
+            assert!(refused.to_string().contains("trace denials in a session"), "{refused}");
+        }
+        traced.trace_denials = false;
+        assert!(refuse_unenforced("any", &traced).is_ok());
     }
 
     #[test]

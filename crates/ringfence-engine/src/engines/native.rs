@@ -50,7 +50,7 @@ impl Engine for Native {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { commands: true, descriptors: true, local: true, facts: true, ..Abilities::default() }
+        Abilities { commands: true, descriptors: true, freeze: true, local: true, ..Abilities::default() }
     }
 
     fn promise(&self, plan: &Plan, facts: &Facts) -> Result<Report, EngineError> {
@@ -161,7 +161,7 @@ impl Engine for Native {
 
     fn sweep(&self, left: &Left<'_>) -> Result<(), EngineError> {
         crate::keeper::sweep(&left.facts.registry);
-        ringfence_linux::limits::Home::find().sweep();
+        ringfence_linux::limits::Home::look().sweep();
         Ok(())
     }
 }

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_linux::launch::{Event, Launched, Spec, Stage, Terminal};
-use ringfence_linux::limits::{Control, Group, Refusals, Usage};
+use ringfence_linux::limits::{Group, Refusals, Usage};
 use ringfence_linux::sys::Waited;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use super::EngineError;
 use super::limits::GUEST_PROCESSES;
+use super::{Control, EngineError};
 use crate::keeper::Keeper;
 
 /// So long a builder may take until it is left to itself.
@@ -90,6 +91,12 @@ impl Running {
         self.launched.signal(signal)
     }
 
+    /// Asks the command to end. It may have ended this moment, and a stopped one would not see the TERM.
+    pub fn terminate(&self) {
+        let _ = self.signal(libc::SIGTERM);
+        let _ = self.signal(libc::SIGCONT);
+    }
+
     /// The id of process 1 as the host sees it.
     pub fn pid(&self) -> i32 {
         self.launched.pid()
@@ -113,9 +120,9 @@ impl Running {
         self.group.as_ref().map(Group::usage).unwrap_or_default()
     }
 
-    /// For whoever changes it while it lives; `None` where there is no control group.
-    pub(super) fn control(&self) -> Option<Control> {
-        self.group.as_ref().map(Group::control)
+    /// What changes it while it lives; `None` where there is no control group.
+    pub(super) fn control(&self) -> Option<Arc<dyn Control>> {
+        self.group.as_ref().map(|group| Arc::new(group.control()) as Arc<dyn Control>)
     }
 
     /// What its control group refuses, for whoever asks often.

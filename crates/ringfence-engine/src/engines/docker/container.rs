@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bollard::models::ContainerInspectResponse;
@@ -17,7 +18,8 @@ use bollard::query_parameters::{
     WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
-use ringfence_linux::limits::{Control, Gauge, Refusals, Usage};
+use ringfence_linux::limits::{Gauge, Refusals, Usage};
+use ringfence_linux::sys::sysctl;
 use ringfence_policy::canonical;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
@@ -36,7 +38,7 @@ use super::names::{self, Name};
 use super::network;
 use super::request::{self, Image, Parts, Reach, Request};
 use super::volumes;
-use crate::engines::{About, Cache, EngineError, GuestSandbox, Left, await_first_word, first_words};
+use crate::engines::{About, Cache, Control, EngineError, GuestSandbox, Left, await_first_word, first_words};
 use crate::keeper::Keeper;
 
 /// How long a guest may take to call after its container was started.
@@ -128,7 +130,7 @@ pub fn start_guest(
 /// As many processes as anybody may start here: Podman has no more itself.
 fn most_processes() -> Option<u64> {
     let ours = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;
-    let all = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse().ok());
+    let all = sysctl("kernel.pid_max").and_then(|text| text.parse().ok());
     ours.into_iter().chain(all).min()
 }
 
@@ -409,8 +411,8 @@ impl GuestSandbox for Container {
         self.gauge.as_ref().and_then(Gauge::refusals)
     }
 
-    fn control(&self) -> Option<Control> {
-        self.gauge.as_ref().map(Gauge::control)
+    fn control(&self) -> Option<Arc<dyn Control>> {
+        self.gauge.as_ref().map(|gauge| Arc::new(gauge.control()) as Arc<dyn Control>)
     }
 
     fn caches(&self) -> &[Cache] {

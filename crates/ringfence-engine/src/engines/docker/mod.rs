@@ -66,8 +66,8 @@ impl Engine for Docker {
             descriptors: true,
             images: true,
             volumes: true,
+            freeze: true,
             local: true,
-            facts: true,
             ..EngineAbilities::default()
         }
     }
