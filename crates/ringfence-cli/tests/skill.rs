@@ -198,6 +198,35 @@ fn versions_and_their_schemas() {
     assert_eq!(place.ringfence(&["skill", "scan", "--file", "one.py", "--host", "*.example.com"]).code, 0);
 }
 
+/// The time limit holds for the check of the inputs, too: nothing runs, and the run is one that was out of time.
+#[test]
+fn the_check_of_inputs_is_within_the_time_limit() {
+    let place = Place::new();
+    let any = vec![serde_json::json!({ "type": "null" }); 100];
+    let schema = serde_json::json!({ "properties": { "x": { "items": { "anyOf": any } } } });
+    place.write("project/schema.json", &schema.to_string());
+    place.write("project/one.py", "print('ran')");
+    assert_eq!(place.ringfence(&["skill", "add", "one.py", "--inputs", "schema.json"]).code, 0);
+    place.write("project/many.json", &serde_json::json!({ "x": vec![7; 6_000] }).to_string());
+    let started = std::time::Instant::now();
+    let run = |timeout, more: &[&str]| {
+        place.ringfence(&[&["skill", "run", "one", "--timeout", timeout, "--json"], more].concat())
+    };
+    let many = run("50ms", &["--input-file", "many.json"]);
+    assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
+    let result = json(&many.out);
+    assert_eq!(
+        (many.code, &result["status"], &result["limit"]),
+        (124, &"timeout".into(), &"timeout".into()),
+        "{result}"
+    );
+    assert_eq!((&result["stdout"], &result["engine"]), (&"".into(), &Value::Null), "nothing has run: {result}");
+    let shown = place.ringfence(&["history", "show", result["id"].as_str().unwrap(), "--json"]);
+    assert!(shown.code == 0 && shown.out.contains("\"one\""), "{shown:?}");
+    let few = run("30s", &["--input", r#"{"x": [null]}"#]);
+    assert_eq!((few.code, &json(&few.out)["stdout"]), (0, &"ran\n".into()), "{}", few.err);
+}
+
 #[test]
 fn as_an_ordinary_user() {
     support::as_an_ordinary_user();

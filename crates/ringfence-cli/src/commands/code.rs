@@ -55,7 +55,7 @@ pub fn run(mut args: args::Code) -> Result<ExitCode, Failure> {
                 failed_in_json(&failure);
             } else if args.json {
                 let mut result = match failure.kind {
-                    Kind::Cancelled => CodeResult::cancelled(&code),
+                    Kind::Cancelled => CodeResult::not_begun(&code, Status::Cancelled, Duration::ZERO),
                     _ => CodeResult::failed(&code, &failure.message),
                 };
                 result.id = failure.record.clone().unwrap_or_default();

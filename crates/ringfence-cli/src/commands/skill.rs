@@ -9,7 +9,7 @@ use ringfence::policy::service::Verdict;
 use ringfence::records::SkillRun;
 use ringfence::skills::registry::{Changed, Listed, Which, check_hosts};
 use ringfence::skills::scan::Scan;
-use ringfence::skills::{self, New, Registry, Schema, Skill};
+use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
 use serde::Serialize;
 
 use crate::args::{self, SkillAdd, SkillChange, SkillScan};
@@ -178,14 +178,21 @@ fn execute(args: &args::SkillRun) -> Result<(Skill, CodeResult, Room), Failure> 
     let run: SkillRun = skill.run();
     let inputs = code::inputs(&args.given)?;
     let inputs = inputs.unwrap_or_else(|| serde_json::json!({}));
-    let mut code = skill.code(inputs, verdict).map_err(|error| {
-        let failure = Failure::from(error);
-        let record = sandbox.failed(&command, Some(&run), &failure.message);
-        failure.recorded(record)
-    })?;
+    let room = Room::under(&sandbox.policy().limits);
+    let mut code = match skill.code(inputs, verdict, sandbox.policy().limits.timeout, None) {
+        Ok(code) => code,
+        Err(SkillError::NotChecked { result, .. }) => {
+            return Ok((skill, sandbox.not_begun(*result, &command, &run), room));
+        }
+        Err(error) => {
+            let failure = Failure::from(error);
+            let record = sandbox.failed(&command, Some(&run), &failure.message);
+            return Err(failure.recorded(record));
+        }
+    };
     code::equip(&mut code, &args.given)?;
     let result = sandbox.run_code(&code, &command, Some(&run), None, code::signals)?;
-    Ok((skill, result, Room::under(&sandbox.policy().limits)))
+    Ok((skill, result, room))
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {

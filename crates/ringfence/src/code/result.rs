@@ -183,9 +183,12 @@ impl CodeResult {
         result
     }
 
-    /// The result when somebody ended it before it began.
-    pub fn cancelled(code: &Code) -> CodeResult {
-        CodeResult { status: Status::Cancelled, error: None, ..CodeResult::failed(code, "") }
+    /// The result when it ended before it began.
+    pub fn not_begun(code: &Code, status: Status, duration: Duration) -> CodeResult {
+        let mut result = CodeResult { status, error: None, ..CodeResult::failed(code, "") };
+        result.usage.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        result.limit = limit_name(None, status);
+        result
     }
 }
 
