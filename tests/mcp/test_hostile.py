@@ -83,6 +83,30 @@ class Hostile(Place):
             self.assertLess(time.monotonic() - started, 20)
             self.assertLess(self.peak(), 500)
 
+    async def test_a_hostile_pattern(self):
+        """It takes a second for each line that is searched. Others are answered meanwhile, and memory stays bounded."""
+        digits = bytes(48 + (byte & 1) for byte in os.urandom(1 << 20))
+        (self.project / "one-line").write_bytes(digits * 7 + b"\n")
+        lines = [digits[n << 16 : (n << 16) + 65_000] for n in range(5)]
+        (self.project / "lines").write_bytes(b"\n".join([*lines, b"needle 7"]))
+        async with self.client() as client:
+            await self.echo(client)
+            search = client.call_tool("search_files", {"pattern": "[01]*1[01]{3000}[2]"})
+            task = asyncio.create_task(search)
+            others = []
+            while not task.done():
+                begun = time.monotonic()
+                await self.echo(client)
+                others.append(time.monotonic() - begun)
+            found = (await task).structured_content
+            self.assertEqual(found["matches"], [])
+            self.assertIn("long lines were left out", found["incomplete"])
+            self.assertGreater(len(others), 1, "others are answered meanwhile")
+            self.assertLess(max(others), 5)
+            found = (await client.call_tool("search_files", {"pattern": r"needle \d"})).structured_content
+            self.assertEqual([(m["path"], m["line"]) for m in found["matches"]], [("lines", 6)])
+            self.assertLess(self.peak(), 300)
+
     async def test_many_boxes_at_once(self):
         """What one sandbox may spend is not multiplied by calling often."""
         async with self.client() as client:
@@ -91,6 +115,15 @@ class Hostile(Place):
             results = await asyncio.gather(*(client.call_tool("run_code", call) for _ in range(12)))
             self.assertGreater(time.monotonic() - begun, 3 * 1.5, "four at once, the others wait")
             self.assertEqual({result.structured_content["value"] for result in results}, {"done"})
+
+    async def test_calls_that_wait_are_counted(self):
+        async with self.client() as client:
+            call = {"language": "python", "code": "1 + 1", "inputs": {"x": "x" * 1_000_000}}
+            results = await asyncio.gather(*(client.call_tool("run_code", call) for _ in range(120)))
+            refused = [said(result) for result in results if result.is_error]
+            self.assertEqual(len(refused), 120 - 64)
+            self.assertTrue(all("64 calls are running" in text for text in refused), refused[:1])
+            await self.echo(client)
 
     async def test_nothing_of_the_owners_is_seen(self):
         self.env["SECRET_TOKEN"] = "do-not-tell"
