@@ -18,9 +18,8 @@ pub fn here() -> Result<Host, Failure> {
     Ok(Host::here()?.program("/proc/self/exe").notices(move |notice| tell(notice, &bar)))
 }
 
-/// The sandbox that flags mean here and now, to be looked at: nothing on the host is changed from now on.
+/// The sandbox that flags mean here and now, to be looked at.
 pub fn look(flags: &PolicyFlags) -> Result<Sandbox, Failure> {
-    ringfence_linux::limits::only_look();
     Ok(here()?.resolve(&flags.request()?)?)
 }
 
@@ -74,6 +73,10 @@ fn tell(notice: Notice<'_>, bar: &Mutex<Bar>) {
             }
         }
         Notice::LatestNotShown(error) => warn(format!("the latest runs are not shown: {error}")),
+        Notice::StartedAgain(name) => output::say(&format!(
+            "ringfence: {} had ended and is started again, under the policy that it was made with",
+            output::one_line(name)
+        )),
         Notice::NoSkills(why) => warn(format!("there are no skills: {why}")),
         _ => {}
     }

@@ -49,7 +49,7 @@ pub enum Suspicion {
     Closed(PathBuf),
     #[error("`{}` cannot be read ({reason}): hooks and files that it names may be unprotected", .file.display())]
     Unread { file: PathBuf, reason: String },
-    #[error("`{}` names `{value}`, of a user whom `/etc/passwd` does not have: it may be unprotected", .file.display())]
+    #[error("`{}` names `{value}`, of a user who is not known: it may be unprotected", .file.display())]
     UnknownUser { file: PathBuf, value: String },
     #[error("`{}` comes after more names than are looked at: what it leads git to may be unprotected", .0.display())]
     TooMany(PathBuf),
@@ -105,12 +105,14 @@ pub struct Outer {
     files: Vec<PathBuf>,
     /// What the environment itself says.
     variables: Config,
+    /// Reads `/etc/passwd`, for `~user` in a path. Without, no other user is known.
+    pub passwd: Option<fn() -> Vec<u8>>,
 }
 
 impl Outer {
     /// As this environment has it: system, user, and what says otherwise.
     pub fn new(home: &Path, env: &BTreeMap<OsString, OsString>) -> Outer {
-        Outer { files: outer_files(home, env), variables: Config::of_environment(env) }
+        Outer { files: outer_files(home, env), variables: Config::of_environment(env), passwd: None }
     }
 
     /// Another user's, whose environment nobody knows.
@@ -603,7 +605,7 @@ impl<'a> Rules<'a> {
             }
             open.push(file.clone());
         }
-        let passwd = || fs::read("/etc/passwd").unwrap_or_default();
+        let passwd = || self.outer.passwd.map_or_else(Vec::new, |read| read());
         let mut seen = BTreeSet::new();
         // Git takes no relative include from a variable, so that it does not matter where that would begin.
         let mut next = Some((top.join("environment"), Rc::new(self.outer.variables.clone())));

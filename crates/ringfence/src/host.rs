@@ -130,6 +130,8 @@ pub enum Notice<'a> {
     LatestNotShown(&'a StoreError),
     /// Skills cannot be read, for this reason.
     NoSkills(&'a str),
+    /// The session of this name had ended, and is started again under the policy that it was made with.
+    StartedAgain(&'a str),
 }
 
 /// Who is told.
@@ -278,10 +280,15 @@ impl Host {
         Ok(Sessions::new(&directories.sessions, program).homes(directories.state.join("homes")).on(self.clone()))
     }
 
-    /// Clears what killed sandboxes left, and makes what every sandbox hides: what is not there is not hidden. Before a
-    /// policy is made that something is started with.
+    /// Clears what killed sandboxes left, moves this process to where it may make control groups, and makes what every
+    /// sandbox hides: what is not there is not hidden. Before a policy is made that something is started with.
     pub fn prepare(&self) -> Result<(), HostError> {
-        crate::keeper::sweep(&crate::keeper::registry());
+        match &self.source {
+            Source::Here => crate::keeper::sweep(&crate::keeper::registry()),
+            Source::Given(given) => crate::keeper::sweep(&given.facts.registry),
+        }
+        // Plans promise what there is then.
+        ringfence_linux::limits::Home::take();
         if let Some(directories) = &self.directories {
             directories.make_closed();
         }
@@ -343,6 +350,7 @@ impl Host {
             inputs.sessions_dirs = directories.closed_dirs(facts.uid, &inputs.other_homes);
         }
         inputs.git = git::Outer::new(&facts.home, &facts.env);
+        inputs.git.passwd = matches!(self.source, Source::Here).then_some(here::passwd);
         inputs.other_homes.iter().for_each(|home| inputs.git.add_home(home));
         Ok(inputs)
     }

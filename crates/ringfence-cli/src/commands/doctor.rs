@@ -161,7 +161,7 @@ fn seccomp() -> Finding {
 
 fn control_groups() -> Finding {
     const FACT: &str = "control groups";
-    match Home::find() {
+    match Home::look() {
         Home::V2(path) => ok(FACT, format!("v2, below {}", path.display())),
         Home::V1 { memory, .. } => ok(FACT, format!("v1, below {}", memory.display())),
         Home::None(reason) => degraded(

@@ -4,7 +4,7 @@
 use std::cell::OnceCell;
 
 use ringfence_linux::launch::Identity;
-use ringfence_linux::limits::{Group, Home};
+use ringfence_linux::limits::{Group, Home, LimitError};
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::Plan;
 
@@ -24,9 +24,16 @@ fn needs_group(limits: &Limits) -> bool {
     limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some()
 }
 
-/// The group of a box with these limits, which is still to be made; `None` where it needs none, or there are none.
-pub(super) fn group(limits: &Limits) -> Option<Group> {
-    if needs_group(limits) { Group::named(Home::find(), super::nonce()) } else { None }
+/// The group of a box with these limits, which is still to be made; `None` where it needs none, or there are none. What was
+/// promised because there seemed to be groups is not kept without.
+pub(super) fn group(limits: &Limits) -> Result<Option<Group>, LimitError> {
+    if !needs_group(limits) {
+        return Ok(None);
+    }
+    match (Home::look(), Home::take()) {
+        (Home::V1 { .. } | Home::V2(_), Home::None(reason)) => Err(LimitError::NotTaken(reason)),
+        (_, home) => Ok(Group::named(home, super::nonce())),
+    }
 }
 
 /// A limit that is promised.
@@ -56,7 +63,7 @@ pub(super) fn limit(limit: Limit, plan: &Plan, home: &OnceCell<Home>) -> Verdict
         Limit::Processes => "process count of the sandbox's own user namespace",
         Limit::Cpu => "affinity to as many processors as asked for, rounded up, which a program can undo",
     };
-    match home.get_or_init(Home::find) {
+    match home.get_or_init(Home::look) {
         Home::V2(_) => enforced("control group v2"),
         Home::V1 { .. } => enforced("control group v1"),
         Home::None(reason) => weakened(format!("{stands_in} ({reason})")),

@@ -8,10 +8,10 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_policy::limits::Limits;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::{scope, sys};
 
@@ -33,6 +33,8 @@ pub enum LimitError {
     Make { path: PathBuf, source: io::Error },
     #[error("cannot set `{}` to {value}: {source}", path.display())]
     Set { path: PathBuf, value: String, source: io::Error },
+    #[error("there are no control groups although there seemed to be: {0}")]
+    NotTaken(String),
     #[error("cannot remove control group `{}`: {source}", path.display())]
     Remove { path: PathBuf, source: io::Error },
 }
@@ -41,14 +43,20 @@ pub(crate) const V2_ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 impl Home {
-    /// Where this process may make groups. One that has none, and has said that it may be, is moved to where it may. Looked for
-    /// once: each look takes a hundredth of a short run, and there were four.
-    pub fn find() -> Home {
-        static FOUND: OnceLock<Home> = OnceLock::new();
-        FOUND.get_or_init(Self::look).clone()
+    /// Where this process may make groups, or could when something starts. Changes nothing. Looked for once: each look takes a
+    /// hundredth of a short run, and there were four.
+    pub fn look() -> Home {
+        static SEEN: OnceLock<Home> = OnceLock::new();
+        TAKEN.get().unwrap_or_else(|| SEEN.get_or_init(|| Home::find(false))).clone()
     }
 
-    fn look() -> Home {
+    /// The same for what starts something. A process that may make groups nowhere, and has said that it may be, is moved to
+    /// where it may.
+    pub fn take() -> Home {
+        TAKEN.get_or_init(|| Home::find(true)).clone()
+    }
+
+    fn find(takes: bool) -> Home {
         let own = own_groups();
         let path_of = |controller: &str| path_of(&own, controller);
         let v1 = |controller: &str| {
@@ -66,8 +74,8 @@ impl Home {
             return Home::None("no control groups are mounted".to_owned());
         }
         let none = "no control group is delegated to this user";
-        if only_looks() {
-            return delegated(&own).unwrap_or_else(|| match scope::could_enter() {
+        if !takes {
+            return delegated(&own, false).unwrap_or_else(|| match scope::could_enter() {
                 None => Home::None(none.to_owned()),
                 Some(Ok(())) => Home::V2(Path::new(V2_ROOT).join("scope-to-be-made")),
                 Some(Err(error)) => Home::None(format!("{none}, and {error}")),
@@ -77,9 +85,9 @@ impl Home {
         if let Some(error) = scope::failed() {
             return Home::None(format!("{none}, and {error}"));
         }
-        delegated(&own).unwrap_or_else(|| match scope::enter() {
+        delegated(&own, true).unwrap_or_else(|| match scope::enter() {
             None => Home::None(none.to_owned()),
-            Some(Ok(())) => delegated(&own_groups()).unwrap_or_else(|| Home::None(none.to_owned())),
+            Some(Ok(())) => delegated(&own_groups(), true).unwrap_or_else(|| Home::None(none.to_owned())),
             Some(Err(error)) => Home::None(format!("{none}, and {error}")),
         })
     }
@@ -126,17 +134,7 @@ impl Home {
     }
 }
 
-static ONLY_LOOKS: AtomicBool = AtomicBool::new(false);
-
-/// From now on this process changes no control group: [`Home::find`] says what would be there. For programs that start
-/// nothing.
-pub fn only_look() {
-    ONLY_LOOKS.store(true, Ordering::Relaxed);
-}
-
-fn only_looks() -> bool {
-    ONLY_LOOKS.load(Ordering::Relaxed)
-}
+static TAKEN: OnceLock<Home> = OnceLock::new();
 
 /// How groups of boxes are called: this, the process that made one, when, and a number.
 const PREFIX: &str = "ringfence-";
@@ -154,18 +152,29 @@ pub(crate) fn own_groups() -> String {
 }
 
 /// The nearest group of version 2 in which groups can be made.
-fn delegated(own: &str) -> Option<Home> {
+fn delegated(own: &str, takes: bool) -> Option<Home> {
     let start = Path::new(V2_ROOT).join(path_of(own, "")?.1.trim_start_matches('/'));
     // An earlier box may have moved this process aside: groups are made beside it, not below.
     let mut dirs = start.ancestors().take_while(|d| d.starts_with(V2_ROOT)).filter(|d| !d.ends_with(ASIDE));
-    let usable =
-        |dir: &&Path| writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, *dir == start.as_path());
-    dirs.find(usable).map(|dir| Home::V2(dir.to_path_buf()))
+    let usable = |dir: &&Path| {
+        writable(dir) && writable(&dir.join("cgroup.procs")) && delegate(dir, *dir == start.as_path(), takes)
+    };
+    let found = dirs.find(usable)?;
+    let (there, on) = (found.join("cgroup.controllers"), found.join("cgroup.subtree_control"));
+    if takes && has_all(&["io"], &there) && !has_all(&["io"], &on) {
+        // It limits nothing. Without it, use is counted in another way.
+        let _ = fs::write(on, "+io");
+    }
+    Some(Home::V2(found.to_path_buf()))
 }
 
 pub(crate) fn has_controllers(list: &Path) -> bool {
+    has_all(&CONTROLLERS, list)
+}
+
+fn has_all(controllers: &[&str], list: &Path) -> bool {
     let text = fs::read_to_string(list).unwrap_or_default();
-    CONTROLLERS.iter().all(|c| text.split_whitespace().any(|word| word == *c))
+    controllers.iter().all(|c| text.split_whitespace().any(|word| word == *c))
 }
 
 fn writable(path: &Path) -> bool {
@@ -174,7 +183,7 @@ fn writable(path: &Path) -> bool {
 
 /// Switches the controllers on for groups made in this one. A group that holds processes cannot pass controllers on, so
 /// that this process, when it is alone there, first moves into a group of its own.
-fn delegate(dir: &Path, own: bool) -> bool {
+fn delegate(dir: &Path, own: bool, takes: bool) -> bool {
     let has = |file: &str| has_controllers(&dir.join(file));
     if has("cgroup.subtree_control") {
         return !own || dir == Path::new(V2_ROOT);
@@ -184,7 +193,7 @@ fn delegate(dir: &Path, own: bool) -> bool {
     }
     let procs = || fs::read_to_string(dir.join("cgroup.procs"));
     let alone = || procs().is_ok_and(|procs| procs.split_whitespace().eq([std::process::id().to_string().as_str()]));
-    if only_looks() {
+    if !takes {
         // The root group alone can have both groups and processes.
         let root = dir == Path::new(V2_ROOT);
         return root || procs().is_ok_and(|procs| procs.trim().is_empty()) || (own && alone());
@@ -248,7 +257,7 @@ impl Group {
             }
             _ => None,
         };
-        Control { dirs: self.dirs.clone(), freezer, io: None }
+        Control { dirs: self.dirs.clone(), freezer }
     }
 
     /// Makes it, with these limits.
@@ -358,11 +367,7 @@ impl Gauge {
             [_] => is_its_own("").map(|dir| Freezer::At(dir.join("cgroup.freeze"))),
             _ => is_its_own("freezer").map(|dir| Freezer::At(dir.join("freezer.state"))),
         };
-        let control = Control {
-            dirs: is_its_own(main).map_or_else(Vec::new, |_| dirs.clone()),
-            freezer,
-            io: is_its_own("blkio"),
-        };
+        let control = Control { dirs: is_its_own(main).map_or_else(Vec::new, |_| dirs.clone()), freezer };
         dirs.iter().all(|dir| dir.is_dir()).then_some(Gauge { dirs, control })
     }
 
@@ -387,7 +392,6 @@ impl Gauge {
 pub struct Control {
     dirs: Vec<PathBuf>,
     freezer: Option<Freezer>,
-    io: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -489,21 +493,15 @@ impl Control {
             [memory, pids, _] => (number(&memory.join("memory.usage_in_bytes")), pids),
             _ => return Load::default(),
         };
-        let io = match (self.dirs.as_slice(), &self.io) {
-            ([dir], _) => fs::read_to_string(dir.join("io.stat")).ok(),
-            (_, Some(io)) => fs::read_to_string(io.join("blkio.throttle.io_service_bytes")).ok(),
-            _ => None,
-        };
-        // `8:0 rbytes=1 wbytes=2 …`, or `8:0 Read 1`.
-        let sum = |key: &str, word: &str| {
-            let counted = |line: &str| -> Option<u64> {
-                let mut words = line.split_whitespace().skip(1);
-                let found = words.clone().find_map(|one| one.strip_prefix(key)?.parse().ok());
-                found.or_else(|| (words.next()? == word).then(|| words.next()?.parse().ok())?)
-            };
+        // Version 1 counts it only where it limits it, and not what is written later on behalf of a process.
+        let io = fs::read_to_string(pids.join("io.stat")).ok();
+        // `8:0 rbytes=1 wbytes=2 …`
+        let sum = |key: &str| {
+            let counted =
+                |line: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
             io.as_ref().map(|text| text.lines().filter_map(counted).sum())
         };
-        let (read, written) = (sum("rbytes=", "Read"), sum("wbytes=", "Write"));
+        let (read, written) = (sum("rbytes="), sum("wbytes="));
         Load { memory, processes: number(&pids.join("pids.current")), read, written }
     }
 }
@@ -693,6 +691,44 @@ pub fn census(root: i32) -> Census {
     total
 }
 
+/// Bytes that a tree moved; `None` where that cannot be seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From disks and to them, by what lives of the tree and by what its processes waited for.
+    pub read: Option<u64>,
+    pub written: Option<u64>,
+    /// From the network and to it, where the tree has one of its own, but for its loopback.
+    pub received: Option<u64>,
+    pub sent: Option<u64>,
+}
+
+/// What process `root` and everything below it moved so far.
+pub fn traffic(root: i32) -> Traffic {
+    let (mut pending, mut all) = (vec![root], Traffic::default());
+    // A bound against a tree that grows faster than it is read.
+    for _ in 0..100_000 {
+        let Some(pid) = pending.pop() else { break };
+        pending.extend(children(pid));
+        let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+        for (total, key) in [(&mut all.read, "read_bytes: "), (&mut all.written, "\nwrite_bytes: ")] {
+            let found = text.split_once(key).and_then(|(_, rest)| rest.lines().next()?.parse::<u64>().ok());
+            *total = total.map_or(found, |sum| Some(sum + found.unwrap_or(0)));
+        }
+    }
+    let network = |who: &str| fs::read_link(format!("/proc/{who}/ns/net")).ok();
+    let root = root.to_string();
+    if network(&root).is_some_and(|theirs| network("self").is_some_and(|ours| ours != theirs)) {
+        let text = fs::read_to_string(format!("/proc/{root}/net/dev")).unwrap_or_default();
+        let devices = || text.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
+        let sum = |at: usize| {
+            let counted = devices().filter_map(|(_, counts)| counts.split_whitespace().nth(at)?.parse::<u64>().ok());
+            (!text.is_empty()).then(|| counted.sum())
+        };
+        (all.received, all.sent) = (sum(0), sum(8));
+    }
+    all
+}
+
 /// How long it may take to find out what the memory is that a tree does not share.
 const EXACTLY: Duration = Duration::from_millis(200);
 
@@ -719,8 +755,8 @@ fn proportional(root: i32, until: Instant) -> Option<u64> {
 }
 
 /// Kills the process below `root` that has the most memory resident, as the kernel would in a control group. Whether there was
-/// one.
-pub fn kill_largest(root: i32) -> bool {
+/// one. `process` is the root's own handle: another process with its number has nothing to fear.
+pub fn kill_largest(root: i32, process: &OwnedFd) -> bool {
     let below = || {
         let (mut pending, mut all) = (children(root), Vec::new());
         while let Some(pid) = pending.pop().filter(|_| all.len() < 100_000) {
@@ -735,9 +771,16 @@ pub fn kill_largest(root: i32) -> bool {
     };
     let Some(largest) = below().into_iter().max_by_key(resident) else { return false };
     let Some(pid) = rustix::process::Pid::from_raw(largest) else { return false };
-    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return false };
-    // The number may have become somebody else's before it was opened; what is still below the root is the right one.
-    below().contains(&largest) && rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL).is_ok()
+    let Ok(found) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return false };
+    let lives = || {
+        let mut ended = [PollFd::new(process, PollFlags::IN)];
+        rustix::event::poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+    };
+    // The number may have become that of another process before it was opened; what is still below the root is the right one,
+    // while that still lives.
+    below().contains(&largest)
+        && lives()
+        && rustix::process::pidfd_send_signal(&found, rustix::process::Signal::KILL).is_ok()
 }
 
 fn children(pid: i32) -> Vec<i32> {
@@ -755,29 +798,4 @@ fn page_size() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_old_groups_of_nobody_are_swept() {
-        let place = tempfile::tempdir().unwrap();
-        // Higher than any number that a process can have.
-        let (gone, here) = (u32::MAX, std::process::id());
-        let old = [format!("ringfence-{gone}-1a2b-1"), format!("ringfence-{here}-1"), "ringfence-owner".to_owned()];
-        let full = format!("ringfence-{gone}-3");
-        for name in old.iter().chain([&full]) {
-            fs::create_dir(place.path().join(name)).unwrap();
-        }
-        fs::create_dir(place.path().join(&full).join("in it")).unwrap();
-        let long_ago = std::time::SystemTime::now() - IN_THE_MAKING;
-        for name in old.iter().chain([&full]) {
-            fs::File::open(place.path().join(name)).unwrap().set_modified(long_ago).unwrap();
-        }
-        let young = format!("ringfence-{gone}-2");
-        fs::create_dir(place.path().join(&young)).unwrap();
-        Home::V2(place.path().to_path_buf()).sweep();
-        let stays = |name: &String| place.path().join(name).exists();
-        assert!(!stays(&old[0]));
-        assert!(old[1..].iter().chain([&full, &young]).all(stays));
-    }
-}
+mod tests;

@@ -385,7 +385,7 @@ fn plan_for(lookup: &Lookup, code: &Code, policy: &Policy, facts: &Facts) -> Res
     if let Some(limit) = policy.limits.memory.filter(|limit| *limit < least) {
         return Err(CodeError::TooLittleMemory { language: code.language.name, least, limit });
     }
-    let grouped = policy.limits.memory.is_some() && !matches!(Home::find(), Home::None(_));
+    let grouped = policy.limits.memory.is_some() && !matches!(Home::look(), Home::None(_));
     for interpreter in code.language.interpreters {
         let command = code.language.command(interpreter, code, &policy.limits, grouped);
         let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();

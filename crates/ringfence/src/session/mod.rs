@@ -58,7 +58,7 @@ use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::{Guarantee, Policy, ServiceSettings};
 
 use crate::engines;
-use crate::host::Host;
+use crate::host::{Host, Notice};
 use crate::report::Report;
 use crate::sandbox::SharedLookup;
 use document::Document;
@@ -253,7 +253,12 @@ impl Sessions {
                 None => Err(ended),
             };
             match blocking(start).await {
-                Ok(id) => return self.connect(&id, exec).await,
+                Ok(id) => {
+                    if let Some(host) = &self.host {
+                        host.notice(Notice::StartedAgain(id_or_name));
+                    }
+                    return self.connect(&id, exec).await;
+                }
                 // Somebody else starts it in this moment.
                 Err(SessionError::NameTaken(_)) if tries < 100 => {
                     tries += 1;

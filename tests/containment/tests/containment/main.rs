@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
         ringfence_linux::scope::allow(runtime.into());
     }
-    ringfence_linux::limits::Home::find();
+    ringfence_linux::limits::Home::take();
     let arguments = Arguments::from_args();
     let programs = Programs::install();
     let trials = trials(&programs);
