@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Cure, Guarantee};
 
@@ -11,10 +11,23 @@ use crate::{Cure, Guarantee};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     pub engine: Cow<'static, str>,
+    #[serde(deserialize_with = "known")]
     pub guarantees: Vec<Answer>,
     /// Paths of the host's devices that are let in.
     #[serde(default)]
     pub devices: Vec<String>,
+}
+
+/// Answers for promises that only a newer release knows are skipped.
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Answer>, D::Error> {
+    #[derive(Deserialize)]
+    struct Read {
+        id: String,
+        state: State,
+        by: String,
+    }
+    let answer = |Read { id, state, by }| id.parse().ok().map(|id| Answer { id, state, by });
+    Ok(Vec::<Read>::deserialize(deserializer)?.into_iter().filter_map(answer).collect())
 }
 
 /// The answer for one guarantee.
@@ -33,10 +46,11 @@ pub enum State {
     Enforced,
     /// Less than the whole promise; `by` says what is missing.
     Weakened,
-    /// Not met; only possible where the policy calls it optional.
-    Missing,
     /// The policy does not ask for it.
     NotAsked,
+    /// Not met; only possible where the policy calls it optional. Also what a newer release says in a word of its own.
+    #[serde(other)]
+    Missing,
 }
 
 /// What an engine says about one guarantee.

@@ -4,11 +4,17 @@
 //! `{"format": "ringfence.session-info", "version": 1, "body": …}`. A reader ignores fields that it does not know. A new
 //! field has a default (`#[serde(default)]`); what cannot be expressed in this way raises the version of its format.
 //!
-//! What only one release reads and writes, since it contains a plan, is packed: the first line says what it is and which
-//! release wrote it, and the rest is postcard.
+//! What only one build reads and writes, since it contains a plan, is packed: a first line in JSON says what it is, in which
+//! version, which release wrote it and with which hash, and the rest is postcard. The hash is over what is meant, names of
+//! fields included, so that two builds of one release whose plans differ do not misread each other.
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use std::fmt::{self, Debug};
+use std::ops::RangeInclusive;
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use ringfence_policy::layers::content_hash;
 
 use super::info::{ExecutionInfo, Info, Placeholder};
 use crate::report::Report;
@@ -16,8 +22,10 @@ use crate::report::Report;
 /// Something that is stored or shown.
 pub trait Document: Serialize + DeserializeOwned {
     const FORMAT: &'static str;
-    /// The only version that this release reads and writes.
+    /// The version that this release writes, and the newest that it reads.
     const VERSION: u32 = 1;
+    /// The oldest that it reads.
+    const OLDEST: u32 = 1;
 }
 
 impl Document for Info {
@@ -43,29 +51,38 @@ pub enum DocumentError {
     NoDocument(serde_json::Error),
     #[error("it is a `{found}`, not a `{wanted}`")]
     Format { found: String, wanted: &'static str },
-    #[error("it is a `{format}` of version {found}, and this release of Ringfence reads version {wanted}: {}", cure(*.found, *.wanted))]
-    Version { format: &'static str, found: u32, wanted: u32 },
+    #[error("it is a `{format}` of version {found}, and this release of Ringfence reads {}: {}", versions(.wanted), cure(*.found, .wanted))]
+    Version { format: &'static str, found: u32, wanted: RangeInclusive<u32> },
     #[error("it is a malformed `{format}`: {source}")]
     Malformed { format: &'static str, source: serde_json::Error },
     #[error(
         "it is a `{format}` of release {found}, and this is release {RELEASE} of Ringfence: use one release for both"
     )]
     Release { format: &'static str, found: String },
+    #[error("it is a `{format}` of another build of release {RELEASE}: use one build for both")]
+    Build { format: &'static str },
     #[error("it is a malformed `{format}`: {source}")]
     Unpack { format: &'static str, source: postcard::Error },
 }
 
-/// Something that is read by the release that wrote it, and by no other.
-pub trait Packed: Serialize + DeserializeOwned {
+/// Something that is read by the build that wrote it, and by no other.
+pub trait Packed: Serialize + DeserializeOwned + Debug {
     const FORMAT: &'static str;
+    /// The only version that is read.
+    const VERSION: u32 = 1;
 }
 
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// A first line is never longer.
 const LONGEST_LINE: usize = 256;
 
-fn cure(found: u32, wanted: u32) -> &'static str {
-    if found > wanted { "use the newer release that wrote it" } else { "remove it, and make it again" }
+fn cure(found: u32, wanted: &RangeInclusive<u32>) -> &'static str {
+    if found > *wanted.end() { "use the newer release that wrote it" } else { "remove it, and make it again" }
+}
+
+fn versions(wanted: &RangeInclusive<u32>) -> impl fmt::Display {
+    let (oldest, newest) = (wanted.start(), wanted.end());
+    if oldest == newest { format!("version {newest}") } else { format!("versions {oldest} to {newest}") }
 }
 
 #[derive(Serialize)]
@@ -90,48 +107,78 @@ pub fn write<T: Document>(body: &T) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(&Written { format: T::FORMAT, version: T::VERSION, body })
 }
 
-pub fn read<T: Document>(bytes: &[u8]) -> Result<T, DocumentError> {
+/// What the header says, before anything else is read.
+fn check(bytes: &[u8], format: &'static str, wanted: RangeInclusive<u32>) -> Result<(), DocumentError> {
     let header: Header = serde_json::from_slice(bytes).map_err(DocumentError::NoDocument)?;
-    if header.format != T::FORMAT {
-        return Err(DocumentError::Format { found: header.format, wanted: T::FORMAT });
+    if header.format != format {
+        return Err(DocumentError::Format { found: header.format, wanted: format });
     }
-    if header.version != T::VERSION {
-        return Err(DocumentError::Version { format: T::FORMAT, found: header.version, wanted: T::VERSION });
+    if !wanted.contains(&header.version) {
+        return Err(DocumentError::Version { format, found: header.version, wanted });
     }
+    Ok(())
+}
+
+pub fn read<T: Document>(bytes: &[u8]) -> Result<T, DocumentError> {
+    check(bytes, T::FORMAT, T::OLDEST..=T::VERSION)?;
     let malformed = |source| DocumentError::Malformed { format: T::FORMAT, source };
     serde_json::from_slice::<Body<T>>(bytes).map(|read| read.body).map_err(malformed)
+}
+
+/// For `#[serde(deserialize_with = "known")]`: what a newer release says, and this one does not know, is the default.
+pub fn known<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Read<T> {
+        Known(T),
+        Other(IgnoredAny),
+    }
+    Ok(match Read::deserialize(deserializer)? {
+        Read::Known(known) => known,
+        Read::Other(_) => T::default(),
+    })
 }
 
 #[derive(Serialize, Deserialize)]
 struct Line {
     format: String,
+    version: u32,
     release: String,
+    hash: String,
+}
+
+/// Over what is read, so that what is not packed does not count.
+fn hash<T: Packed>(body: &T) -> String {
+    content_hash(format!("{body:?}").as_bytes())
 }
 
 pub fn pack<T: Packed>(body: &T) -> Result<Vec<u8>, std::io::Error> {
-    let line = Line { format: T::FORMAT.to_owned(), release: RELEASE.to_owned() };
-    let mut bytes = serde_json::to_vec(&line)?;
+    let packed = postcard::to_allocvec(body).map_err(std::io::Error::other)?;
+    let again: T = postcard::from_bytes(&packed).map_err(std::io::Error::other)?;
+    let (format, release) = (T::FORMAT.to_owned(), RELEASE.to_owned());
+    let mut bytes = serde_json::to_vec(&Line { format, version: T::VERSION, release, hash: hash(&again) })?;
     bytes.push(b'\n');
-    postcard::to_extend(body, bytes).map_err(std::io::Error::other)
+    bytes.extend(packed);
+    Ok(bytes)
 }
 
 pub fn unpack<T: Packed>(bytes: &[u8]) -> Result<T, DocumentError> {
     let end = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n').unwrap_or(0);
+    check(&bytes[..end], T::FORMAT, T::VERSION..=T::VERSION)?;
     let line: Line = serde_json::from_slice(&bytes[..end]).map_err(DocumentError::NoDocument)?;
-    if line.format != T::FORMAT {
-        return Err(DocumentError::Format { found: line.format, wanted: T::FORMAT });
-    }
+    let format = T::FORMAT;
     if line.release != RELEASE {
-        return Err(DocumentError::Release { format: T::FORMAT, found: line.release });
+        return Err(DocumentError::Release { format, found: line.release });
     }
-    postcard::from_bytes(&bytes[end + 1..]).map_err(|source| DocumentError::Unpack { format: T::FORMAT, source })
+    let body = postcard::from_bytes(&bytes[end + 1..]).map_err(|source| DocumentError::Unpack { format, source })?;
+    if hash(&body) == line.hash { Ok(body) } else { Err(DocumentError::Build { format }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[derive(Serialize, Deserialize)]
+    #[derive(Debug, Serialize, Deserialize)]
     struct Number(u32);
 
     impl Packed for Number {
@@ -142,10 +189,16 @@ mod tests {
     fn what_one_release_packed_no_other_unpacks() {
         let packed = pack(&Number(300)).unwrap();
         assert_eq!(unpack::<Number>(&packed).unwrap().0, 300);
+        let line = |version: u32, release: &str| {
+            let (format, release) = (Number::FORMAT.to_owned(), release.to_owned());
+            serde_json::to_string(&Line { format, version, release, hash: String::new() }).unwrap() + "\nwhatever"
+        };
         let error = |bytes: &[u8]| unpack::<Number>(bytes).map(|_| ()).unwrap_err().to_string();
-        let other = error(b"{\"format\":\"ringfence.number\",\"release\":\"9.9.9\"}\nwhatever");
+        let other = error(line(1, "9.9.9").as_bytes());
         assert!(other.contains("release 9.9.9") && other.contains("use one release"), "{other}");
-        assert!(error(b"{\"format\":\"x\",\"release\":\"9.9.9\"}\n").contains("it is a `x`"));
+        assert!(error(b"{\"format\":\"x\",\"version\":1,\"release\":7}\n").contains("it is a `x`"));
+        // The version comes before all that it may change.
+        assert!(error(b"{\"format\":\"ringfence.number\",\"version\":2,\"release\":7}\n").contains("of version 2"));
         assert!(error(&packed[..packed.len() - 2]).contains("malformed"));
         for bytes in [&b""[..], b"\n", &[b'x'; 1000], &packed[..10]] {
             assert!(error(bytes).contains("no document"));

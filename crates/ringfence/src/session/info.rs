@@ -8,6 +8,7 @@ use ringfence_guest::message::{Entry, EntryKind};
 use ringfence_policy::policy::Shown;
 use serde::{Deserialize, Serialize};
 
+use super::document::known;
 use crate::engines::Cache;
 use crate::sets;
 use crate::supervise::Reason;
@@ -28,6 +29,7 @@ pub struct Info {
     #[serde(serialize_with = "readable")]
     pub workdir_inside: PathBuf,
     pub created: SystemTime,
+    #[serde(deserialize_with = "known")]
     pub state: State,
     /// Of the supervisor.
     pub pid: u32,
@@ -92,6 +94,11 @@ pub struct Usage {
     pub written: Option<u64>,
     /// Processes killed for memory.
     pub killed_for_memory: u64,
+    /// Bytes that came from the network and went to it, where the sandbox has one of its own.
+    #[serde(default)]
+    pub received: Option<u64>,
+    #[serde(default)]
+    pub sent: Option<u64>,
 }
 
 impl Info {
@@ -169,11 +176,15 @@ fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether a session can be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     Live,
     Ended(End),
+    /// Another release wrote it, and this one does not know it.
+    #[default]
+    Unknown,
 }
 
 /// Why a session ended.
@@ -197,6 +208,9 @@ pub enum End {
     Removed,
     /// A process that it needs beside its sandbox ended.
     Helper,
+    /// A newer release has another reason. It is read only, and its number is given to the next reason.
+    #[serde(other)]
+    Unknown,
 }
 
 impl fmt::Display for End {
@@ -211,6 +225,7 @@ impl fmt::Display for End {
             End::Lost => "its supervisor was killed",
             End::Removed => "its directory was removed",
             End::Helper => "a process that it needs ended",
+            End::Unknown => "another release of Ringfence knows why",
         })
     }
 }
@@ -226,16 +241,27 @@ pub struct ExecutionInfo {
     /// An interpreter that waits for code: `python/name`.
     pub context: Option<String>,
     pub started: SystemTime,
+    #[serde(deserialize_with = "known")]
     pub state: ExecutionState,
     /// Bytes written so far.
     pub stdout: u64,
     pub stderr: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether a command runs, and how it ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecutionState {
     Running,
-    Exited { code: i32, reason: Option<Reason> },
-    Signaled { signal: i32, reason: Option<Reason> },
+    Exited {
+        code: i32,
+        reason: Option<Reason>,
+    },
+    Signaled {
+        signal: i32,
+        reason: Option<Reason>,
+    },
+    /// Another release says so, and this one does not know it.
+    #[default]
+    Unknown,
 }

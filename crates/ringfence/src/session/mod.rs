@@ -111,11 +111,13 @@ impl Create {
         Create { name: None, policy, facts, choice: EngineChoice::Auto, service, records: None, judged: None }
     }
 
+    /// How people call it; unique among live sessions.
     pub fn name(mut self, name: impl Into<String>) -> Create {
         self.name = Some(name.into());
         self
     }
 
+    /// The engine; without, the first one that keeps every promise.
     pub fn choice(mut self, choice: EngineChoice) -> Create {
         self.choice = choice;
         self
@@ -133,6 +135,7 @@ impl Create {
         self
     }
 
+    /// Where its executions are recorded.
     pub fn records(mut self, dir: impl Into<PathBuf>) -> Create {
         self.records = Some(dir.into());
         self
@@ -189,6 +192,7 @@ impl Sessions {
         Ok(self.host.as_ref().map(Host::facts).transpose()?)
     }
 
+    /// Where its sessions have their directories.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -248,8 +252,8 @@ impl Sessions {
             let (place, program, name) = (self.place(), self.program.clone(), id_or_name.to_owned());
             let homes = Homes::new(&self.homes);
             let sessions = self.clone();
-            let start = move || match sessions.facts()? {
-                Some(facts) => start_in(&place, &program, &homes, Some(&name), home.start_now(facts), None),
+            let start = move || match sessions.facts()?.and_then(|facts| home.start_now(facts)) {
+                Some(start) => start_in(&place, &program, &homes, Some(&name), start, None),
                 None => Err(ended),
             };
             match blocking(start).await {
@@ -340,15 +344,20 @@ impl Sessions {
     pub async fn remove_home(&self, name: &str) -> Result<(), SessionError> {
         // Nothing is ended for a home that this release cannot remove.
         let (homes, looked_up) = (Homes::new(&self.homes), name.to_owned());
-        blocking(move || homes.find_any(&looked_up)).await?;
+        blocking(move || Ok(homes.find_any(&looked_up)?.map(|home| home.engine()).transpose()?)).await?;
         match self.end_and_forget(name).await {
             Ok(()) | Err(SessionError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
-        let (homes, dir, name) = (Homes::new(&self.homes), self.dir.clone(), name.to_owned());
+        let (sessions, homes, name) = (self.clone(), Homes::new(&self.homes), name.to_owned());
         blocking(move || {
             let Some(home) = homes.find_any(&name)? else { return Err(SessionError::NotFound(name)) };
-            home.engine()?.remove_home(home.facts(), &dir, homes.dir(), &name)?;
+            let engine = home.engine()?;
+            let facts = match sessions.facts()? {
+                Some(facts) => home.facts(facts),
+                None => home.facts_then(homes.dir())?,
+            };
+            engine.remove_home(&facts, &sessions.dir, homes.dir(), &name)?;
             homes.forget(&name)
         })
         .await
@@ -404,8 +413,15 @@ impl Sessions {
         let (place, id) = (self.place(), id.to_owned());
         let known = blocking(move || {
             // It may have ended this moment: then that is what there is to say.
-            let ended = place.ended(&id)?.map(|kept| (kept.info, false));
-            Ok(ended.or_else(|| place.known(&id).map(|info| (info, true))))
+            match place.ended(&id) {
+                Ok(Some(kept)) => Ok(Some((kept.info, false))),
+                Ok(None) => Ok(place.known(&id).map(|info| (info, true))),
+                // It has ended, and what it left cannot be read here.
+                Err(error) => Ok(place.known(&id).map(|info| {
+                    let (state, unreachable) = (State::Unknown, Some(error.to_string()));
+                    (Info { state, unreachable, ..info }, false)
+                })),
+            }
         });
         let (mut info, lives) = known.await.ok().flatten()?;
         if lives && info.state == State::Live {
@@ -551,6 +567,7 @@ impl Sessions {
                 let end = match kept.info.state {
                     State::Ended(end) => end,
                     State::Live => End::Lost,
+                    State::Unknown => End::Unknown,
                 };
                 return Err(SessionError::Ended { id: id.to_owned(), end });
             }
@@ -699,6 +716,7 @@ pub struct Session {
 }
 
 impl Session {
+    /// Its id, which no other session ever has.
     pub fn id(&self) -> &str {
         self.link.id()
     }
@@ -708,6 +726,7 @@ impl Session {
         self.link.is_closed()
     }
 
+    /// What it is and how it is doing.
     pub async fn info(&self) -> Result<Info, SessionError> {
         self.document(&ClientRequest::Info).await
     }
@@ -748,6 +767,7 @@ impl Session {
         }
     }
 
+    /// Its files, as its guest sees them.
     pub fn files(&self) -> Files {
         Files { link: self.link.clone() }
     }
@@ -781,6 +801,7 @@ impl Session {
         self.change(&ClientRequest::Freeze).await
     }
 
+    /// Lets everything in it go on after [`Session::freeze`].
     pub async fn thaw(&self) -> Result<(), SessionError> {
         self.change(&ClientRequest::Thaw).await
     }

@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::SessionError;
-use super::document::{self, Document, DocumentError};
+use super::document::{self, Document};
 use super::info::{End, Info, State};
 use crate::report::Report;
 
@@ -33,26 +33,34 @@ impl Document for StateFile {
 }
 
 /// How many executions there were, and why it ended: for when the rest cannot be written any more.
+#[derive(Debug, Serialize, Deserialize)]
+struct LastWords {
+    executions: u64,
+    end: Option<End>,
+}
+
+impl Document for LastWords {
+    const FORMAT: &'static str = "ringfence.session-last";
+}
+
+/// Where they are written, always with the same length: so there is room for them on a full disk.
 #[derive(Debug)]
 pub struct Last {
     file: Option<fs::File>,
 }
 
+/// No last words are longer.
+const LAST: usize = 128;
+
 impl Last {
     pub fn write(&self, executions: u64, end: Option<End>) {
-        let end = end.and_then(|end| ENDS.iter().position(|known| *known == end));
-        let mut bytes = [0; 9];
-        bytes[..8].copy_from_slice(&executions.to_le_bytes());
-        bytes[8] = end.map_or(0, |at| at as u8 + 1);
-        if let Some(file) = &self.file {
+        if let (Some(file), Ok(mut words)) = (&self.file, document::write(&LastWords { executions, end })) {
+            words.resize(LAST, b' ');
             // What is not written here is found in the state, or not known.
-            let _ = file.write_all_at(&bytes, 0);
+            let _ = file.write_all_at(&words, 0);
         }
     }
 }
-
-/// Ends, by their numbers in such a file.
-const ENDS: [End; 7] = [End::Stopped, End::Idle, End::Expired, End::Died, End::Memory, End::Unruly, End::Helper];
 
 /// A state file is never longer.
 const LARGEST: u64 = 1 << 20;
@@ -216,21 +224,21 @@ impl Place {
 
     /// What is written about a session.
     pub fn kept(&self, id: &str) -> Option<StateFile> {
-        document::read(&self.state(id)?).ok()
+        document::read(&self.state(id).ok()?).ok()
     }
 
-    fn state(&self, id: &str) -> Option<Vec<u8>> {
+    fn state(&self, id: &str) -> io::Result<Vec<u8>> {
         let path = self.session(id).join("state");
-        let file =
-            fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+        let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
         let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes).ok()?;
-        Some(bytes)
+        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
+        Ok(bytes)
     }
 
-    /// The process of its supervisor, by what is written: it has this place in every version of the file.
+    /// The process that may be its supervisor, by what is written in any version of the file: where a later one puts it
+    /// elsewhere, there is none. A wrong number does no harm: a process is only ended when it holds the lock of this session.
     pub fn supervisor(&self, id: &str) -> Option<u32> {
-        let state: serde_json::Value = serde_json::from_slice(&self.state(id)?).ok()?;
+        let state: serde_json::Value = serde_json::from_slice(&self.state(id).ok()?).ok()?;
         u32::try_from(state.get("body")?.get("info")?.get("pid")?.as_u64()?).ok()
     }
 
@@ -269,15 +277,13 @@ impl Place {
         last
     }
 
-    fn read_last(&self, id: &str) -> Option<(u64, Option<End>)> {
+    fn read_last(&self, id: &str) -> Option<LastWords> {
         let path = self.session(id).join("last");
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-        let mut bytes = [0; 9];
+        let mut bytes = [0; LAST];
         file.read_exact_at(&mut bytes, 0).ok()?;
-        let [count @ .., end] = bytes;
-        let end = usize::from(end).checked_sub(1).and_then(|at| ENDS.get(at)).copied();
-        Some((u64::from_le_bytes(count), end))
+        document::read(&bytes).ok()
     }
 
     /// Gives up what only a live session needs: its socket and its name.
@@ -295,23 +301,24 @@ impl Place {
         }
     }
 
-    /// A session whose supervisor is gone: says so in its state, and releases the rest. `None` when it left nothing.
-    /// What another release wrote stays as it is.
+    /// A session whose supervisor is gone: says so in its state, and releases the rest. `None` when it left nothing. A state
+    /// that cannot be read, since another release wrote it, say, is an error and stays as it is.
     fn settle(&self, id: &str) -> Result<Option<StateFile>, SessionError> {
-        let mut kept: StateFile = match self.state(id).map(|bytes| document::read(&bytes)) {
-            Some(Ok(kept)) => kept,
-            Some(Err(source @ DocumentError::Version { .. })) => {
-                return Err(SessionError::Stored { path: self.session(id).join("state"), source });
-            }
-            _ => {
+        let path = || self.session(id).join("state");
+        let bytes = match self.state(id) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.forget(id);
                 return Ok(None);
             }
+            Err(source) => return Err(SessionError::Directory { path: path(), source }),
         };
+        let mut kept: StateFile =
+            document::read(&bytes).map_err(|source| SessionError::Stored { path: path(), source })?;
         if kept.info.state == State::Live {
-            let (executions, end) = self.read_last(id).unwrap_or((kept.info.executions, None));
-            kept.info.state = State::Ended(end.unwrap_or(End::Lost));
-            kept.info.executions = executions;
+            let last = self.read_last(id);
+            kept.info.state = State::Ended(last.as_ref().and_then(|last| last.end).unwrap_or(End::Lost));
+            kept.info.executions = last.map_or(kept.info.executions, |last| last.executions);
             kept.info.running = 0;
             kept.ended = Some(SystemTime::now());
             // What cannot be written now is found again at the next look.

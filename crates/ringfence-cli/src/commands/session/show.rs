@@ -21,6 +21,7 @@ pub fn described(info: &Info) -> Value {
     let (state, ended) = match info.state {
         State::Live => ("live", None),
         State::Ended(end) => ("ended", Some(end)),
+        State::Unknown => ("unknown", None),
     };
     json!({
         "id": info.id,
@@ -74,6 +75,7 @@ fn state(info: &Info) -> String {
         State::Live if info.running > 0 => format!("live, {} running", info.running),
         State::Live => "live".to_owned(),
         State::Ended(end) => format!("ended: {end}"),
+        State::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -161,7 +163,11 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
             text += &format!("requirements {} at {}\n", set.id, set.at);
         }
         if let Some(why) = &info.unreachable {
-            text += &format!("unreachable: {}; `ringfence session stop` ends it all the same\n", output::one_line(why));
+            let cure = match info.state {
+                State::Unknown => "`ringfence session rm` removes it",
+                _ => "`ringfence session stop` ends it all the same",
+            };
+            text += &format!("unreachable: {}; {cure}\n", output::one_line(why));
         }
         if let Some(left) = &info.left {
             text += &format!("left behind: {}\n", output::one_line(left));
@@ -179,6 +185,7 @@ fn used(usage: &Usage) -> Value {
     json!({
         "cpu_ms": usage.cpu.map(millis), "memory": usage.memory, "peak_memory": usage.peak_memory,
         "processes": usage.processes, "read_bytes": usage.read, "written_bytes": usage.written,
+        "received_bytes": usage.received, "sent_bytes": usage.sent,
         "killed_for_memory": usage.killed_for_memory,
     })
 }
@@ -193,6 +200,8 @@ fn uses(usage: &Usage) -> String {
         usage.processes.map(|n| format!("{n} processes")),
         size("read", usage.read),
         size("written", usage.written),
+        size("received", usage.received),
+        size("sent", usage.sent),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -202,6 +211,7 @@ fn execution(info: &ExecutionInfo) -> Value {
         ExecutionState::Running => ("running", None, None, None),
         ExecutionState::Exited { code, reason } => ("exited", Some(code), None, reason),
         ExecutionState::Signaled { signal, reason } => ("signaled", None, Some(signal), reason),
+        ExecutionState::Unknown => ("unknown", None, None, None),
     };
     json!({
         "execution": info.id, "command": info.command, "background": info.background, "status": status,
@@ -214,6 +224,7 @@ fn how(info: &ExecutionInfo) -> String {
         ExecutionState::Running => "running".to_owned(),
         ExecutionState::Exited { code, reason } => format!("exited {code}{}", why(reason)),
         ExecutionState::Signaled { signal, reason } => format!("signal {signal}{}", why(reason)),
+        ExecutionState::Unknown => "unknown".to_owned(),
     }
 }
 

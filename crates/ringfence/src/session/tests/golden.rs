@@ -1,23 +1,25 @@
 //! The bytes of every message between clients and supervisors, and of the documents that they exchange and store. They may
 //! change only as [`ringfence_guest::frame`] says: lines are added to the golden file, and never changed.
-//! The test writes the file anew when `RINGFENCE_BLESS=1` asks for it.
-#![allow(clippy::disallowed_methods, reason = "tests ask how they were started")]
 
-use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::iter::successors;
 use std::time::{Duration, SystemTime};
 
-use ringfence_guest::frame::{self, Decoder, Kind, MAX_REQUEST, Message};
+use ringfence_guest::frame::Kind;
 use ringfence_guest::message::{Change, Changed, Entry, EntryKind, Size, Step, WriteMode};
+use ringfence_policy::Guarantee;
+use ringfence_policy::failure::{self, Cure, Failure};
+use ringfence_testing::Golden;
 
 use super::super::document::{self, Document};
+use super::super::homes::{HomeFile, Homes};
 use super::super::info::{End, ExecutionInfo, ExecutionState, Info, LimitChange, Placeholder, State, Usage};
-use super::super::place::StateFile;
+use super::super::place::{Place, StateFile};
 use super::super::protocol::{
     ClientHello, ClientInput, ClientRequest, ExecRequest, ExecutionEnd, GREETING, Refusal, SupervisorHello,
     SupervisorReply,
 };
 use super::super::supervisor::StartReply;
+use super::super::supervisor::tests::start;
 use crate::records::Caller;
 use crate::report::{Answer, Report};
 use crate::supervise::Reason;
@@ -92,47 +94,101 @@ fn reply(message: &SupervisorReply) -> &'static str {
     }
 }
 
-#[derive(Default)]
-struct Golden {
-    lines: Vec<String>,
+/// Every reason of an end: one that is not named here does not compile. The same for what follows.
+fn end_after(end: End) -> Option<End> {
+    Some(match end {
+        End::Stopped => End::Idle,
+        End::Idle => End::Expired,
+        End::Expired => End::Died,
+        End::Died => End::Memory,
+        End::Memory => End::Unruly,
+        End::Unruly => End::Lost,
+        End::Lost => End::Removed,
+        End::Removed => End::Helper,
+        // Nothing writes what is unknown.
+        End::Helper | End::Unknown => return None,
+    })
 }
 
-impl Golden {
-    fn messages<T: Message + PartialEq + Debug>(&mut self, kind: Kind, name: fn(&T) -> &'static str, all: &[T]) {
-        let mut seen = BTreeSet::new();
-        for message in all {
-            let mut bytes = Vec::new();
-            frame::put_message(&mut bytes, 1, kind, message).unwrap();
-            seen.insert(bytes[frame::HEADER]);
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            self.lines.push(format!("{kind:?}.{} {hex}", name(message)));
-            let mut decoder = Decoder::new(MAX_REQUEST);
-            decoder.feed(&bytes);
-            assert_eq!(&decoder.next_frame().unwrap().unwrap().message::<T>().unwrap(), message);
-        }
-        // None is left out, and the number that comes next is the one that the type calls unknown.
-        if let Some(known) = T::VARIANTS {
-            assert_eq!(
-                seen.len(),
-                known as usize,
-                "{} has a variant without a golden line",
-                std::any::type_name::<T>()
-            );
-            let next = [&[known as u8][..], &[0; 64]].concat();
-            postcard::from_bytes::<T>(&next).expect_err("VARIANTS is too small");
-        }
-    }
+fn reason_after(reason: Reason) -> Option<Reason> {
+    Some(match reason {
+        Reason::Time => Reason::CpuTime,
+        Reason::CpuTime => Reason::Memory,
+        Reason::Memory => Reason::Processes,
+        Reason::Processes => Reason::Cancelled,
+        Reason::Cancelled => Reason::Lost,
+        Reason::Lost => return None,
+    })
+}
 
-    fn document<T: Document>(&mut self, body: &T) {
-        let text = String::from_utf8(document::write(body).unwrap()).unwrap();
-        document::read::<T>(text.as_bytes()).unwrap();
-        self.lines.push(format!("document {text}"));
-    }
+fn refusal_after(refusal: &Refusal) -> Option<Refusal> {
+    Some(match refusal {
+        Refusal::NoExecution => Refusal::TimeoutAboveCeiling { ceiling_ms: 300 },
+        Refusal::TimeoutAboveCeiling { .. } => Refusal::Failed { step: Step::Open, errno: 2 },
+        Refusal::Failed { .. } => Refusal::TooMany,
+        Refusal::TooMany => Refusal::BadRequest,
+        Refusal::BadRequest => Refusal::NotRecorded("no space".to_owned()),
+        Refusal::NotRecorded(_) => Refusal::SessionEnded(End::Stopped),
+        Refusal::SessionEnded(_) => Refusal::Unsupported,
+        Refusal::Unsupported => Refusal::AboveLimit,
+        Refusal::AboveLimit => Refusal::Frozen,
+        Refusal::Frozen => Refusal::NotChanged("busy".to_owned()),
+        Refusal::NotChanged(_) => Refusal::UnknownRequest,
+        Refusal::UnknownRequest => return None,
+    })
+}
+
+fn step_after(step: Step) -> Option<Step> {
+    Some(match step {
+        Step::Refuse => Step::Fork,
+        Step::Fork => Step::Terminal,
+        Step::Terminal => Step::WorkingDirectory,
+        Step::WorkingDirectory => Step::Execute,
+        Step::Execute => Step::Open,
+        Step::Open => Step::Read,
+        Step::Read => Step::Write,
+        Step::Write => Step::Rename,
+        Step::Rename => Step::Remove,
+        Step::Remove => Step::MakeDirectory,
+        Step::MakeDirectory => Step::Watch,
+        Step::Watch => Step::Connect,
+        Step::Connect => return None,
+    })
+}
+
+fn cure_after(cure: &Cure) -> Option<Cure> {
+    Some(match cure {
+        Cure::Set { value: Some(_), .. } => Cure::another("engine"),
+        Cure::Set { value: None, .. } => Cure::SetOutside { key: "nesting".into(), value: "true".into() },
+        Cure::SetOutside { .. } => Cure::BuildImage,
+        Cure::BuildImage => Cure::PrepareHost,
+        Cure::PrepareHost => Cure::host("start the daemon"),
+        Cure::Host(_) => return None,
+    })
+}
+
+fn failure_step_after(step: failure::Step) -> Option<failure::Step> {
+    use failure::Step::{Choose, Execute, Guest, Prepare, Promise, Remove, Run, Start};
+    Some(match step {
+        Choose => Promise,
+        Promise => Prepare,
+        Prepare => Start,
+        Start => Execute,
+        Execute => Guest,
+        Guest => Run,
+        Run => Remove,
+        Remove => return None,
+    })
+}
+
+fn document<T: Document>(golden: &mut Golden, body: &T) {
+    let text = String::from_utf8(document::write(body).unwrap()).unwrap();
+    golden.document(text, |text| document::read::<T>(text.as_bytes()).is_ok());
 }
 
 #[test]
 fn the_bytes_of_every_message_are_as_they_were() {
-    let mut golden = Golden::default();
+    let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/src/session/tests/golden.txt"));
     let path = || b"/a b".to_vec();
     let size = Size { rows: 24, columns: 300 };
     golden.messages(Kind::Input, |_| "client-hello", &[ClientHello { greeting: GREETING }]);
@@ -209,23 +265,16 @@ fn the_bytes_of_every_message_are_as_they_were() {
         SupervisorReply::Changed(Changed { path: path(), change: Change::Written }),
         SupervisorReply::Done { bytes: 300 },
         SupervisorReply::Document(b"{}".to_vec()),
-        SupervisorReply::Refused(Refusal::NoExecution),
-        SupervisorReply::Refused(Refusal::TimeoutAboveCeiling { ceiling_ms: 300 }),
-        SupervisorReply::Refused(Refusal::Failed { step: Step::Open, errno: 2 }),
-        SupervisorReply::Refused(Refusal::TooMany),
-        SupervisorReply::Refused(Refusal::BadRequest),
-        SupervisorReply::Refused(Refusal::NotRecorded("no space".to_owned())),
-        SupervisorReply::Refused(Refusal::Unsupported),
-        SupervisorReply::Refused(Refusal::AboveLimit),
-        SupervisorReply::Refused(Refusal::Frozen),
-        SupervisorReply::Refused(Refusal::NotChanged("busy".to_owned())),
-        SupervisorReply::Refused(Refusal::UnknownRequest),
         SupervisorReply::Usage(Usage::default()),
     ];
-    use End::{Died, Expired, Idle, Lost, Memory, Removed, Stopped, Unruly};
-    let ends = [Stopped, Idle, Expired, Died, Memory, Unruly, Lost, Removed];
+    replies.extend(successors(Some(Refusal::NoExecution), refusal_after).map(SupervisorReply::Refused));
+    let ends = successors(Some(End::Stopped), |end| end_after(*end));
     replies.extend(ends.map(|end| SupervisorReply::Refused(Refusal::SessionEnded(end))));
-    let reasons = [Reason::Time, Reason::CpuTime, Reason::Memory, Reason::Processes, Reason::Cancelled, Reason::Lost];
+    for step in successors(Some(Step::Refuse), |step| step_after(*step)) {
+        replies.push(SupervisorReply::Refused(Refusal::Failed { step, errno: 2 }));
+        replies.push(SupervisorReply::ExecutionFailed { execution: 3, record: None, step, errno: 11 });
+    }
+    let reasons = successors(Some(Reason::Time), |reason| reason_after(*reason));
     for reason in std::iter::once(None).chain(reasons.map(Some)) {
         let end = ExecutionEnd { status: 256, reason, duration_us: 300, cpu_us: 2, peak_memory: 1 << 20 };
         replies.push(SupervisorReply::ExecutionEnded(end));
@@ -253,30 +302,76 @@ fn the_bytes_of_every_message_are_as_they_were() {
     let ids = ringfence_policy::Guarantee::ALL.iter().take(2);
     let answers = ids.map(|id| Answer { id: *id, state, by: "mounts".to_owned() });
     let report = Report { engine: "native".into(), guarantees: answers.collect(), devices: Vec::new() };
-    golden.document(&info);
-    golden.document(&report);
-    let execution = ExecutionInfo {
-        id: "1".to_owned(),
-        command: vec!["make".to_owned()],
-        background: true,
-        terminal: false,
-        context: None,
-        started: at,
-        state: ExecutionState::Exited { code: 0, reason: Some(Reason::Time) },
-        stdout: 5,
-        stderr: 0,
-    };
-    golden.document(&vec![execution]);
-    golden.document(&vec![Placeholder { path: "/workspace/.vscode".into(), length: 2 }]);
-    let ended = Info { state: State::Ended(Idle), ..info };
-    golden.document(&StateFile { info: ended, report, ended: Some(at) });
-    golden.document(&StartReply::Ready);
-
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/session/tests/golden.txt");
-    let text = golden.lines.join("\n") + "\n";
-    if std::env::var_os("RINGFENCE_BLESS").is_some() {
-        std::fs::write(&file, &text).unwrap();
+    document(&mut golden, &info);
+    document(&mut golden, &report);
+    let reasons = successors(Some(Reason::Time), |reason| reason_after(*reason)).map(Some);
+    let mut states = vec![ExecutionState::Running, ExecutionState::Unknown];
+    for reason in std::iter::once(None).chain(reasons) {
+        states.push(ExecutionState::Exited { code: 0, reason });
+        states.push(ExecutionState::Signaled { signal: 9, reason });
     }
-    let golden = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(golden, text, "golden.txt differs, or is missing; RINGFENCE_BLESS=1 writes it anew");
+    for state in states {
+        let execution = ExecutionInfo {
+            id: "1".to_owned(),
+            command: vec!["make".to_owned()],
+            background: true,
+            terminal: false,
+            context: None,
+            started: at,
+            state,
+            stdout: 5,
+            stderr: 0,
+        };
+        document(&mut golden, &vec![execution]);
+    }
+    document(&mut golden, &vec![Placeholder { path: "/workspace/.vscode".into(), length: 2 }]);
+    for end in successors(Some(End::Stopped), |end| end_after(*end)) {
+        let ended = Info { state: State::Ended(end), ..info.clone() };
+        document(&mut golden, &StateFile { info: ended, report: report.clone(), ended: Some(at) });
+    }
+    document(&mut golden, &StartReply::Ready);
+    document(&mut golden, &StartReply::NoSet("abc".to_owned()));
+    for step in successors(Some(failure::Step::Choose), |step| failure_step_after(*step)) {
+        document(&mut golden, &StartReply::Failed(failed(step)));
+    }
+    stored(&mut golden);
+    golden.settle();
+}
+
+/// A failure with everything that one can have.
+pub fn failed(step: failure::Step) -> Failure {
+    Failure {
+        engine: Some("native".to_owned()),
+        step,
+        guarantee: Some(Guarantee::LimitMemory),
+        message: "no cgroup for a memory limit".to_owned(),
+        cures: successors(Some(Cure::optional(Guarantee::LimitMemory)), cure_after).collect(),
+    }
+}
+
+/// What is written for builds of this release: the first lines.
+fn stored(golden: &mut Golden) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    let start = start(dir.path(), &place);
+    let first = |bytes: &[u8]| String::from_utf8(bytes.split(|byte| *byte == b'\n').next().unwrap().to_vec()).unwrap();
+    // Who wrote it, and what follows, differ.
+    let packed = |bytes: &[u8]| {
+        let mut line: serde_json::Value = serde_json::from_str(&first(bytes)).unwrap();
+        for differs in ["release", "hash"] {
+            assert!(line[differs].is_string());
+            line[differs] = "…".into();
+        }
+        line.to_string()
+    };
+    golden.document(packed(&document::pack(&start).unwrap()), |_| false);
+    let homes = Homes::new(&dir.path().join("homes"));
+    homes.keep("mine", &HomeFile::new("sha256:1".to_owned(), &start)).unwrap();
+    let home = std::fs::read(dir.path().join("homes/mine")).unwrap();
+    golden.document(first(&home), |text| document::read::<HomeFile>(text.as_bytes()).is_ok());
+    golden.document(packed(&home[first(&home).len() + 1..]), |_| false);
+    let fresh = place.make(None).unwrap();
+    place.last(&fresh.id).write(12, Some(End::Helper));
+    let last = std::fs::read_to_string(place.session(&fresh.id).join("last")).unwrap();
+    golden.document(last.trim_end().to_owned(), |_| false);
 }

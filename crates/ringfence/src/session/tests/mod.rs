@@ -1,5 +1,7 @@
-//! What clients and supervisors say to each other, as bytes.
+//! What is said and stored, as bytes, and what other releases say and store.
 
 mod golden;
+mod refused;
 mod strangers;
 mod transcripts;
+mod upgrades;

@@ -78,7 +78,7 @@ async fn converse(path: &Path, place: Place) {
     let script = "printf hello; printf oops >&2; exit 3";
     let output = session.exec(Exec::new(["sh", "-c", script])).await.unwrap().output().await.unwrap();
     assert_eq!((&output.stdout[..], &output.stderr[..], output.exit_code()), (&b"hello"[..], &b"oops"[..], Some(3)));
-    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    let mut cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"as it came").await.unwrap();
     cat.close_stdin().await.unwrap();
     assert_eq!(cat.output().await.unwrap().stdout, b"as it came");
