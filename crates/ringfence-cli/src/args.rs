@@ -241,6 +241,7 @@ pub enum Requirements {
     },
     /// Remove what is installed; code that needs it installs it again
     Rm {
+        /// Ids, as `requirements list` shows them
         #[arg(value_name = "ID", required_unless_present = "all")]
         ids: Vec<String>,
         /// Everything that no code uses now

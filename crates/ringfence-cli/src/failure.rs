@@ -159,9 +159,7 @@ impl From<ClientFileError> for Failure {
             ClientFileError::LeadsOut { .. } => {
                 failure.hint("edit the file where it really is, or put the file itself there")
             }
-            ClientFileError::Directory(_) => {
-                failure.hint("while a sandbox runs in the project, a directory holds the name: end the sandbox first")
-            }
+            ClientFileError::Directory(_) => failure.hint(HELD),
             ClientFileError::Changed(_) => failure.hint("try again"),
             ClientFileError::LookUp { .. }
             | ClientFileError::Read { .. }
@@ -249,6 +247,8 @@ impl From<LayerError> for Failure {
 const CEILING: &str =
     "ask for less with --timeout, or raise `timeout_ceiling` in `[limits]` of your configuration file";
 const REUSE: &str = "`ringfence session create NAME --reuse` makes a session of a name, or takes the live one";
+/// What placeholders do to a name that is missing.
+pub const HELD: &str = "while a sandbox runs in the project, a directory holds the name: end the sandbox first";
 const ANOTHER_DIRECTORY: &str = "work in another directory (-C DIR)";
 
 impl From<PlanError> for Failure {

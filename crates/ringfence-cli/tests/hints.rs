@@ -315,3 +315,27 @@ fn a_program_that_is_not_found() {
     says(&place.ringfence(&["run", "--report", "report.json", "--", "true"]), 127, &["--report=report.json"]);
     assert!(!place.ringfence(&["run", "--", "no-such-program"]).err.contains("hint"));
 }
+
+#[test]
+fn flags_and_files_that_were_meant_otherwise() {
+    let place = Place::new();
+    says(&place.ringfence(&["mcp", "--root", "/nope"]), 125, &["`/nope`", "--root DIR"]);
+    says(&place.ringfence(&["session", "create", "--idle", "0"]), 125, &["at least 1s, or `never`"]);
+    let engine = place.ringfence(&["run", "--engine", "dokcer", "--", "true"]).err;
+    assert_eq!(engine.matches("hint").count(), 1, "{engine}");
+    let listed = place.ringfence(&["trust", "--list"]);
+    assert!(listed.code == 0 && listed.out.is_empty() && listed.err.contains("no file is trusted"), "{listed:?}");
+    std::fs::create_dir(place.project.join(".ringfence.toml")).unwrap();
+    says(&place.ringfence(&["trust"]), 125, &["project/.ringfence.toml`: it does not exist", "end the sandbox first"]);
+}
+
+#[test]
+fn a_copy_names_where_it_could_not_go() {
+    let place = Place::new();
+    place.write("project/a", "text");
+    assert_eq!(place.ringfence(&["session", "create", "w", "--profile", "shell"]).code, 0);
+    says(&place.ringfence(&["session", "cp", "a", "w:/nope/x"]), 125, &["copy `a` to `/nope/x`"]);
+    assert_eq!(place.ringfence(&["session", "cp", "a", "w:b"]).code, 0);
+    says(&place.ringfence(&["session", "exec", "w", "--", "no-such"]), 127, &["cannot find the program `no-such`"]);
+    place.ringfence(&["session", "stop", "w"]);
+}

@@ -377,3 +377,20 @@ fn doctor_reads_the_configuration() {
     let (code, found) = line();
     assert!(code == 1 && found.contains("unknown key `netwrk`"), "{code} {found}");
 }
+
+/// A project below `/tmp` lasts; what the sandbox makes in its own `/tmp` does not.
+#[test]
+fn the_git_guard_counts_in_a_project_below_tmp() {
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let place = Place::new();
+    let project = dir.path().join("p");
+    let make = "git init -q . && git -c user.name=A -c user.email=a@b commit -q --allow-empty -m first";
+    std::fs::create_dir(&project).unwrap();
+    let made = std::process::Command::new("sh").args(["-ec", make]).current_dir(&project).status().unwrap();
+    assert!(made.success());
+    let at = ["-C", project.to_str().unwrap()];
+    let done = place.run(&at, "git reset -q --hard");
+    assert!(done.code == 126 && done.err.contains("is blocked here"), "{done:?}");
+    let own = format!("mkdir /tmp/own && cd /tmp/own && {make} && git reset -q --hard && echo done");
+    assert_eq!(place.run(&at, &own).out, "done\n");
+}

@@ -37,7 +37,7 @@ pub enum ConfigErrorKind {
     #[error("unknown key `{key}`{suggestion}")]
     UnknownKey { key: String, suggestion: Suggestion },
     #[error("`{key}` is {expected}, not {found}")]
-    WrongType { key: String, expected: &'static str, found: &'static str },
+    WrongType { key: String, expected: &'static str, found: String },
     #[error("`{key}` cannot be `{value}`{suggestion}")]
     UnknownValue { key: String, value: String, suggestion: Suggestion },
     #[error(transparent)]
@@ -151,6 +151,14 @@ impl Reader<'_> {
         self.error(&key.span(), ConfigErrorKind::UnknownKey { key: format!("{prefix}{name}"), suggestion })
     }
 
+    /// A key that belongs into a table.
+    fn nested(&self, prefix: &str, key: &Spanned<impl AsRef<str>>, table: &str) -> ConfigError {
+        let name = key.get_ref().as_ref();
+        let (key_name, suggestion) =
+            (format!("{prefix}{name}"), Suggestion::Nearest(format!("{prefix}{table}.{name}")));
+        self.error(&key.span(), ConfigErrorKind::UnknownKey { key: key_name, suggestion })
+    }
+
     fn wrong_type(&self, key: &str, expected: &'static str, value: &Value<'_>) -> ConfigError {
         let found = match value.get_ref() {
             DeValue::String(_) => "a string",
@@ -161,7 +169,12 @@ impl Reader<'_> {
             DeValue::Array(_) => "an array",
             DeValue::Table(_) => "a table",
         };
-        self.error(&value.span(), ConfigErrorKind::WrongType { key: key.to_owned(), expected, found })
+        self.wrong_value(key, expected, value, found)
+    }
+
+    fn wrong_value(&self, key: &str, expected: &'static str, value: &Value<'_>, found: &str) -> ConfigError {
+        let kind = ConfigErrorKind::WrongType { key: key.to_owned(), expected, found: found.to_owned() };
+        self.error(&value.span(), kind)
     }
 
     fn definition(&self, name: &Spanned<impl AsRef<str>>, value: &Value<'_>) -> Result<Definition, ConfigError> {
@@ -254,7 +267,8 @@ impl Reader<'_> {
             "warm" => {
                 let text = self.number_or_text(&full, value)?;
                 let number = text.parse::<u64>().ok().filter(|number| *number <= MOST_WARM);
-                let number = number.ok_or_else(|| self.wrong_type(&full, "a whole number from 0 to 256", value))?;
+                let number =
+                    number.ok_or_else(|| self.wrong_value(&full, "a whole number from 0 to 256", value, &text))?;
                 settings.warm = Some(self.at(number, value));
             }
             "skill_verdict" => {
@@ -272,6 +286,8 @@ impl Reader<'_> {
                     settings.allow_syscalls.extend(self.read_all(&full, value, layer::syscall)?);
                 }
             }
+            "ro" | "rw" | "exclude" => return Err(self.nested(prefix, key, "files")),
+            name if LimitSettings::NAMES.contains(&name) => return Err(self.nested(prefix, key, "limits")),
             _ => return Err(self.unknown(prefix, key, SETTINGS.iter().chain(also_valid).copied())),
         }
         Ok(())
@@ -431,7 +447,11 @@ impl Reader<'_> {
         value: &Value<'_>,
         valid: impl IntoIterator<Item = &'k str>,
     ) -> ConfigError {
-        let suggestion = Suggestion::among(text, valid);
+        let suggestion = match text {
+            "on" | "yes" | "true" if key.ends_with("network") => Suggestion::Nearest("true".to_owned()),
+            "off" | "no" | "false" if key.ends_with("network") => Suggestion::Nearest("false".to_owned()),
+            _ => Suggestion::among(text, valid),
+        };
         let kind = ConfigErrorKind::UnknownValue { key: key.to_owned(), value: text.to_owned(), suggestion };
         self.error(&value.span(), kind)
     }
@@ -568,7 +588,12 @@ memory = "1g"
             ("presets = \"@git\"", "c.toml:1: `presets` is an array of strings, not a string"),
             ("presets = [\n\"@git\",\n1]", "c.toml:3: `presets` is an array of strings, not an integer"),
             ("presets = [\n\"@gti\"]", "c.toml:2: unknown preset `@gti` (did you mean `@git`?)"),
-            ("network = \"on\"", "c.toml:1: `network` cannot be `on` (did you mean `none`?)"),
+            ("network = \"on\"", "c.toml:1: `network` cannot be `on` (did you mean `true`?)"),
+            ("network = \"off\"", "c.toml:1: `network` cannot be `off` (did you mean `false`?)"),
+            ("warm = 1000", "c.toml:1: `warm` is a whole number from 0 to 256, not 1000"),
+            ("warm = 0.5", "c.toml:1: `warm` is a whole number from 0 to 256, not 0.5"),
+            ("rw = [\"x\"]", "c.toml:1: unknown key `rw` (did you mean `files.rw`?)"),
+            ("memory = \"1g\"", "c.toml:1: unknown key `memory` (did you mean `limits.memory`?)"),
             (
                 "optional = [\"limit.memry\"]",
                 "c.toml:1: unknown guarantee `limit.memry` (did you mean `limit.memory`?)",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueHint};
-use ringfence::policy::limits::{parse_duration, parse_size};
+use ringfence::policy::limits::{LimitError, parse_duration, parse_size};
 
 use super::{PolicyFlags, RUN_HELP, Required};
 
@@ -236,7 +236,12 @@ fn is_none(text: &str) -> bool {
 }
 
 fn parse_span(text: &str) -> Result<Span, String> {
-    if is_none(text) { Ok(Span(None)) } else { parse_time(text).map(|time| Span(Some(time))) }
+    match parse_duration(text) {
+        _ if is_none(text) => Ok(Span(None)),
+        Ok(time) => Ok(Span(Some(time))),
+        Err(LimitError::NoTime) => Err("use at least 1s, or `never`".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn parse_bound(text: &str) -> Result<Bound, String> {

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use ringfence::HostError;
 use ringfence::host::Request;
 use ringfence::policy::plan;
 use ringfence::session::{self, SessionError};
@@ -25,7 +26,12 @@ pub fn mcp(args: &Mcp) -> Result<ExitCode, Failure> {
     let host = host::here()?;
     let roots = match args.root.as_slice() {
         [] => vec![host.workdir(flags.cwd.as_deref())?],
-        roots => roots.iter().map(|root| host.workdir(Some(root))).collect::<Result<_, _>>()?,
+        roots => {
+            let wrong = |error: HostError| {
+                Failure::new(Kind::Policy, error.to_string()).hint("name a directory that exists with --root DIR")
+            };
+            roots.iter().map(|root| host.workdir(Some(root)).map_err(wrong)).collect::<Result<_, _>>()?
+        }
     };
     // What the owner got wrong is said now, and to the owner.
     let request = flags.request()?;

@@ -42,8 +42,11 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     // A flag that is not ours is hardly ever meant for the command.
     let lines = text.lines().filter(|line| !line.starts_with("  tip: to pass '-"));
     // What we know better, clap need not guess.
-    let guess = |line: &str| line.starts_with("  tip: a similar argument") || line.starts_with("Usage:");
-    let lines = lines.filter(|line| hint.is_none() || error.kind() != ErrorKind::UnknownArgument || !guess(line));
+    let guess = |line: &str| match error.kind() {
+        ErrorKind::UnknownArgument => line.starts_with("  tip: a similar argument") || line.starts_with("Usage:"),
+        _ => line.starts_with("  tip: a similar value"),
+    };
+    let lines = lines.filter(|line| hint.is_none() || !guess(line));
     let mut said: String = lines.map(|line| line.replacen("  tip: ", "hint: ", 1) + "\n").collect();
     if let Some(hint) = &hint {
         let at = said.find("\n\n").map_or(said.len(), |at| at + 1);

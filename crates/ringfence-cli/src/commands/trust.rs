@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ringfence::host::{Entry, Links, PROJECT_FILE, TrustStore, read};
 
 use crate::args::Trust;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, HELD, Kind};
 use crate::output;
 
 pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
@@ -19,7 +19,13 @@ pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.list {
-        let lines = store.entries().iter().map(|entry| format!("{} {}\n", entry.hash, entry.path.display()));
+        if store.entries().is_empty() {
+            output::say("ringfence: no file is trusted");
+        }
+        let lines = store
+            .entries()
+            .iter()
+            .map(|entry| format!("{} {}\n", entry.hash, output::one_line(&entry.path.to_string_lossy())));
         output::data(&lines.collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -30,7 +36,8 @@ pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(text) = read(&path, Links::Refuse)? else {
-        return Err(Failure::new(Kind::Config, format!("cannot trust `{}`: it does not exist", path.display())));
+        let failure = Failure::new(Kind::Config, format!("cannot trust `{}`: it does not exist", path.display()));
+        return Err(if path.is_dir() { failure.hint(HELD) } else { failure });
     };
     let loosened = host.loosened(&path, &text)?;
     if loosened.is_empty() {
@@ -53,7 +60,9 @@ pub fn trust(args: &Trust) -> Result<ExitCode, Failure> {
 /// The file that is meant, by its real directory; a link in its own place is not followed.
 fn project_file(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     let asked = asked.unwrap_or(Path::new(PROJECT_FILE));
-    let path = if asked.is_dir() { asked.join(PROJECT_FILE) } else { asked.to_path_buf() };
+    // A sandbox that runs in the project holds the name with a directory.
+    let is_project = asked.is_dir() && asked.file_name() != Some(PROJECT_FILE.as_ref());
+    let path = if is_project { asked.join(PROJECT_FILE) } else { asked.to_path_buf() };
     if path.file_name() != Some(PROJECT_FILE.as_ref()) {
         let message = format!("`{}` is not a project's `{PROJECT_FILE}`", path.display());
         return Err(Failure::new(Kind::Usage, message).hint("a file named with --config is trusted as it is"));

@@ -215,7 +215,8 @@ async fn copy_in(files: &Files, from: &Path, to: &Path, mark: &RefCell<Option<Pa
     match FileType::from_raw_mode(data.st_mode) {
         FileType::Directory => copy_directory_in(files, &top, from, &to, mark).await,
         FileType::RegularFile => {
-            send(files, top, &to).await.map_err(|trouble| trouble.with("copy", from))?;
+            let what = format!("copy `{}` to", shown(from));
+            send(files, top, &to).await.map_err(|trouble| trouble.with(&what, &to))?;
             Ok(ExitCode::SUCCESS)
         }
         _ => Err(failed("copy", from, "neither a file nor a directory")),
