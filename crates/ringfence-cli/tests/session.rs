@@ -68,7 +68,7 @@ async fn commands_get_what_was_asked_for() {
     // Without input it is empty.
     assert_eq!(run(Exec::new(["cat"])).await.stdout, b"");
 
-    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    let mut cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"one\n").await.unwrap();
     cat.write(b"two\n").await.unwrap();
     cat.close_stdin().await.unwrap();
@@ -99,7 +99,7 @@ async fn a_terminal_of_its_own() {
     let mut seen = String::new();
     let mut wait_for = async |shell: &mut ringfence::session::Execution, what: &str| {
         while !seen.contains(what) {
-            match tokio::time::timeout(Duration::from_secs(20), shell.next()).await.expect(what) {
+            match tokio::time::timeout(Duration::from_secs(20), shell.next()).await.expect(what).unwrap() {
                 Some(Event::Stdout(bytes)) => seen.push_str(&String::from_utf8_lossy(&bytes)),
                 other => panic!("{what}: {other:?}: {seen}"),
             }
@@ -173,7 +173,7 @@ async fn two_hundred_at_once_keep_their_output_apart() {
             let script = format!(
                 "i=0; while [ $i -lt 200 ]; do echo {number}-$i; echo e{number}-$i >&2; i=$((i+1)); done; exec cat"
             );
-            let execution = session.exec(Exec::new(["sh", "-c", &script]).stdin(true)).await.unwrap();
+            let mut execution = session.exec(Exec::new(["sh", "-c", &script]).stdin(true)).await.unwrap();
             execution.write(format!("input {number}\n").as_bytes()).await.unwrap();
             execution.close_stdin().await.unwrap();
             let output = execution.output().await.unwrap();
@@ -203,7 +203,7 @@ async fn background_goes_on_without_its_client() {
     let listed = session.executions().await.unwrap();
     assert_eq!((listed.len(), &listed[0].id, listed[0].state), (1, &id, ExecutionState::Running));
 
-    let attached = session.attach(&id).await.unwrap();
+    let mut attached = session.attach(&id).await.unwrap();
     let other = session.attach(&id).await.unwrap();
     attached.write(b"it\n").await.unwrap();
     // Both see all of it, from the start.
@@ -404,7 +404,7 @@ async fn running_out_of_memory_ends_a_command_and_says_so() {
     let create = home.create_with(|layer| layer.memory("64m").unwrap());
     let session = home.sessions.create(create).await.unwrap();
     let hog = "tail /dev/zero";
-    let bystander = session.exec(Exec::new(["sh", "-c", "read line; exit 1"]).stdin(true)).await.unwrap();
+    let mut bystander = session.exec(Exec::new(["sh", "-c", "read line; exit 1"]).stdin(true)).await.unwrap();
     let output = sh(&session, hog).await;
     bystander.close_stdin().await.unwrap();
     assert_eq!(bystander.output().await.unwrap().outcome.reason, None);
@@ -521,7 +521,7 @@ async fn processes_that_earlier_commands_left_make_room_for_the_next() {
     assert_ne!(sh(&session, &fill).await.exit_code(), Some(0));
     until("it is full", || sleeping(&nap).len() > 8).await;
     // They give way, with input and output as ever.
-    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    let mut cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"there is room").await.unwrap();
     cat.close_stdin().await.unwrap();
     let output = cat.output().await.unwrap();

@@ -96,6 +96,19 @@ fn job_control_inside_and_outside() {
 }
 
 #[test]
+fn without_job_control_a_stop_is_not_for_ever() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    // No shell is left that could continue what stops.
+    terminal.typed("exec $R run sh -c 'echo re''ady; read word; echo got-$word'\n");
+    terminal.until("ready");
+    terminal.typed("\x1a");
+    std::thread::sleep(Duration::from_millis(500));
+    terminal.typed("this\n");
+    terminal.until("got-this");
+}
+
+#[test]
 fn a_job_in_the_background_leaves_the_keyboard_alone() {
     let place = Place::new();
     let mut terminal = Terminal::open(&place);

@@ -15,7 +15,9 @@ use rmcp::model::{
 #[expect(deprecated, reason = "roots are still how clients say where they work")]
 use rmcp::model::{ListRootsRequest, ListRootsResult};
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
+use tokio::sync::Semaphore;
 
+use super::answer::Trouble;
 use super::live::Live;
 use super::owner::Owner;
 use super::{resources, tools};
@@ -25,6 +27,8 @@ const REVISIONS: &[ProtocolVersion] =
     &[ProtocolVersion::V_2025_06_18, ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28];
 /// How long a client may take to say where it works.
 const ROOTS_PATIENCE: Duration = Duration::from_secs(5);
+/// Calls that are answered at a time. Each holds its arguments, which may have many megabytes, until then.
+const MOST_CALLS: usize = 64;
 /// Our name for the question, in revisions where questions travel with the answer.
 const ROOTS: &str = "roots";
 
@@ -37,6 +41,7 @@ denied: ask the owner rather than trying other ways.";
 #[derive(Debug, Clone)]
 pub struct Server {
     live: Arc<Live>,
+    calls: Arc<Semaphore>,
 }
 
 /// What the client said about its directories.
@@ -48,7 +53,7 @@ enum Roots {
 
 impl Server {
     pub fn new(owner: Owner) -> Server {
-        Server { live: Arc::new(Live::new(owner)) }
+        Server { live: Arc::new(Live::new(owner)), calls: Arc::new(Semaphore::new(MOST_CALLS)) }
     }
 
     pub fn live(&self) -> Arc<Live> {
@@ -142,6 +147,10 @@ impl ServerHandler for Server {
         mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let Ok(_answered) = self.calls.try_acquire() else {
+            let trouble = Trouble::new(format!("{MOST_CALLS} calls are running"));
+            return Ok(trouble.advise("wait for the answer of one of them").into_result().into());
+        };
         let arguments = request.arguments.take().unwrap_or_default();
         // Nothing is made for arguments that are wrong.
         let call = match tools::find(&self.live, &request.name, arguments).await {
@@ -160,7 +169,7 @@ impl ServerHandler for Server {
         if context.ct.is_cancelled() {
             return Err(ErrorData::internal_error("cancelled", None));
         }
-        Ok(answer.unwrap_or_else(super::answer::Trouble::into_result).into())
+        Ok(answer.unwrap_or_else(Trouble::into_result).into())
     }
 
     async fn list_resources(
