@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use ringfence::policy::Failure;
 use ringfence::session::SessionError;
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -17,7 +18,12 @@ use super::owner::{Cure, Refusal};
 pub struct Trouble {
     pub message: String,
     pub advice: Option<&'static str>,
+    /// Where it is about the sandbox itself, for programs.
+    pub failure: Option<Box<Failure>>,
 }
+
+/// The key of a failure in `_meta`. What a tool's structure is says its schema, and clients hold errors to that as well.
+const FAILURE: &str = "ringfence/failure";
 
 pub const ASK_OWNER: &str = "The sandbox's policy does not allow it; session_info says what is allowed. Only the owner can allow more: ask them.";
 const NEXT_CALL: &str =
@@ -25,7 +31,7 @@ const NEXT_CALL: &str =
 
 impl Trouble {
     pub fn new(message: impl Into<String>) -> Trouble {
-        Trouble { message: without_numbers(&message.into()), advice: None }
+        Trouble { message: without_numbers(&message.into()), advice: None, failure: None }
     }
 
     pub fn advise(mut self, advice: &'static str) -> Trouble {
@@ -34,7 +40,10 @@ impl Trouble {
     }
 
     pub fn into_result(self) -> CallToolResult {
-        CallToolResult::error(vec![ContentBlock::text(self.to_string())])
+        let mut result = CallToolResult::error(vec![ContentBlock::text(self.to_string())]);
+        let failure = self.failure.and_then(|failure| serde_json::to_value(failure).ok());
+        result.meta = failure.map(|failure| MetaObject([(FAILURE.to_owned(), failure)].into_iter().collect()));
+        result
     }
 }
 
@@ -50,7 +59,8 @@ fn without_numbers(message: &str) -> String {
 
 impl From<SessionError> for Trouble {
     fn from(error: SessionError) -> Trouble {
-        let trouble = Trouble::new(format!("{error}."));
+        let mut trouble = Trouble::new(format!("{error}."));
+        trouble.failure = error.failure().map(Box::new);
         match error {
             SessionError::File { errno: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => trouble.advise(ASK_OWNER),
             SessionError::File { errno: Errno::NOENT | Errno::NOTDIR, .. } => {
@@ -76,7 +86,8 @@ impl From<SessionError> for Trouble {
 
 impl From<Refusal> for Trouble {
     fn from(refusal: Refusal) -> Trouble {
-        let trouble = Trouble::new(format!("{}.", refusal.message.trim_end_matches('.')));
+        let mut trouble = Trouble::new(format!("{}.", refusal.message.trim_end_matches('.')));
+        trouble.failure = refusal.failure;
         trouble.advise(match refusal.cure {
             Cure::TellOwner => "Tell the owner.",
             Cure::AskOwner => ASK_OWNER,
@@ -90,7 +101,7 @@ pub fn with_place(trouble: Trouble, path: &str, opened: &Opened) -> Trouble {
     match client_roots::inside(Path::new(path), &opened.places.workdir, &opened.at) {
         Some(inside) => {
             let message = format!("{} Inside the sandbox this path is `{}`.", trouble.message, inside.display());
-            Trouble { message, advice: None }
+            Trouble { message, advice: None, ..trouble }
         }
         None => trouble,
     }
@@ -103,3 +114,6 @@ pub fn done(structure: &impl Serialize, text: String) -> Result<CallToolResult, 
     result.content = vec![ContentBlock::text(text)];
     Ok(result)
 }
+
+#[cfg(test)]
+mod tests;

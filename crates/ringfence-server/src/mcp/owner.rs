@@ -16,7 +16,7 @@ use ringfence::policy::limits::Limits;
 use ringfence::policy::plan::Stub;
 use ringfence::policy::policy::{Network, Workspace};
 use ringfence::policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
-use ringfence::policy::{Policy, Resolved};
+use ringfence::policy::{Failure, Policy, Resolved};
 use ringfence::records::{Place, SkillRun};
 use ringfence::sandbox::{Note, plain};
 use ringfence::session::{Info, Sessions};
@@ -44,6 +44,8 @@ pub struct Allowed {
 pub struct Refusal {
     pub message: String,
     pub cure: Cure,
+    /// Where it is about the sandbox itself.
+    pub failure: Option<Box<Failure>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +179,7 @@ impl Owner {
                 };
                 let message = plain(&error.to_string());
                 sandbox.failed(&command, Some(&run_of), &message);
-                return Err(Refusal { message, cure });
+                return Err(Refusal { message, cure, failure: None });
             }
         };
         self.run(&sandbox, &code, &command, Some(&run_of), cancel)
@@ -197,7 +199,8 @@ impl Owner {
     /// Looked up when it is needed first: a start is not to wait for it.
     fn archive(&self) -> Result<&Archive, Refusal> {
         let archive = self.archive.get_or_init(|| self.host.archive().map_err(|error| plain(&error.to_string())));
-        archive.as_ref().map_err(|message| Refusal { message: message.clone(), cure: Cure::TellOwner })
+        let refused = |message: &String| Refusal { message: message.clone(), cure: Cure::TellOwner, failure: None };
+        archive.as_ref().map_err(refused)
     }
 
     fn read_skills(&self) -> Result<Vec<Skill>, Refusal> {
@@ -326,7 +329,8 @@ fn is_there(policy: &Policy, dir: &Path) -> Result<(), SandboxError> {
 /// Something that the owner has to mend.
 impl From<SandboxError> for Refusal {
     fn from(error: SandboxError) -> Refusal {
-        Refusal { message: plain(&error.to_string()), cure: Cure::TellOwner }
+        let failure = error.failure().map(Box::new);
+        Refusal { message: plain(&error.to_string()), cure: Cure::TellOwner, failure }
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ringfence_policy::layers::Resolved;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::records::Records;
-use ringfence_policy::{Cure, Guarantee};
+use ringfence_policy::{Cure, Failure, Guarantee};
 
 use super::{Planned, Sandbox, SandboxError};
+use crate::code::CodeError;
 use crate::engines::{self, EngineError, EngineRef, Running, StdioSpec};
 use crate::facts::inside_sandbox;
 use crate::host::{Host, HostError, Notice};
@@ -116,6 +117,16 @@ pub fn plain(message: &str) -> String {
 }
 
 impl SandboxError {
+    /// What went wrong with the sandbox itself, whole.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            SandboxError::Engine(error) | SandboxError::Code(CodeError::Engine(error)) => Some(error.failure()),
+            SandboxError::Session(error) => error.failure(),
+            SandboxError::Recorded { error, .. } => error.failure(),
+            _ => None,
+        }
+    }
+
     /// With the record that says that it failed, where there is one.
     fn recorded(self, record: Option<String>) -> SandboxError {
         match (self, record) {

@@ -26,6 +26,15 @@ pub struct Tried {
 }
 
 impl SessionError {
+    /// What went wrong with the sandbox itself, whole.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            SessionError::Engine(error) => Some(error.failure()),
+            SessionError::Start(failure) => Some(failure.clone()),
+            _ => None,
+        }
+    }
+
     /// What was tried, where a command could not be started.
     pub fn tried(&self) -> Option<&Tried> {
         match self {
