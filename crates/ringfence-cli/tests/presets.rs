@@ -180,9 +180,28 @@ fn git_protected() {
         given: REPOSITORY,
         works: &[
             "echo 2 > a; git commit -qam second; git tag v2; git branch third; git switch -q third; git switch -q main",
+            "echo 3 > a; git diff HEAD | grep 3; git log HEAD; git reset -q HEAD; test -z \"$(git status --short | grep -v a)\"",
         ],
-        refused: &["echo x > .git/hooks/pre-commit", "git config user.name X", "mv .git g", "echo . > .git/commondir"],
+        refused: &[
+            "echo x > .git/hooks/pre-commit",
+            "git config user.name X",
+            "mv .git g",
+            "echo . > .git/commondir",
+            "cp -r .git/refs .git/objects .git/HEAD .",
+            "git sparse-checkout set a",
+            "git init -q --bare .git/modules/x",
+        ],
         works_without: &["echo x > .git/hooks/pre-push; git config user.name X"],
+        ..NOTHING
+    }
+    .prove();
+    Case {
+        preset: "@git",
+        given: &format!("{REPOSITORY} mkdir sub"),
+        at: "sub",
+        works: &["echo 2 > b; git add b; git diff HEAD | grep 2; git commit -qm second"],
+        refused: &["echo x > ../.git/hooks/pre-commit", "mkdir refs", "echo x > ../a"],
+        works_without: &["mkdir refs"],
         ..NOTHING
     }
     .prove();
@@ -270,6 +289,7 @@ fn a_planted_repository_is_named_at_the_end() {
         return;
     }
     let plant = "git init -q nested; git -C nested commit -q --allow-empty -m x; git add nested";
+    let hide = "git init -q --bare .git/modules/new; mv .git/index .git/i; ln -s i .git/index";
     for engine in engines() {
         let place = Place::new();
         let given = format!(
@@ -286,6 +306,10 @@ fn a_planted_repository_is_named_at_the_end() {
         // The clock of file systems is coarse: what was done a tick ago may have been done now.
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!(inside(&place, &flags, "echo 3 > a").err, "", "{engine}");
+        let done = inside(&place, &flags, hide);
+        for part in ["/.git/modules/new` was made", "/.git/index` cannot be read whole"] {
+            assert!(done.err.contains(part), "{engine}: {}", done.err);
+        }
     }
 }
 

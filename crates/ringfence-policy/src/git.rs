@@ -6,10 +6,11 @@
 //! project. Commits, branches, fetches, stashes and rebases need none of these.
 //!
 //! A `.git` *file* says where the repository is, so it could name any repository of the user's. What it names is made
-//! writable only when that directory points back at it; anything else is a planted pointer, and nothing is granted.
+//! writable only when that directory points back at it, and is a `.git` of the same owner that does not hold the working
+//! directory: pointing back shows only who wrote the files. Anything else is a planted pointer, and nothing is granted.
 //!
-//! Not promised: repositories that are planted deeper in the project. They run nothing until somebody goes there, and
-//! git's own `safe.bareRepository` and a look at what was made are what helps.
+//! Not promised: repositories that are planted deeper in the project. They run nothing until git is used there. A gitlink in
+//! the index makes git go there by itself; [`changed_since`] finds those.
 
 mod config;
 mod index;
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use config::{Config, path_of, read};
+use config::{Config, path_of, read, shell_words};
 
 use crate::look::{Lookup, is_missing};
 use crate::rules::{Access, Kind, Missing, PlaceholderText, normalise};
@@ -37,6 +38,8 @@ pub type Found = (Access, PathBuf, Missing);
 pub enum Suspicion {
     #[error("`{}` points at `{}`, which does not point back: nothing was made writable for it, and the pointer is read-only", .file.display(), .target.display())]
     PlantedPointer { file: PathBuf, target: PathBuf },
+    #[error("`{}` points at `{}`, which is not a `.git` of its own, of the same owner: nothing was made writable for it, so that commits fail; they work in a sandbox whose working directory holds both", .file.display(), .target.display())]
+    NotOwn { file: PathBuf, target: PathBuf },
     #[error("`{}` is a symbolic link: the repository behind it is read-only", .0.display())]
     Link(PathBuf),
     #[error("`{}` cannot be understood as a pointer to a repository: it is read-only", .0.display())]
@@ -65,6 +68,7 @@ impl Suspicion {
             | Suspicion::UnknownUser { .. }
             | Suspicion::TooMany(_) => true,
             Suspicion::PlantedPointer { .. }
+            | Suspicion::NotOwn { .. }
             | Suspicion::Link(_)
             | Suspicion::BadPointer(_)
             | Suspicion::Reftable(_) => false,
@@ -83,12 +87,25 @@ struct Repository {
     common_dir: PathBuf,
 }
 
+impl Repository {
+    fn at(top: &Path, git_dir: &Path) -> Repository {
+        Repository { top: top.to_path_buf(), git_dir: git_dir.to_path_buf(), common_dir: git_dir.to_path_buf() }
+    }
+}
+
 /// Bounds for repositories made to be slow.
 const MOST_SUBMODULES: usize = 256;
 const MOST_WORKTREES: usize = 256;
 const MOST_INCLUDES: usize = 64;
 const MOST_DIRECTORIES: usize = 4096;
 const MOST_HOOKS: usize = 256;
+const MOST_CHANGED: usize = 1024;
+/// The names that are held for submodules and worktrees, in bytes: the janitor keeps a list of 64 KiB.
+const MOST_HELD: usize = 48 << 10;
+
+/// Programs that execute the file which their first argument names.
+const INTERPRETERS: &[&str] =
+    &["sh", "bash", "dash", "zsh", "env", "exec", "python", "python3", "node", "ruby", "perl"];
 
 /// An empty `commondir` stops git. This one says where git looks anyway.
 const COMMONDIR: Missing = Missing::ProtectText(PlaceholderText::SameDirectory);
@@ -131,42 +148,113 @@ fn outer_files(home: &Path, env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> 
     files
 }
 
-/// Repositories that the index of this working directory names and that were changed since then: `git status` outside goes
-/// into each of them, and does what its configuration says.
-pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Vec<PathBuf> {
-    let found = match look(workdir) {
-        Look::Nothing => repository_above(workdir, home),
-        found => Some(found),
+/// What a run left that git outside may go into by itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Git directories, and `.git` files.
+    pub repositories: Vec<PathBuf>,
+    /// Indexes that cannot be read whole: they may name more.
+    pub unread: Vec<PathBuf>,
+}
+
+/// Repositories that an index names and that were changed since then, or named since then: `git status` outside goes into
+/// each of them, and does what its configuration says. And new git directories of submodules, which `git submodule update`
+/// takes as they are.
+pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Changed {
+    let mut changed = Changed::default();
+    let (top, git_dir, common_dir) = match find(workdir, home) {
+        Look::Nothing => return changed,
+        Look::Repository(Repository { top, git_dir, common_dir }) => (top, git_dir, common_dir),
+        // Git may go there all the same, or will when it is repaired.
+        Look::Refused(dot_git, _) => {
+            let git_dir = pointed(&dot_git);
+            (dot_git.parent().unwrap_or(workdir).to_path_buf(), git_dir.clone(), common_of(&git_dir))
+        }
     };
-    let Some(Look::Repository(Repository { top, git_dir, common_dir })) = found else { return Vec::new() };
-    let format = Config::read(&real(&common_dir.join("config"))).last("extensions", "objectformat").map(str::to_owned);
-    let id_length = if format.as_deref() == Some("sha256") { 32 } else { 20 };
     let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // The time of the last change of a name's file, which nobody can set.
-    let changed = |path: &Path| {
-        let is_later = |data: fs::Metadata| {
+    // The time of the last change of a name's file, which no process can set.
+    let is_later = |path: &Path| {
+        let later = |data: fs::Metadata| {
             let (seconds, nanos) = (data.ctime().max(0) as u64, data.ctime_nsec().max(0) as u32);
             Duration::new(seconds, nanos) >= since
         };
-        is_closed(path) || fs::symlink_metadata(path).is_ok_and(is_later)
+        is_closed(path) || fs::symlink_metadata(path).is_ok_and(later)
     };
-    let links = index::gitlinks(&git_dir, id_length).into_iter().map(|link| normalise(&top.join(link)));
-    let is_changed = |link: &PathBuf| {
-        let dot_git = link.join(".git");
-        let pointed = read(&dot_git).and_then(|text| Some(link.join(text.strip_prefix("gitdir:")?.trim())));
-        let dir = pointed.unwrap_or_else(|| dot_git.clone());
-        link.starts_with(&top)
-            && (changed(&dot_git) || ["config", "hooks", "commondir"].iter().any(|n| changed(&dir.join(n))))
-    };
-    links.filter(is_changed).collect()
+    let is_new = |dir: &Path| ["", "config", "hooks", "commondir"].iter().any(|name| is_later(&dir.join(name)));
+    let mut open = vec![(top, git_dir)];
+    let mut seen = BTreeSet::new();
+    while let Some((top, git_dir)) = open.pop() {
+        let file = git_dir.join("index");
+        if seen.len() > MOST_CHANGED {
+            changed.unread.push(file);
+            break;
+        }
+        if !seen.insert(real(&git_dir)) {
+            continue;
+        }
+        let format = Config::read(&real(&common_of(&git_dir).join("config")));
+        let id_length = if format.last("extensions", "objectformat") == Some("sha256") { 32 } else { 20 };
+        let index::Gitlinks { paths, whole } = index::gitlinks(&git_dir, id_length);
+        if !whole {
+            changed.unread.push(file.clone());
+        }
+        let named_since = is_later(&file);
+        for link in paths.iter().map(|path| normalise(&top.join(path))).filter(|link| link.starts_with(&top)) {
+            let dot_git = link.join(".git");
+            if !may_exist(&dot_git) {
+                continue;
+            }
+            let git_dir = pointed(&dot_git);
+            if named_since || is_later(&dot_git) || is_new(&git_dir) {
+                changed.repositories.push(dot_git);
+            }
+            open.push((link, git_dir));
+        }
+    }
+    let (modules, whole) = modules(&common_dir);
+    changed.repositories.extend(modules.into_iter().filter(|dir| is_new(dir)));
+    if !whole {
+        changed.unread.push(common_dir.join("modules"));
+    }
+    changed.repositories.sort();
+    changed.repositories.dedup();
+    changed
+}
+
+/// Git directories of submodules (`modules/a/b`, `modules/a/modules/b`) and what cannot be looked into, and whether these
+/// are all.
+fn modules(common_dir: &Path) -> (Vec<PathBuf>, bool) {
+    let (mut open, mut found, mut visited) = (vec![common_dir.join("modules")], Vec::new(), 0);
+    while let Some(dir) = open.pop() {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if is_missing(&error) => continue,
+            Err(_) => {
+                found.push(dir);
+                continue;
+            }
+        };
+        for dir in entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()) {
+            visited += 1;
+            if visited > MOST_DIRECTORIES {
+                return (found, false);
+            }
+            open.push(if is_bare(&dir) { dir.join("modules") } else { dir.clone() });
+            if was_repository(&dir) {
+                found.push(dir);
+            }
+        }
+    }
+    (found, true)
 }
 
 /// The rules of `@git` for this working directory. `outer`: configuration besides the repository's.
 pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<Suspicion>) {
     let mut rules = Rules::new(workdir, outer);
     let mut suspicions = Vec::new();
+    let mut is_bare_here = false;
     // As git does: what `.git` says comes first, whatever else lies in the directory.
-    match look(workdir) {
+    match look(workdir, workdir) {
         Look::Repository(repository) => rules.repository(&repository, home),
         Look::Refused(path, suspicion) => {
             rules.add(Access::Ro, &path, Missing::Protect(Kind::File));
@@ -176,18 +264,29 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
         Look::Nothing if is_bare(workdir) => {
             rules.protect(&workdir.join(".git"), Kind::Dir);
             rules.inside(workdir, home);
+            is_bare_here = true;
         }
         Look::Nothing => {
             // No repository can be planted here: not by `git init`, not by making the directory a bare one.
             rules.protect(&workdir.join(".git"), Kind::Dir);
-            rules.protect(&workdir.join("HEAD"), Kind::Dir);
             // In a directory of a repository, commits work as they do at its top.
-            match repository_above(workdir, home) {
-                Some(Look::Repository(repository)) => rules.repository(&repository, home),
-                Some(Look::Refused(_, suspicion)) => suspicions.push(suspicion),
-                Some(Look::Nothing) | None => {}
+            match find(workdir, home) {
+                Look::Repository(repository) => rules.repository(&repository, home),
+                Look::Refused(path, suspicion) => {
+                    rules.refused(&path, home);
+                    suspicions.push(suspicion);
+                }
+                Look::Nothing => {
+                    rules.protect(&workdir.join("HEAD"), Kind::Dir);
+                    is_bare_here = true;
+                    // The user's configuration may lie here.
+                    rules.configured(&Repository::at(workdir, &workdir.join(".git")), home);
+                }
             }
         }
+    }
+    if !is_bare_here {
+        rules.never_bare();
     }
     suspicions.append(&mut rules.suspicions);
     (rules.out, suspicions)
@@ -197,11 +296,7 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
     let outer = Outer::default();
     let mut rules = Rules::new(workdir, &outer);
-    let found = match look(workdir) {
-        Look::Nothing => repository_above(workdir, home),
-        found => Some(found),
-    };
-    let Some(Look::Repository(Repository { git_dir, common_dir, .. })) = found else {
+    let Look::Repository(Repository { git_dir, common_dir, .. }) = find(workdir, home) else {
         return (Vec::new(), Vec::new());
     };
     if common_dir.join("reftable").is_dir() {
@@ -253,27 +348,25 @@ pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>)
     (rules.out, rules.suspicions)
 }
 
-/// The repository of the nearest directory above that has one, if the working directory's owner owns it too and it is
-/// not home itself (where dotfiles are kept) or above.
-fn repository_above(workdir: &Path, home: &Path) -> Option<Look> {
-    let owner = fs::metadata(workdir).ok()?.uid();
-    for dir in workdir.ancestors().skip(1) {
-        if home.starts_with(dir) {
-            return None;
-        }
-        match look(dir) {
+/// The repository of the working directory, or of the nearest directory above that has one, if the working directory's
+/// owner owns it too and it is not home itself (where dotfiles are kept) or above.
+fn find(workdir: &Path, home: &Path) -> Look {
+    let here = look(workdir, workdir);
+    let (Look::Nothing, Ok(data)) = (&here, fs::metadata(workdir)) else { return here };
+    for dir in workdir.ancestors().skip(1).take_while(|dir| !home.starts_with(dir)) {
+        match look(dir, workdir) {
             Look::Nothing => {}
             found => {
-                let owned = fs::symlink_metadata(dir.join(".git")).is_ok_and(|meta| meta.uid() == owner);
-                return owned.then_some(found);
+                let owned = fs::symlink_metadata(dir.join(".git")).is_ok_and(|meta| meta.uid() == data.uid());
+                return if owned { found } else { Look::Nothing };
             }
         }
     }
-    None
+    Look::Nothing
 }
 
-/// What `.git` in this directory is.
-fn look(dir: &Path) -> Look {
+/// What `.git` in this directory is: the working directory or one above it.
+fn look(dir: &Path, workdir: &Path) -> Look {
     let dot_git = dir.join(".git");
     let Ok(meta) = fs::symlink_metadata(&dot_git) else { return Look::Nothing };
     if meta.is_symlink() {
@@ -286,9 +379,16 @@ fn look(dir: &Path) -> Look {
             false => Look::Refused(dot_git.clone(), Suspicion::BadPointer(dot_git)),
         };
     }
+    let checked = |repository: Repository| match is_own(&repository.common_dir, workdir) {
+        true => Look::Repository(repository),
+        false => {
+            let suspicion = Suspicion::NotOwn { file: dot_git.clone(), target: repository.common_dir };
+            Look::Refused(dot_git.clone(), suspicion)
+        }
+    };
     if meta.is_dir() {
         // A `commondir` in a main repository was planted, or makes it a worktree of another: do not follow it.
-        return Look::Repository(Repository { top: dir.to_path_buf(), git_dir: dot_git.clone(), common_dir: dot_git });
+        return checked(Repository::at(dir, &dot_git));
     }
     let text = if meta.is_file() { read(&dot_git) } else { None };
     let Some(target) = text.as_deref().and_then(|t| t.strip_prefix("gitdir:")).map(str::trim) else {
@@ -300,9 +400,43 @@ fn look(dir: &Path) -> Look {
     };
     let Ok(git_dir) = dir.join(target).canonicalize() else { return planted() };
     match worktree(&dot_git, &git_dir).or_else(|| submodule(dir, &git_dir)) {
-        Some(common_dir) => Look::Repository(Repository { top: dir.to_path_buf(), git_dir, common_dir }),
+        Some(common_dir) => checked(Repository { top: dir.to_path_buf(), git_dir, common_dir }),
         None => planted(),
     }
+}
+
+/// Whether the directory may be made writable for a sandbox in `workdir`. That a repository points at the working directory
+/// shows only that a process could write there: it may be a sandbox's of before, or another user's.
+fn is_own(common_dir: &Path, workdir: &Path) -> bool {
+    let owner = |path: &Path| fs::symlink_metadata(path).map(|data| data.uid());
+    let owners = [owner(workdir).ok(), Some(rustix::process::geteuid().as_raw())];
+    let owned = |name: &str| match owner(&common_dir.join(name)) {
+        Ok(owner) => owners.contains(&Some(owner)),
+        Err(error) => name == "config" && is_missing(&error),
+    };
+    // What lies in the working directory is writable anyway.
+    common_dir.starts_with(workdir)
+        || is_dot_git(common_dir) && !workdir.starts_with(common_dir) && owned("HEAD") && owned("config")
+}
+
+/// Whether a path is `…/.git`, or in its `modules` or `worktrees`.
+fn is_dot_git(dir: &Path) -> bool {
+    dir.ancestors().filter(|dir| dir.ends_with(".git")).any(|dot_git| {
+        let rest = dir.strip_prefix(dot_git).unwrap_or(dir);
+        rest.as_os_str().is_empty() || rest.starts_with("modules") || rest.starts_with("worktrees")
+    })
+}
+
+/// Where `.git` leads: itself, or what it points at.
+fn pointed(dot_git: &Path) -> PathBuf {
+    let target = read(dot_git).and_then(|text| Some(dot_git.parent()?.join(text.strip_prefix("gitdir:")?.trim())));
+    real(&target.unwrap_or_else(|| dot_git.to_path_buf()))
+}
+
+/// The directory with the configuration of a git directory.
+fn common_of(git_dir: &Path) -> PathBuf {
+    let named = read(&git_dir.join("commondir")).map(|text| real(&git_dir.join(text.trim_end_matches('\n'))));
+    named.unwrap_or_else(|| git_dir.to_path_buf())
 }
 
 /// The common directory of a linked worktree, if its directory points back at the `.git` file.
@@ -368,6 +502,10 @@ fn real(path: &Path) -> PathBuf {
 struct Rules<'a> {
     workdir: &'a Path,
     outer: &'a Outer,
+    /// A repository elsewhere that is writable too.
+    granted: Option<PathBuf>,
+    /// How many bytes of names are held for submodules and worktrees.
+    held: usize,
     out: Vec<Found>,
     seen: BTreeSet<PathBuf>,
     /// Configuration files that were read.
@@ -378,7 +516,7 @@ struct Rules<'a> {
 impl<'a> Rules<'a> {
     fn new(workdir: &'a Path, outer: &'a Outer) -> Rules<'a> {
         let (seen, configs) = (BTreeSet::new(), BTreeMap::new());
-        Rules { workdir, outer, out: Vec::new(), seen, configs, suspicions: Vec::new() }
+        Rules { workdir, outer, granted: None, held: 0, out: Vec::new(), seen, configs, suspicions: Vec::new() }
     }
 
     /// What a file sets. Git follows links to it.
@@ -414,6 +552,23 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// Adds rules; none when too many names would be held.
+    fn within(&mut self, fill: impl FnOnce(&mut Self)) -> bool {
+        let (rules, suspicions) = (self.out.len(), self.suspicions.len());
+        fill(self);
+        let is_held = |(_, path, missing): &&Found| *missing != Missing::Ignore && fs::symlink_metadata(path).is_err();
+        let names = self.out[rules..].iter().filter(is_held);
+        let held = self.held + names.map(|(_, path, _)| path.as_os_str().len() + 2).sum::<usize>();
+        let fits = held <= MOST_HELD;
+        if fits {
+            self.held = held;
+        } else {
+            self.out.drain(rules..).for_each(|(_, path, _)| _ = self.seen.remove(&path));
+            self.suspicions.truncate(suspicions);
+        }
+        fits
+    }
+
     fn repository(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
         let linked = git_dir != common_dir;
@@ -424,6 +579,7 @@ impl<'a> Rules<'a> {
         if !common_dir.starts_with(self.workdir) {
             // Checked above to be this worktree's own: commits write there.
             self.add(Access::Rw, common_dir, Missing::Ignore);
+            self.granted = Some(common_dir.clone());
         }
         if linked {
             // What belongs to the main worktree stays as it is.
@@ -442,20 +598,40 @@ impl<'a> Rules<'a> {
         self.git_dir(dir);
         self.worktrees(dir, None);
         self.submodules(dir, self.workdir);
-        let (top, git_dir, common_dir) = (self.workdir.to_path_buf(), dir.to_path_buf(), dir.to_path_buf());
-        self.configured(&Repository { top, git_dir, common_dir }, home);
+        self.configured(&Repository::at(self.workdir, dir), home);
+    }
+
+    /// A working directory with a repository stays no bare one, which git would take for it as soon as `.git` is broken. An
+    /// empty directory takes a name that a bare one needs, until the sandbox ends; `HEAD` would do, but git then no longer
+    /// knows what `git diff HEAD` means. While it is there, git dies over a `commondir` that is a directory.
+    fn never_bare(&mut self) {
+        let top = self.workdir;
+        let is_free = |name: &&&str| match fs::symlink_metadata(top.join(name)) {
+            // Another sandbox's.
+            Ok(data) => data.is_dir() && crate::look::entries(&top.join(name), 1).is_empty(),
+            Err(error) => is_missing(&error),
+        };
+        // All but `HEAD` is elsewhere then.
+        let has_common = fs::symlink_metadata(top.join("commondir")).is_ok_and(|data| !data.is_dir());
+        match ["refs", "objects"].iter().find(is_free) {
+            _ if has_common => self.protect(&top.join("HEAD"), Kind::Dir),
+            Some(name) => {
+                self.protect(&top.join(name), Kind::Dir);
+                self.protect(&top.join("commondir"), Kind::Dir);
+            }
+            None => self.git_dir(top),
+        }
     }
 
     /// What git uses all the same behind a pointer that nothing is granted for.
     fn refused(&mut self, dot_git: &Path, home: &Path) {
-        let pointed = read(dot_git).and_then(|text| Some(dot_git.parent()?.join(text.strip_prefix("gitdir:")?.trim())));
-        let dir = real(&pointed.unwrap_or_else(|| dot_git.to_path_buf()));
+        let dir = pointed(dot_git);
         if dir.starts_with(self.workdir) && dir != self.workdir {
             return self.inside(&dir, home);
         }
         // Nothing outside is named, not even as read-only: a box may not see it at all.
-        let top = self.workdir.to_path_buf();
-        self.configured(&Repository { common_dir: top.clone(), git_dir: dir, top }, home);
+        let top = dot_git.parent().unwrap_or(self.workdir).to_path_buf();
+        self.configured(&Repository { top, common_dir: common_of(&dir), git_dir: dir }, home);
     }
 
     /// Links in a directory of hooks: what they lead to is executed too.
@@ -476,8 +652,9 @@ impl<'a> Rules<'a> {
 
     /// The names in a repository's directory that make git execute something or look elsewhere.
     fn git_dir(&mut self, dir: &Path) {
-        let config = self.config(&dir.join("config"));
         self.protect(&dir.join("config"), Kind::File);
+        // Read by git when `config` says so, which `git sparse-checkout` makes it do.
+        self.protect(&dir.join("config.worktree"), Kind::File);
         self.protect(&dir.join("hooks"), Kind::Dir);
         self.linked(&dir.join("hooks"));
         // Remotes of old, which say where to push to and need no configuration.
@@ -486,26 +663,21 @@ impl<'a> Rules<'a> {
         self.add(Access::Ro, &dir.join("commondir"), COMMONDIR);
         self.protect(&dir.join("info/attributes"), Kind::File);
         self.protect(&dir.join("objects/info/alternates"), Kind::File);
-        self.worktree_config(dir, &config);
-    }
-
-    /// Read by git only when `config`, which is protected, says so.
-    fn worktree_config(&mut self, dir: &Path, config: &Config) {
-        let wanted = config.last("extensions", "worktreeconfig").is_some_and(|v| v != "false" && v != "0");
-        let missing = if wanted { Missing::Protect(Kind::File) } else { Missing::Ignore };
-        self.add(Access::Ro, &dir.join("config.worktree"), missing);
     }
 
     /// The pointers of linked worktrees; another worktree's directory is not this one's to write.
     fn worktrees(&mut self, common_dir: &Path, own: Option<&Path>) {
-        let config = self.config(&common_dir.join("config"));
         let all = common_dir.join("worktrees");
         let dirs = self.directories(&all);
         if dirs.len() > MOST_DIRECTORIES {
             self.suspicions.push(Suspicion::Worktrees(all.clone()));
         }
         // Too many to protect one by one: all as they are.
-        let too_many = dirs.len() > MOST_WORKTREES;
+        let mut too_many = dirs.len() > MOST_WORKTREES;
+        if own.is_none() && !too_many {
+            let hold = |rules: &mut Self, dir: &PathBuf| rules.protect(&dir.join("config.worktree"), Kind::File);
+            too_many = !self.within(|rules| dirs.iter().for_each(|dir| hold(rules, dir)));
+        }
         if too_many {
             self.add(Access::Ro, &all, Missing::Ignore);
             if let Some(own) = own {
@@ -526,7 +698,7 @@ impl<'a> Rules<'a> {
             if !too_many || own.is_some() {
                 self.add(Access::Ro, &dir.join("commondir"), Missing::Ignore);
                 self.add(Access::Ro, &dir.join("gitdir"), Missing::Ignore);
-                self.worktree_config(&dir, &config);
+                self.protect(&dir.join("config.worktree"), Kind::File);
             }
             let pointer = read(&dir.join("gitdir")).map(|text| real(&dir.join(text.trim_end_matches('\n'))));
             if let Some(pointer) =
@@ -537,41 +709,27 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Directories of submodules (`modules/a/b`, `modules/a/modules/b`), and the `.git` in their worktrees.
+    /// Directories of submodules, and the `.git` in their worktrees.
     fn submodules(&mut self, common_dir: &Path, top: &Path) {
-        let mut open = self.directories(&common_dir.join("modules"));
-        let (mut count, mut visited) = (0, 0);
-        while let Some(dir) = open.pop() {
-            let repository = was_repository(&dir);
-            visited += 1;
-            count += usize::from(repository);
-            if count > MOST_SUBMODULES || visited > MOST_DIRECTORIES {
-                // Too many to protect one by one: all as they are.
-                self.add(Access::Ro, &common_dir.join("modules"), Missing::Ignore);
-                return;
-            }
-            if !is_bare(&dir) {
-                open.extend(self.directories(&dir));
-            }
-            if !repository {
-                continue;
-            }
-            if is_closed(&dir.join("config")) {
-                self.closed(&dir);
-                continue;
-            }
-            self.git_dir(&dir);
-            let config = self.config(&dir.join("config"));
-            if let Some(back) = config.last("core", "worktree") {
-                let pointer = normalise(&dir.join(back)).join(".git");
-                if pointer.starts_with(self.workdir) {
-                    self.add(Access::Ro, &pointer, Missing::Ignore);
+        let all = common_dir.join("modules");
+        let listed = self.config(&top.join(".gitmodules"));
+        let (known, whole) = modules(common_dir);
+        let few = whole && known.len() <= MOST_SUBMODULES && fs::symlink_metadata(&all).is_ok();
+        let fits = few
+            && self.within(|rules| {
+                for dir in &known {
+                    rules.submodule(dir);
                 }
-            }
-            open.extend(self.directories(&dir.join("modules")));
+                // What is not there yet: `git submodule update` takes a directory as it finds it, with its configuration.
+                let names = listed.subsections("submodule").map(|name| normalise(&all.join(name)));
+                let names = names.filter(|dir| dir.starts_with(&all) && *dir != all && !known.contains(dir));
+                names.for_each(|dir| rules.protect(&dir, Kind::Dir));
+            });
+        if !fits {
+            // Too many to protect one by one, or none yet: all as they are.
+            self.protect(&all, Kind::Dir);
         }
         // Submodules of old, with a repository of their own in the worktree.
-        let listed = self.config(&top.join(".gitmodules"));
         if listed.all("path").count() > MOST_SUBMODULES {
             self.suspicions.push(Suspicion::TooMany(top.join(".gitmodules")));
         }
@@ -582,7 +740,12 @@ impl<'a> Rules<'a> {
                 continue;
             }
             match fs::symlink_metadata(dir.join(".git")) {
-                Ok(meta) if meta.is_dir() => self.git_dir(&dir.join(".git")),
+                Ok(meta) if meta.is_dir() => {
+                    let dot_git = dir.join(".git");
+                    if !self.within(|rules| rules.git_dir(&dot_git)) {
+                        self.add(Access::Ro, &dot_git, Missing::Ignore);
+                    }
+                }
                 Err(error) if !is_missing(&error) => self.closed(&dir),
                 Ok(_) | Err(_) => continue,
             }
@@ -591,19 +754,36 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// `core.hooksPath` and included files, of the repository's and of the outer configuration, where they are in a
-    /// writable place.
+    /// The git directory of a submodule.
+    fn submodule(&mut self, dir: &Path) {
+        if is_closed(&dir.join("config")) || fs::read_dir(dir).is_err() {
+            return self.closed(dir);
+        }
+        self.git_dir(dir);
+        let config = self.config(&dir.join("config"));
+        if let Some(back) = config.last("core", "worktree") {
+            let pointer = normalise(&dir.join(back)).join(".git");
+            if pointer.starts_with(self.workdir) {
+                self.add(Access::Ro, &pointer, Missing::Ignore);
+            }
+        }
+    }
+
+    /// The outer configuration itself, and what it and the repository's name: `core.hooksPath`, included files and programs,
+    /// where they are in a writable place.
     fn configured(&mut self, repository: &Repository, home: &Path) {
         let Repository { top, git_dir, common_dir } = repository;
         let mut open = vec![common_dir.join("config"), git_dir.join("config"), git_dir.join("config.worktree")];
         for file in &self.outer.files {
+            // A variable may name it from where it is used.
+            let file = top.join(file);
             // Often a link into a project of dotfiles, which may be this one.
-            for name in names(file).iter().filter(|name| *name != file) {
-                if self.is_writable(name, common_dir) {
-                    self.protect(name, Kind::File);
+            for name in names(&file) {
+                if self.is_writable(&name) {
+                    self.protect(&name, Kind::File);
                 }
             }
-            open.push(file.clone());
+            open.push(file);
         }
         let passwd = || self.outer.passwd.map_or_else(Vec::new, |read| read());
         let mut seen = BTreeSet::new();
@@ -611,17 +791,21 @@ impl<'a> Rules<'a> {
         let mut next = Some((top.join("environment"), Rc::new(self.outer.variables.clone())));
         while let Some((file, config)) = next.take() {
             let unknown = |value: &str| Suspicion::UnknownUser { file: file.clone(), value: value.to_owned() };
-            for value in config.all("hookspath") {
+            // Hooks are copied from a template.
+            for value in config.all("hookspath").chain(config.all("templatedir")) {
                 let Some(path) = path_of(value, top, home, passwd) else {
                     self.suspicions.push(unknown(value));
                     continue;
                 };
                 self.linked(&path);
                 for path in names(&path) {
-                    if self.is_writable(&path, common_dir) && path != self.workdir {
+                    if self.is_writable(&path) {
                         self.protect(&path, Kind::Dir);
                     }
                 }
+            }
+            for value in config.values().filter(|value| value.contains(['/', ' '])) {
+                self.programs(value, top);
             }
             for value in config.includes() {
                 // Relative to the file as it is named, and to be safe also to what that leads to.
@@ -631,7 +815,7 @@ impl<'a> Rules<'a> {
                         break;
                     };
                     for name in names(&path) {
-                        if self.is_writable(&name, common_dir) {
+                        if self.is_writable(&name) {
                             self.protect(&name, Kind::File);
                         }
                     }
@@ -649,8 +833,31 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn is_writable(&self, path: &Path, common_dir: &Path) -> bool {
-        path.starts_with(self.workdir) || path.starts_with(common_dir)
+    /// Files of the project that a value executes.
+    fn programs(&mut self, value: &str, top: &Path) {
+        let words = shell_words(value.trim_start_matches('!'));
+        let interpreter = words.first().and_then(|word| Path::new(word).file_name()?.to_str());
+        let argument = words.iter().skip(1).find(|word| !word.starts_with('-'));
+        let script = argument.filter(|_| interpreter.is_some_and(|name| INTERPRETERS.contains(&name)));
+        for (word, is_script) in
+            words.first().map(|word| (word, false)).into_iter().chain(script.map(|word| (word, true)))
+        {
+            let path = top.join(word);
+            // A name alone is looked for in `PATH`. What cannot be executed is not a program, but what git reads or writes.
+            let executes = |data: fs::Metadata| data.is_file() && (is_script || data.mode() & 0o111 != 0);
+            if (is_script || word.contains('/')) && fs::metadata(&path).is_ok_and(executes) {
+                for name in names(&path) {
+                    if self.is_writable(&name) {
+                        self.add(Access::Ro, &name, Missing::Ignore);
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_writable(&self, path: &Path) -> bool {
+        let granted = self.granted.as_ref().is_some_and(|dir| path.starts_with(dir));
+        granted || (path.starts_with(self.workdir) && path != self.workdir)
     }
 
     /// A directory that cannot be looked into stays as it is. A sandbox that could write there would open it again.

@@ -262,22 +262,23 @@ fn file_clock() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec.max(0) as u32)
 }
 
-/// Repositories below this one that the command made or changed, and that git goes into by itself: a `git status` outside,
-/// or a prompt, would do what their configuration says.
+/// Repositories that the command made or changed, and that git goes into by itself: a `git status` outside, or a prompt,
+/// would do what their configuration says.
 fn repositories(plan: &Plan, sandbox: &Sandbox, started: SystemTime) -> Vec<String> {
-    let changed = git::changed_since(sandbox.policy().workdir(), &sandbox.facts().home, started);
+    let git::Changed { repositories, unread } =
+        git::changed_since(sandbox.policy().workdir(), &sandbox.facts().home, started);
     // What was protected is as it was.
     let protected =
-        |dir: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(dir)));
-    let line = |dir: &PathBuf| {
-        let place = dir.join(".git");
-        format!(
-            "ringfence: warning: `{}` was made or changed, and git goes into it by itself: read its configuration and \
-             hooks before you use git outside",
-            output::one_line(&place.display().to_string())
-        )
+        |path: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(path)));
+    let line = |path: &PathBuf, what: &str| {
+        format!("ringfence: warning: `{}` {what}", output::one_line(&path.display().to_string()))
     };
-    changed.iter().filter(|dir| !protected(&dir.join(".git"))).map(line).collect()
+    let made = "was made or changed, and git goes into it by itself: read its configuration and hooks before you use \
+                git outside";
+    let hidden = "cannot be read whole: it may lead git into repositories that the command made, so look for unexpected \
+                  ones (`find . -name .git`) before you use git outside";
+    let repositories = repositories.iter().filter(|path| !protected(path)).map(|path| line(path, made));
+    repositories.chain(unread.iter().map(|path| line(path, hidden))).collect()
 }
 
 /// One sentence when a limit ended the command.

@@ -50,6 +50,8 @@ fn try_read(path: &Path) -> io::Result<String> {
 pub(super) struct Config {
     /// Section (without its subsection, lower case), key (lower case), value.
     pub entries: Vec<(String, String, String)>,
+    /// Sections with a subsection in quotes.
+    subsections: Vec<(String, String)>,
 }
 
 impl Config {
@@ -77,6 +79,10 @@ impl Config {
                 let (header, rest) = split_header(rest);
                 let name = header.split(|c: char| c == '"' || c == '.' || c.is_whitespace()).next().unwrap_or_default();
                 section = name.to_ascii_lowercase();
+                if let Some((_, quoted)) = header.split_once('"') {
+                    let name = unquote(&format!("\"{quoted}"));
+                    config.subsections.push((section.clone(), name));
+                }
                 line = rest.trim_start();
             }
             if line.is_empty() || line.starts_with(['#', ';']) {
@@ -117,6 +123,14 @@ impl Config {
         self.entries.iter().rev().find(|(s, k, _)| s == section && k == key).map(|(_, _, v)| v.as_str())
     }
 
+    pub fn subsections<'a>(&'a self, section: &'a str) -> impl Iterator<Item = &'a str> {
+        self.subsections.iter().filter(move |(s, _)| s == section).map(|(_, name)| name.as_str())
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|(_, _, v)| v.as_str())
+    }
+
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.entries.iter().filter(move |(_, k, _)| k == key).map(|(_, _, v)| v.as_str())
     }
@@ -144,16 +158,17 @@ fn home_of(passwd: &[u8], user: &str) -> Option<PathBuf> {
     fields.nth(5).map(|home| PathBuf::from(OsStr::from_bytes(home)))
 }
 
-/// Words as git quotes them for a shell: parts in single quotes, and `\\'` and `\\!` between them.
-fn shell_words(text: &str) -> Vec<String> {
-    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+/// Words of a shell: git's own have parts in single quotes, with `\\'` and `\\!` between them.
+pub(super) fn shell_words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), None);
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
-        match c {
-            '\'' => quoted = !quoted,
-            '\\' if !quoted => word.extend(chars.next()),
-            c if c.is_whitespace() && !quoted => words.push(std::mem::take(&mut word)),
-            c => word.push(c),
+        match (c, quoted) {
+            ('\'' | '"', None) => quoted = Some(c),
+            (_, Some(quote)) if c == quote => quoted = None,
+            ('\\', None | Some('"')) => word.extend(chars.next()),
+            (_, None) if c.is_whitespace() => words.push(std::mem::take(&mut word)),
+            _ => word.push(c),
         }
     }
     words.push(word);

@@ -1,12 +1,15 @@
 //! The index of a repository, as far as Ringfence needs it: which paths are links to other repositories (gitlinks). A box may
-//! have written it, so that every byte is hostile: what cannot be understood ends the list.
+//! have written it, so that every byte is hostile: what cannot be understood ends the list, and is said to.
 
+use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+
+use crate::look::is_missing;
 
 /// Larger ones are not read: half a million files have less.
 const LARGEST: u64 = 64 << 20;
@@ -15,50 +18,61 @@ const GITLINK: u32 = 0o160_000;
 /// Bounds the memory for an index that was made to be large.
 const MOST: usize = 4096;
 
-/// Gitlinks in the index of a repository, and in those that it is split into.
-pub(super) fn gitlinks(git_dir: &Path, id_length: usize) -> Vec<PathBuf> {
-    let mut files = vec![git_dir.join("index")];
-    let shared = fs::read_dir(git_dir).into_iter().flatten().flatten();
-    let is_shared =
-        |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"sharedindex."));
-    files.extend(shared.map(|entry| entry.path()).filter(is_shared).take(16));
-    let mut found: Vec<PathBuf> =
-        files.iter().filter_map(|file| read(file)).flat_map(|bytes| parse(&bytes, id_length)).collect();
-    found.sort();
-    found.dedup();
-    found
+/// Paths in an index that are repositories of their own.
+#[derive(Debug, Default)]
+pub(super) struct Gitlinks {
+    pub paths: Vec<PathBuf>,
+    /// Whether these are all.
+    pub whole: bool,
+}
+
+/// Gitlinks in the index of a repository, and in the one that it is split from.
+pub(super) fn gitlinks(git_dir: &Path, id_length: usize) -> Gitlinks {
+    let bytes = match read(&git_dir.join("index")) {
+        Ok(bytes) => bytes,
+        Err(error) => return Gitlinks { paths: Vec::new(), whole: is_missing(&error) },
+    };
+    let Parsed { mut links, base } = parse(&bytes, id_length);
+    if let Some(id) = base {
+        let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        // Without it git reads nothing. It is not split itself.
+        let shared = read(&git_dir.join(format!("sharedindex.{name}"))).map(|bytes| parse(&bytes, id_length).links);
+        let shared = shared.unwrap_or_default();
+        // One without a name takes the place of an entry of the other.
+        links.whole &= shared.whole && links.paths.iter().all(|path| !path.as_os_str().is_empty());
+        links.paths.extend(shared.paths);
+    }
+    links.paths.sort();
+    links.paths.dedup();
+    links
 }
 
 /// Neither follows a link nor waits for a pipe.
-fn read(path: &Path) -> Option<Vec<u8>> {
+fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
-    let data = file.metadata().ok()?;
+    let file = fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?);
+    let data = file.metadata()?;
     if !data.is_file() || data.len() > LARGEST {
-        return None;
+        return Err(io::Error::other("too large, or not a file"));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(data.len()).ok()? + 64);
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    let mut bytes = Vec::with_capacity(usize::try_from(data.len()).unwrap_or(0) + 64);
+    file.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
-fn parse(bytes: &[u8], id_length: usize) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+#[derive(Default)]
+struct Parsed {
+    links: Gitlinks,
+    /// The index that this one is split from.
+    base: Option<Vec<u8>>,
+}
+
+fn parse(bytes: &[u8], id_length: usize) -> Parsed {
+    let mut parsed = Parsed::default();
     let mut reader = Reader { rest: bytes };
-    let (Some(b"DIRC"), Some(version @ 2..=4), Some(count)) = (reader.take(4), reader.number(), reader.number()) else {
-        return found;
-    };
-    let mut name: Vec<u8> = Vec::new();
-    for _ in 0..count {
-        match reader.entry(version, id_length, &mut name) {
-            Some(GITLINK) if found.len() < MOST => {
-                found.push(PathBuf::from(std::ffi::OsString::from_vec(name.clone())))
-            }
-            Some(_) => {}
-            None => break,
-        }
-    }
-    found
+    parsed.links.whole = reader.index(id_length, &mut parsed).is_some() && parsed.links.paths.len() <= MOST;
+    parsed.links.paths.truncate(MOST);
+    parsed
 }
 
 struct Reader<'a> {
@@ -74,6 +88,27 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Option<u32> {
         self.take(4).map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
+    }
+
+    /// Reads all; `None` when it ends before that.
+    fn index(&mut self, id_length: usize, parsed: &mut Parsed) -> Option<()> {
+        let (b"DIRC", version @ 2..=4, count) = (self.take(4)?, self.number()?, self.number()?) else { return None };
+        let mut name: Vec<u8> = Vec::new();
+        for _ in 0..count {
+            if self.entry(version, id_length, &mut name)? == GITLINK && parsed.links.paths.len() <= MOST {
+                parsed.links.paths.push(PathBuf::from(OsString::from_vec(name.clone())));
+            }
+        }
+        // Extensions, and in the end a checksum.
+        while self.rest.len() > id_length {
+            let (kind, length) = (self.take(4)?, self.number()?);
+            let data = self.take(usize::try_from(length).ok()?)?;
+            if kind == b"link" {
+                let id = data.get(..id_length)?;
+                parsed.base = id.iter().any(|byte| *byte != 0).then(|| id.to_vec());
+            }
+        }
+        (self.rest.len() == id_length).then_some(())
     }
 
     /// Reads one entry: its mode, and its name into `name`, which holds the one before.
@@ -147,7 +182,9 @@ mod tests {
         for version in ["2", "3", "4"] {
             let Some(bytes) = written(version) else { return };
             let expected = ["a/long/way/link", "sub", "z/deep"].map(PathBuf::from);
-            assert_eq!(parse(&bytes, 20), expected, "version {version}");
+            let found = parse(&bytes, 20).links;
+            assert!(found.whole);
+            assert_eq!(found.paths, expected, "version {version}");
         }
     }
 
@@ -156,17 +193,20 @@ mod tests {
         for version in ["2", "4"] {
             let Some(bytes) = written(version) else { return };
             for end in 0..bytes.len() {
-                parse(&bytes[..end], 20);
+                assert!(!parse(&bytes[..end], 20).links.whole);
             }
             for at in 0..bytes.len() {
                 for value in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut changed = bytes.clone();
                     changed[at] = value;
-                    assert!(parse(&changed, 20).len() <= MOST);
+                    assert!(parse(&changed, 20).links.paths.len() <= MOST);
                     parse(&changed, 32);
                 }
             }
         }
-        assert!(parse(b"", 20).is_empty() && parse(b"DIRC\0\0\0\x09", 20).is_empty());
+        for bytes in [&b""[..], b"DIRC\0\0\0\x09"] {
+            let found = parse(bytes, 20).links;
+            assert!(found.paths.is_empty() && !found.whole);
+        }
     }
 }

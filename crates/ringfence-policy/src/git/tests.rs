@@ -67,13 +67,16 @@ fn ordinary_repository() {
     (
         [
             "ro w/.git/config",
+            "ro w/.git/config.worktree",
             "ro w/.git/hooks/",
             "ro w/.git/remotes/",
             "ro w/.git/branches/",
             "ro w/.git/commondir",
             "ro w/.git/info/attributes",
             "ro w/.git/objects/info/alternates",
-            "ro w/.git/config.worktree?",
+            "ro w/.git/modules/",
+            "ro w/refs/",
+            "ro w/commondir/",
         ],
         [],
     )
@@ -91,7 +94,7 @@ fn directory_of_a_repository() {
     let project = Project::new(&[("p/src/", "")]);
     project.git("p/.git");
     let (rules, _) = project.rules("p/src");
-    assert_eq!(rules[..3], ["ro p/src/.git/", "ro p/src/HEAD/", "rw p/.git?"]);
+    assert_eq!(rules[..2], ["ro p/src/.git/", "rw p/.git?"]);
     assert!(rules.contains(&"ro p/.git/hooks/".to_owned()));
     // Home's own repository is not a project's.
     let project = Project::new(&[("home/p/", "")]);
@@ -118,17 +121,20 @@ fn linked_worktree() {
             "ro main/.git/ORIG_HEAD?",
             "ro main/.git/MERGE_HEAD?",
             "ro main/.git/config",
+            "ro main/.git/config.worktree",
             "ro main/.git/hooks/",
             "ro main/.git/remotes/",
             "ro main/.git/branches/",
             "ro main/.git/commondir",
             "ro main/.git/info/attributes",
             "ro main/.git/objects/info/alternates",
-            "ro main/.git/config.worktree?",
             "ro main/.git/worktrees/w/commondir?",
             "ro main/.git/worktrees/w/gitdir?",
-            "ro main/.git/worktrees/w/config.worktree?",
+            "ro main/.git/worktrees/w/config.worktree",
             "ro main/.git/worktrees/other?",
+            "ro main/.git/modules/",
+            "ro w/refs/",
+            "ro w/commondir/",
         ],
         [],
     )
@@ -159,7 +165,7 @@ fn very_many_worktrees() {
     assert_eq!(of_worktrees(&rules), ["ro w/.git/worktrees?", "ro w/in/.git?"]);
     assert_eq!(suspicions, []);
     let own = ["ro w/.git/worktrees?", "rw w/.git/worktrees/own?"];
-    let pointers = ["commondir", "gitdir", "config.worktree"].map(|name| format!("ro w/.git/worktrees/own/{name}?"));
+    let pointers = ["commondir?", "gitdir?", "config.worktree"].map(|name| format!("ro w/.git/worktrees/own/{name}"));
     let linked = || of_worktrees(&project.rules("linked").0);
     assert_eq!(linked()[..2], own);
     assert_eq!(linked()[2..], pointers);
@@ -327,12 +333,289 @@ fn repositories_that_the_index_names_and_that_were_changed() {
     let since = SystemTime::now();
     std::thread::sleep(Duration::from_millis(50));
     let changed = || changed_since(&project.root.join("w"), &project.root, since);
-    assert_eq!(changed(), [""; 0].map(PathBuf::from));
+    let these = |names: &[&str]| Changed {
+        repositories: names.iter().map(|name| project.root.join(name).join(".git")).collect(),
+        unread: Vec::new(),
+    };
+    assert_eq!(changed(), these(&[]));
     // One that the index does not name, one that it does, one whose hooks were changed, one moved to its place.
     assert!(run("git init -q plain; git init -q sub"));
-    assert_eq!(changed(), [project.root.join("w/sub")]);
+    assert_eq!(changed(), these(&["w/sub"]));
     assert!(run("echo x > old/.git/hooks/post-checkout; mkdir none; mv plain/.git none/.git"));
-    assert_eq!(changed(), ["w/none", "w/old", "w/sub"].map(|name| project.root.join(name)));
+    assert_eq!(changed(), these(&["w/none", "w/old", "w/sub"]));
+}
+
+/// What a box did so that the end of the run would not name a repository that `git status` goes into.
+#[test]
+fn indexes_made_to_be_misread() {
+    let link = "git update-index --add --cacheinfo 160000,4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+    let decoys = "for n in $(seq 5000); do printf '160000 4b825dc642cb6eb9a060e54bf8d69288fbee4904\\ta%04d\\n' $n; done \
+                  | git update-index --index-info";
+    let (evil, module, index) = (&["w/evil/.git"][..], &["w/.git/modules/evil"][..], &["w/.git/index"][..]);
+    let table: [(&str, &str, &[&str], &[&str]); 8] = [
+        // The repository in one run, the gitlink in the next.
+        ("git init -q evil", &format!("{link},evil"), evil, &[]),
+        ("", "echo x >file; git add file; git init -q other", &[], &[]),
+        ("", &format!("{link},evil; git init -q evil; mv .git/index .git/i; ln -s i .git/index"), &[], index),
+        ("", &format!("{link},evil; git init -q evil; truncate -s -4 .git/index"), evil, index),
+        (
+            "",
+            &format!(
+                "for n in $(seq 40); do echo x >.git/sharedindex.$n; done; git init -q evil; {link},evil; \
+                 git update-index --split-index; rm .git/sharedindex.?; test $(ls .git | grep -c shared) -gt 30"
+            ),
+            evil,
+            &[],
+        ),
+        ("", &format!("{decoys}; {link},evil; git init -q evil"), &[], index),
+        // In a repository that the index names, another.
+        (
+            &format!("git init -q mid; {link},mid"),
+            &format!("cd mid; {link},evil; git init -q evil"),
+            &["w/mid/.git", "w/mid/evil/.git"],
+            &[],
+        ),
+        // What `git submodule update` takes for the submodule that it was to fetch.
+        ("mkdir .git/modules", "git init -q new; mv new/.git .git/modules/evil", module, &[]),
+    ];
+    for (before, after, repositories, unread) in table {
+        let project = Project::new(&[("w/", "")]);
+        let run = |text: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-ec", text]).current_dir(project.root.join("w")).env("HOME", &project.root);
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !run("git init -q .") {
+            return;
+        }
+        assert!(run(before), "{before}");
+        std::thread::sleep(Duration::from_millis(50));
+        let since = SystemTime::now();
+        std::thread::sleep(Duration::from_millis(50));
+        let changed = || changed_since(&project.root.join("w"), &project.root, since);
+        assert_eq!(changed(), Changed::default(), "{before}");
+        assert!(run(after), "{after}");
+        let paths = |names: &[&str]| names.iter().map(|name| project.root.join(name)).collect::<Vec<_>>();
+        assert_eq!(changed(), Changed { repositories: paths(repositories), unread: paths(unread) }, "{after}");
+    }
+}
+
+/// Pointing back shows only that a process could write there. Each was planted by a box in the directory above.
+#[test]
+fn pointers_to_what_is_no_git_directory_grant_nothing() {
+    let is_refused = |project: &Project, workdir: &str| {
+        let (rules, suspicions) = project.rules(workdir);
+        let outside: Vec<_> = rules.iter().filter(|rule| !rule.starts_with(&format!("ro {workdir}/"))).collect();
+        assert!(outside.is_empty(), "{outside:?}");
+        assert!(matches!(suspicions[..], [Suspicion::NotOwn { .. }]), "{suspicions:?}");
+    };
+    for (target, at) in [("..", "a"), ("../tools", "a/tools"), ("../../.claude", ".claude"), ("../x.git", "a/x.git")] {
+        // As a submodule has it.
+        let project = Project::new(&[("a/sub/.git", &format!("gitdir: {target}\n"))]);
+        project.git(at);
+        project.write(&format!("{at}/config"), "[core]\n\thooksPath = hooks-of-it\n\tworktree = ROOT/a/sub\n");
+        is_refused(&project, "a/sub");
+        // Git uses its configuration all the same.
+        assert!(project.rules("a/sub").0.contains(&"ro a/sub/hooks-of-it/".to_owned()));
+        project.write("a/sub/deeper/", "");
+        is_refused(&project, "a/sub/deeper");
+        // As a worktree has it.
+        let project = Project::new(&[
+            ("a/sub/.git", &format!("gitdir: {target}/worktrees/w\n")),
+            (&format!("{at}/worktrees/w/gitdir"), "ROOT/a/sub/.git\n"),
+            (&format!("{at}/worktrees/w/commondir"), "../..\n"),
+        ]);
+        project.git(at);
+        project.write(&format!("{at}/config"), "[core]\n\thooksPath = hooks-of-it\n");
+        is_refused(&project, "a/sub");
+        assert!(project.rules("a/sub").0.contains(&"ro a/sub/hooks-of-it/".to_owned()));
+    }
+    // The working directory lies in the repository's own directory.
+    let project = Project::new(&[("a/.git/modules/x/.git", "gitdir: ..\n")]);
+    project.git("a/.git/modules");
+    project.write("a/.git/modules/config", "[core]\n\tworktree = x\n");
+    is_refused(&project, "a/.git/modules/x");
+
+    // Those that git itself makes.
+    let project = Project::new(&[("a/sub/.git", "gitdir: ../.git/modules/deep/sub\n")]);
+    project.git("a/.git");
+    project.git("a/.git/modules/deep/sub");
+    project.write("a/.git/modules/deep/sub/config", "[core]\n\tworktree = ROOT/a/sub\n");
+    let (rules, suspicions) = project.rules("a/sub");
+    assert!(rules.contains(&"rw a/.git/modules/deep/sub?".to_owned()) && suspicions.is_empty(), "{rules:?}");
+}
+
+/// As a user can plant it in a directory that all may write to.
+#[test]
+fn repositories_of_another_user_grant_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let project = Project::new(&[("shared/w/.git", "gitdir: ../.git/modules/w\n")]);
+    project.git("shared/.git/modules/w");
+    project.write("shared/.git/modules/w/config", "[core]\n\tworktree = ROOT/shared/w\n");
+    let grants = || project.rules("shared/w").0.contains(&"rw shared/.git/modules/w?".to_owned());
+    let give = |name: &str, user| std::os::unix::fs::chown(project.root.join(name), Some(user), None).unwrap();
+    assert!(grants());
+    for name in ["HEAD", "config"].map(|name| format!("shared/.git/modules/w/{name}")) {
+        give(&name, 4321);
+        assert!(!grants(), "{name}");
+        // To the same user the working directory belongs.
+        give("shared/w", 4321);
+        assert!(grants());
+        give("shared/w", 0);
+        give(&name, 0);
+    }
+}
+
+/// With `.git` broken, git takes the directory itself for the repository, with a configuration that a box wrote.
+#[test]
+fn a_broken_repository_leaves_no_bare_one() {
+    for name in ["refs", "objects"] {
+        let project = Project::new(&[("w/deep/", "")]);
+        project.git("w/.git");
+        let place = match name {
+            "refs" => "w",
+            _ => "w/deep",
+        };
+        if name == "objects" {
+            project.write(&format!("{place}/refs/x"), "");
+        }
+        let (rules, _) = project.rules(place);
+        for held in [name, "commondir"] {
+            assert!(rules.contains(&format!("ro {place}/{held}/")), "{rules:?}");
+        }
+        // With it, `git diff HEAD` would mean two things.
+        assert!(!rules.iter().any(|rule| rule.starts_with(&format!("ro {place}/HEAD"))), "{rules:?}");
+    }
+    // Another box's placeholder.
+    let project = Project::new(&[("w/refs/", ""), ("w/commondir/", "")]);
+    project.git("w/.git");
+    assert!(project.rules("w").0.contains(&"ro w/refs/".to_owned()));
+    // What a bare one needs is elsewhere.
+    project.write("v/commondir", "deep\n");
+    project.git("v/.git");
+    assert!(project.rules("v").0.contains(&"ro v/HEAD/".to_owned()));
+    // Both are taken: what would make it execute something.
+    let project = Project::new(&[("w/refs/x", ""), ("w/objects/x", "")]);
+    project.git("w/.git");
+    let (rules, _) = project.rules("w");
+    for held in ["ro w/config", "ro w/config.worktree", "ro w/hooks/", "ro w/commondir"] {
+        assert!(rules.contains(&held.to_owned()), "{rules:?}");
+    }
+}
+
+#[test]
+fn outer_configuration_that_lies_in_the_project() {
+    for repository in [true, false] {
+        let project = Project::new(&[("w/conf/gitconfig", "[core]\n\thooksPath = ROOT/w/gh\n"), ("w/xdg/", "")]);
+        if repository {
+            project.git("w/.git");
+        }
+        let home = project.root.join("home");
+        let in_project = |name: &str| project.root.join("w").join(name).into_os_string();
+        let env = BTreeMap::from([
+            ("GIT_CONFIG_GLOBAL".into(), in_project("conf/gitconfig")),
+            ("GIT_CONFIG_SYSTEM".into(), "system".into()),
+            ("XDG_CONFIG_HOME".into(), in_project("xdg")),
+        ]);
+        let rules = project.text(&protect(&project.root.join("w"), &home, &Outer::new(&home, &env)).0);
+        for expected in ["ro w/conf/gitconfig", "ro w/gh/", "ro w/system", "ro w/xdg/git/"] {
+            assert!(rules.contains(&expected.to_owned()), "{expected}: {rules:?}");
+        }
+    }
+    // The user's configuration is the project.
+    let project = Project::new(&[("home/.config/git/config", "[core]\n\thooksPath = ~/.config/git/hooks\n")]);
+    let (rules, _) = project.rules("home/.config");
+    for expected in ["ro home/.config/git/config", "ro home/.config/git/hooks/"] {
+        assert!(rules.contains(&expected.to_owned()), "{expected}: {rules:?}");
+    }
+    assert!(!project.rules("home/.cargo").0.iter().any(|rule| rule.contains("config")));
+}
+
+#[test]
+fn submodules_that_are_not_there_yet() {
+    let project = Project::new(&[(
+        "w/.gitmodules",
+        "[submodule \"lib/a\"]\n\tpath = a\n[submodule \"../../x\"]\n\tpath = x\n[submodule \"b\"]\n\tpath = b\n",
+    )]);
+    project.git("w/.git");
+    // No submodule has a directory: none can be made.
+    let held = || -> Vec<String> { project.rules("w").0.into_iter().filter(|rule| rule.contains("modules")).collect() };
+    assert_eq!(held(), ["ro w/.git/modules/"]);
+    project.git("w/.git/modules/b");
+    let rules = held();
+    assert!(rules.contains(&"ro w/.git/modules/lib/".to_owned()), "{rules:?}");
+    assert!(rules.contains(&"ro w/.git/modules/b/config".to_owned()), "{rules:?}");
+    assert!(!rules.iter().any(|rule| rule.contains('x') || rule == "ro w/.git/modules/"), "{rules:?}");
+}
+
+/// The janitor's list of held names is bounded.
+#[test]
+fn very_many_submodules() {
+    let project = Project::new(&[]);
+    project.git("w/.git");
+    let more = |numbers: std::ops::Range<usize>| {
+        numbers.for_each(|n| project.write(&format!("w/.git/modules/{}{n:03}/config", "m".repeat(200)), ""));
+    };
+    more(0..10);
+    assert!(project.rules("w").0.iter().any(|rule| rule.contains("m009/config.worktree")));
+    more(10..250);
+    // Worktrees, and submodules of old.
+    let mut listed = String::new();
+    for n in 0..250 {
+        let long = format!("{}{n:03}", "m".repeat(200));
+        project.write(&format!("w/.git/worktrees/{long}/"), "");
+        project.write(&format!("w/{long}/.git/config"), "");
+        listed += &format!("[submodule \"{n}\"]\n\tpath = {long}\n");
+    }
+    project.write("w/.gitmodules", &listed);
+    let place = project.root.join("w");
+    let (found, suspicions) = protect(&place, &project.root, &Outer::default());
+    let is_held = |(_, path, missing): &&Found| *missing != Missing::Ignore && !path.exists();
+    let held: usize = found.iter().filter(is_held).map(|(_, path, _)| path.as_os_str().len() + 2).sum();
+    assert!(held < 60 << 10, "{held}");
+    let rules = project.text(&found);
+    for all in ["modules/", "worktrees?"] {
+        assert!(rules.contains(&format!("ro w/.git/{all}")), "{all}");
+    }
+    let last = format!("ro w/{}249/.git?", "m".repeat(200));
+    assert!(rules.contains(&last) && suspicions.is_empty(), "{suspicions:?}");
+}
+
+#[test]
+fn programs_that_configuration_names() {
+    let project = Project::new(&[
+        ("w/tools/monitor", ""),
+        ("w/tools/my filter", ""),
+        ("w/filter.py", ""),
+        ("w/tools/global", ""),
+        ("w/ignored", ""),
+        ("w/plain", ""),
+    ]);
+    project.git("w/.git");
+    let executable = |name: &str| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(project.root.join(name), mode).unwrap();
+    };
+    ["w/tools/monitor", "w/tools/my filter", "w/tools/global", "w/plain"].into_iter().for_each(executable);
+    project.write(
+        "w/.git/config",
+        concat!(
+            "[core]\n\tfsmonitor = tools/monitor\n\texcludesFile = ./ignored\n",
+            "[filter \"a\"]\n\tclean = \"\\\"tools/my filter\\\" %f\"\n\tsmudge = python3 -u filter.py %f\n",
+            "[diff \"b\"]\n\tcommand = cat plain\n[alias]\n\tx = !tools/missing\n",
+        ),
+    );
+    project.write("home/.gitconfig", "[gpg]\n\tprogram = ROOT/w/tools/global\n");
+    let (rules, _) = project.rules("w");
+    for name in ["tools/monitor", "tools/my filter", "filter.py", "tools/global"] {
+        assert!(rules.contains(&format!("ro w/{name}?")), "{name}: {rules:?}");
+    }
+    // Neither data, nor what a program from elsewhere reads.
+    for name in ["ignored", "plain", "missing"] {
+        assert!(!rules.iter().any(|rule| rule.contains(name)), "{name}: {rules:?}");
+    }
 }
 
 #[test]

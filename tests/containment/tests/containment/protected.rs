@@ -53,11 +53,7 @@ pub const CASES: &[Case] = &[
     git("write attributes", COMMIT, "write {project}/.git/info/attributes", REFUSED).outside(Outside::Untried),
     git("plant alternates", COMMIT, "create {project}/.git/objects/info/alternates", TAKEN),
     git("write alternates", COMMIT, "write {project}/.git/objects/info/alternates", REFUSED).outside(Outside::Untried),
-    git("plant worktree configuration", COMMIT, "create {project}/.git/config.worktree", TAKEN).given(|s| {
-        let git = s.repository();
-        let config = "[core]\n\tbare = false\n[extensions]\n\tworktreeConfig = true\n";
-        s.file(&git.join("config"), config, 0o644);
-    }),
+    git("plant worktree configuration", COMMIT, "create {project}/.git/config.worktree", TAKEN),
     git("in /tmp", COMMIT, "write {project}/.git/hooks/pre-commit", REFUSED).at(Place::Temp),
     git("apart", COMMIT, "rename {project}/.git {project}/x", PINNED).at(Place::Apart),
     git("a write rule above", COMMIT, "write {project}/.git/hooks/pre-commit", REFUSED).given(|s| {
@@ -105,6 +101,31 @@ pub const CASES: &[Case] = &[
         let repo = s.elsewhere.join("repo");
         s.repository_at(&repo);
         s.file(&s.project.join(".git"), &format!("gitdir: {}\n", repo.display()), 0o644);
+    }),
+    act(FsProtectedPaths, "planted repository around the project", "create {project}/x", "create {home}/x", REFUSED)
+        .given(|s| planted(s, &s.home)),
+    act(FsProtectedPaths, "planted repository beside", "create {project}/x", "write {elsewhere}/tools/HEAD", REFUSED)
+        .given(|s| planted(s, &s.elsewhere.join("tools"))),
+    act(FsProtectedPaths, "planted worktree of home", "create {project}/x", "create {home}/x", REFUSED).given(|s| {
+        s.repository_at(&s.home);
+        let own = s.home.join("worktrees/project");
+        s.file(&own.join("commondir"), "../..\n", 0o644);
+        s.file(&own.join("gitdir"), &format!("{}/.git\n", s.project.display()), 0o644);
+        s.file(&s.project.join(".git"), &format!("gitdir: {}\n", own.display()), 0o644);
+    }),
+    // What git takes for the repository when `.git` is broken, and what it begins to read later.
+    git("make the project a bare repository", COMMIT, "mkdir {project}/refs", TAKEN),
+    git("make the project a part of a repository", COMMIT, "create {project}/commondir", TAKEN),
+    git("plant a submodule's directory", COMMIT, "mkdir {project}/.git/modules", TAKEN),
+    git("plant the directory of one that is not there", COMMIT, "mkdir {project}/.git/modules/lib", TAKEN).given(|s| {
+        let git = s.repository();
+        s.repository_at(&git.join("modules/other"));
+        s.file(&s.project.join(".gitmodules"), "[submodule \"lib\"]\n\tpath = lib\n", 0o644);
+    }),
+    act(FsProtectedPaths, "core.fsmonitor", COMMIT, "write {project}/tools/monitor", REFUSED).given(|s| {
+        let git = s.repository();
+        s.file(&git.join("config"), "[core]\n\tbare = false\n\tfsmonitor = tools/monitor\n", 0o644);
+        s.file(&s.project.join("tools/monitor"), "#!/bin/sh\n", 0o755);
     }),
     // No repository can be planted where there is none.
     plain("plant .git", "mkdir {project}/.git"),
@@ -158,6 +179,14 @@ fn hooks_path(s: &mut Scene) {
     let git = s.repository();
     s.file(&git.join("config"), "[core]\n\tbare = false\n\thooksPath = tools/hooks\n", 0o644);
     s.file(&s.project.join("tools/hooks/pre-commit"), "#!/bin/sh\n", 0o755);
+}
+
+/// What looks like a repository, and says that the project is its worktree.
+fn planted(s: &Scene, at: &std::path::Path) {
+    s.repository_at(at);
+    let config = format!("[core]\n\tbare = false\n\tworktree = {}\n", s.project.display());
+    s.file(&at.join("config"), &config, 0o644);
+    s.file(&s.project.join(".git"), &format!("gitdir: {}\n", at.display()), 0o644);
 }
 
 /// The project is a linked worktree of a repository elsewhere in home.
