@@ -495,6 +495,50 @@ fn a_directory_without_permissions_keeps_no_stand_in() {
     }
 }
 
+/// What a link of a hidden directory or of git's hooks leads to may lie in a directory that cannot be looked into. A sandbox
+/// opens its own directories again, so that all of it is hidden or read-only. Root can look into it.
+#[test]
+fn a_closed_directory_behind_a_link_stays_closed() {
+    for engine in support::engines() {
+        let place = Place::new();
+        for (path, text) in [
+            (".ssh/id", "own"),
+            ("project/.git/HEAD", "ref: refs/heads/main\n"),
+            ("project/.git/config", ""),
+            ("project/keys/key", "do-not-tell"),
+            ("project/scripts/hooks/README", ""),
+            ("project/plain/file", "plain"),
+        ] {
+            place.write(path, text);
+        }
+        for name in ["objects", "refs"] {
+            std::fs::create_dir(place.project.join(".git").join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(place.project.join("keys/key"), place.home.join(".ssh/linked")).unwrap();
+        // Bubblewrap refuses a link there, and says so.
+        let hooks = engine == "native";
+        if hooks {
+            std::os::unix::fs::symlink("../scripts/hooks", place.project.join(".git/hooks")).unwrap();
+        }
+        let closed = ["keys", "scripts", "plain"].map(|name| place.project.join(name));
+        let change = |mode: u32| {
+            for dir in &closed {
+                std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+        };
+        change(0);
+        let text = "chmod 700 plain && cat plain/file && echo x >plain/made
+                    chmod 700 keys; cat keys/key; mv keys k && cat k/key
+                    chmod 700 scripts; echo x >scripts/hooks/pre-commit";
+        let done = place.run(&["--engine", engine], text);
+        change(0o700);
+        assert_eq!(done.out, "plain", "{engine}: {}", done.err);
+        assert!(place.project.join("plain/made").exists(), "{engine}: {}", done.err);
+        let planted = place.project.join("scripts/hooks/pre-commit").exists();
+        assert_eq!(planted, !hooks, "{engine}: {}", done.err);
+    }
+}
+
 /// A server of the host's that bound its socket by a relative name, in the project.
 #[test]
 fn a_socket_with_a_relative_name_is_closed_too() {

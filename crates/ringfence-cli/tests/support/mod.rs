@@ -1,5 +1,5 @@
 //! A hermetic place to run the program in: own home, own project, cleared environment.
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
