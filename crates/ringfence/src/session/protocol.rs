@@ -160,6 +160,12 @@ pub struct ExecRequest {
 pub const COPIED: usize = 32 * 1024;
 
 impl ClientRequest {
+    /// Whether it begins nothing and changes nothing, but for the end.
+    pub fn only_looks(&self) -> bool {
+        use ClientRequest::{Executions, Info, Placeholders, Report, Stop, Usage};
+        matches!(self, Info | Report | Executions | Placeholders | Usage | Stop)
+    }
+
     /// How many pipes come with it.
     pub fn pipes(&self) -> usize {
         match self {

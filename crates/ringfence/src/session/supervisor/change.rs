@@ -1,5 +1,6 @@
 //! What a client changes on a live sandbox from outside: its limits, and whether it stands still.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ringfence_policy::Guarantee;
@@ -11,6 +12,7 @@ use super::Supervisor;
 use super::changer::{Change, Made, What};
 use super::client::ClientStream;
 use super::executions::Place;
+use crate::engines::Control;
 
 impl Supervisor {
     pub(super) fn change(&mut self, place: Place, request: &ClientRequest) -> Result<(), Refusal> {
@@ -24,8 +26,8 @@ impl Supervisor {
             }
             _ => return Err(Refusal::BadRequest),
         };
-        let can = |control: &ringfence_linux::limits::Control| match change {
-            Change::Freeze | Change::Thaw => control.can_freeze(),
+        let can = |control: &Arc<dyn Control>| match change {
+            Change::Freeze | Change::Thaw => self.can.freeze && control.can_freeze(),
             Change::Limits { .. } => control.can_limit(),
         };
         let control = self.tree.control.clone().filter(can).ok_or(Refusal::Unsupported)?;

@@ -2,18 +2,15 @@
 //! no disk. One thread freezes and thaws and another sets limits, each in the order in which it was asked.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 
-use ringfence_linux::limits::{Control, LimitError};
 use ringfence_policy::limits::Limits;
-use rustix::event::EventfdFlags;
-use rustix::io::Errno;
 
 use super::super::info::LimitChange;
+use super::beside::{Bell, Beside};
 use super::executions::Place;
+use crate::engines::{Control, EngineError};
 
 /// So many changes may wait before others than `Thaw` are refused.
 const MOST_WAITING: usize = 64;
@@ -36,7 +33,7 @@ pub enum Change {
 #[derive(Debug)]
 struct Ask {
     place: Place,
-    control: Control,
+    control: Arc<dyn Control>,
     change: Change,
 }
 
@@ -45,7 +42,7 @@ struct Ask {
 pub struct Made {
     pub place: Place,
     pub what: What,
-    pub result: Result<(), LimitError>,
+    pub result: Result<(), EngineError>,
 }
 
 #[derive(Debug)]
@@ -58,56 +55,51 @@ pub enum What {
 
 #[derive(Debug)]
 pub struct Changer {
-    freezer: Option<Sender<Ask>>,
-    limiter: Option<Sender<Ask>>,
-    answer: Sender<Made>,
-    made: Receiver<Made>,
-    /// Readable when something was made.
-    ready: Arc<OwnedFd>,
-    waiting: usize,
+    bell: Bell,
+    freezer: Option<Beside<Ask, Made>>,
+    limiter: Option<Beside<Ask, Made>>,
     /// The session ends: nothing is to be frozen any more.
     closed: Arc<AtomicBool>,
 }
 
 impl Changer {
-    pub fn new() -> Result<Changer, Errno> {
-        let ready = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (answer, made) = channel();
-        Ok(Changer { freezer: None, limiter: None, answer, made, ready, waiting: 0, closed: Arc::default() })
+    pub fn new(bell: &Bell) -> Changer {
+        Changer { bell: bell.clone(), freezer: None, limiter: None, closed: Arc::default() }
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+    fn threads(&mut self) -> impl Iterator<Item = &mut Beside<Ask, Made>> {
+        self.freezer.iter_mut().chain(&mut self.limiter)
     }
 
     /// Whether so much waits that nothing but a thaw is taken.
-    pub fn is_full(&self) -> bool {
-        self.waiting >= MOST_WAITING
+    pub fn is_full(&mut self) -> bool {
+        self.threads().map(|thread| thread.waiting()).sum::<usize>() >= MOST_WAITING
     }
 
     /// Has it made. Most sessions never ask for any: the thread is started for the first one.
-    pub fn give(&mut self, place: Place, control: Control, change: Change) -> io::Result<()> {
+    pub fn give(&mut self, place: Place, control: Arc<dyn Control>, change: Change) -> io::Result<()> {
         let thread = match change {
             Change::Freeze | Change::Thaw => &mut self.freezer,
             Change::Limits { .. } => &mut self.limiter,
         };
-        let asks = match thread {
-            Some(asks) => asks,
-            None => thread.insert(start(&self.answer, &self.ready, &self.closed)?),
+        let thread = match thread {
+            Some(thread) => thread,
+            None => {
+                let closed = Arc::clone(&self.closed);
+                let work = move |Ask { place, control, change }| {
+                    let (what, result) = make(&*control, change, &closed);
+                    Made { place, what, result }
+                };
+                thread.insert(Beside::start("changes", &self.bell, work)?)
+            }
         };
-        // It goes on as long as this can be sent to.
-        let _ = asks.send(Ask { place, control, change });
-        self.waiting += 1;
+        thread.give(Ask { place, control, change });
         Ok(())
     }
 
     /// What was made since.
     pub fn take(&mut self) -> Vec<Made> {
-        // It is only looked at whether it is readable.
-        let _ = rustix::io::read(&*self.ready, &mut [0; 8]);
-        let made: Vec<Made> = self.made.try_iter().collect();
-        self.waiting -= made.len();
-        made
+        self.threads().flat_map(Beside::take).collect()
     }
 
     /// From now on nothing stays frozen that is thawed after this.
@@ -116,21 +108,7 @@ impl Changer {
     }
 }
 
-fn start(answer: &Sender<Made>, ready: &Arc<OwnedFd>, closed: &Arc<AtomicBool>) -> io::Result<Sender<Ask>> {
-    let (asks, work) = channel::<Ask>();
-    let (answer, ready, closed) = (answer.clone(), Arc::clone(ready), Arc::clone(closed));
-    let work = move || {
-        for Ask { place, control, change } in work {
-            let (what, result) = make(&control, change, &closed);
-            // The loop has ended: then nobody wants to know.
-            let _ = answer.send(Made { place, what, result });
-            let _ = rustix::io::write(&*ready, &1u64.to_ne_bytes());
-        }
-    };
-    std::thread::Builder::new().name("changes".to_owned()).spawn(work).map(|_| asks)
-}
-
-fn make(control: &Control, change: Change, closed: &AtomicBool) -> (What, Result<(), LimitError>) {
+fn make(control: &dyn Control, change: Change, closed: &AtomicBool) -> (What, Result<(), EngineError>) {
     match change {
         Change::Freeze => (What::Frozen, freeze_unless(closed, || control.freeze(), || control.thaw())),
         Change::Thaw => (What::Thawed, control.thaw()),

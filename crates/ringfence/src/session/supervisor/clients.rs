@@ -207,18 +207,13 @@ impl Supervisor {
             };
             let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
             // Looking at a session, again and again, does not keep it.
-            if !matches!(
-                ask,
-                ClientRequest::Info
-                    | ClientRequest::Report
-                    | ClientRequest::Executions
-                    | ClientRequest::Placeholders
-                    | ClientRequest::Usage
-                    | ClientRequest::Stop
-            ) {
+            if !ask.only_looks() {
                 self.life.used = Instant::now();
             }
-            self.ask(place, ask, pipes);
+            match self.end {
+                Some(end) if !ask.only_looks() => self.is_over(place, &ask, end),
+                _ => self.ask(place, ask, pipes),
+            }
             return Ok(());
         }
         // Clients are read all the same then: what waits is bounded by client.
@@ -370,6 +365,17 @@ impl Supervisor {
         }
     }
 
+    /// It ends: nothing is begun any more.
+    fn is_over(&mut self, place: (u64, u32), ask: &ClientRequest, end: End) {
+        let refusal = Refusal::SessionEnded(end);
+        match ask {
+            ClientRequest::Environment { .. } => return,
+            ClientRequest::Exec(ask) => self.record_refused(ask, place.0, &refusal),
+            _ => {}
+        }
+        self.clients.answer(place, &SupervisorReply::Refused(refusal));
+    }
+
     fn ask(&mut self, place: (u64, u32), ask: ClientRequest, pipes: Vec<OwnedFd>) {
         let answer = match ask {
             ClientRequest::Exec(ask) => match self.refuses(&ask) {
@@ -402,6 +408,7 @@ impl Supervisor {
             ClientRequest::Info => document(&self.snapshot()),
             ClientRequest::Placeholders => document(&self.placeholders()),
             ClientRequest::Report => document(&self.report),
+            ClientRequest::Usage if self.tree.count_for(place) => return self.remember(place, ClientStream::Waiting),
             ClientRequest::Usage => SupervisorReply::Usage(self.tree.usage()),
             ClientRequest::Freeze | ClientRequest::Thaw | ClientRequest::ChangeLimits(_) => {
                 match self.change(place, &ask) {
@@ -529,7 +536,7 @@ impl Supervisor {
         execution.input.wanted = request.stdin;
         (execution.kills_before, execution.refused_before) = (self.tree.kills, self.tree.refused);
         if limits.cpu_time.is_some() {
-            execution.time_before = self.tree.time_used();
+            execution.time_before = self.tree.time_now();
         }
         for other in self.executions.all.values_mut().filter(|other| other.finished.is_none()) {
             (other.alone, execution.alone) = (false, false);

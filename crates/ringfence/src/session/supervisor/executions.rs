@@ -69,9 +69,9 @@ pub struct Execution {
     pub reason: Option<Reason>,
     /// Kills for memory in the box before it began.
     pub kills_before: u64,
-    /// Forks refused in the box before it began, and processor time that was used, where that is limited.
+    /// Forks refused in the box before it began, and CPU time that was used, where that is limited.
     pub refused_before: u64,
-    pub time_before: Duration,
+    pub time_before: Option<Duration>,
     /// No other execution ran at any time while it did.
     pub alone: bool,
     pub finished: Option<ExecutionEnd>,
@@ -167,7 +167,7 @@ impl Execution {
             reason: None,
             kills_before: 0,
             refused_before: 0,
-            time_before: Duration::ZERO,
+            time_before: None,
             alone: true,
             finished: None,
             recorder: None,

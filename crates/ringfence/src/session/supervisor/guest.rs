@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use ringfence_guest::frame::{self, Agreed, Channel, Decoder, Frame, FrameError, Greeting, Kind};
-use ringfence_guest::message::{self, Reply, Request, Step};
+use ringfence_guest::message::{self, FIRST_HOST_STREAM, HostRequest, Input, Reply, Request, Step};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
@@ -16,6 +16,7 @@ use super::record::not_started;
 use super::streams::{Stream, To, add};
 use super::wire::{Read, Wire};
 use super::{SuperviseError, Supervisor};
+use crate::engines::Abilities;
 use crate::supervise::Reason;
 
 /// The guest broke the protocol.
@@ -23,10 +24,12 @@ struct Unruly;
 
 /// Without a byte taken for so long while bytes wait, the guest has stalled.
 const STALLED: Duration = Duration::from_secs(30);
-/// Asked so often whether it is there, while anybody waits for it.
+/// One that owes a word, and has been silent for so long, is asked whether it is there.
 const PING: Duration = Duration::from_secs(5);
 /// So much may wait for the guest before clients are not read any more.
 const HIGH: usize = 8 << 20;
+/// The guest may have so many streams open towards the host.
+const MOST_HOST_STREAMS: usize = 16;
 
 /// The connection to the guest: its streams, and whether it still answers.
 #[derive(Debug)]
@@ -42,14 +45,18 @@ pub struct GuestLink {
     waits_since: Option<(Instant, usize)>,
     /// When it was last heard.
     heard: Instant,
+    /// When it was told something after that.
+    told: Option<Instant>,
     /// The stream on which it was asked whether it is there, and since when.
     ping: Option<(u32, Instant)>,
+    /// Streams that the guest opened and whose answers it has yet to take.
+    host_streams: Vec<u32>,
 }
 
 impl GuestLink {
     pub fn new(wire: Wire, agreed: Agreed) -> GuestLink {
         let heard = Instant::now();
-        GuestLink {
+        let mut link = GuestLink {
             wire,
             agreed,
             streams: HashMap::new(),
@@ -57,8 +64,34 @@ impl GuestLink {
             stale: 0,
             waits_since: None,
             heard,
+            told: None,
             ping: None,
+            host_streams: Vec::new(),
+        };
+        if agreed.features & message::HOST_STREAMS != 0 {
+            link.grant_host_streams(MOST_HOST_STREAMS);
         }
+        link
+    }
+
+    fn grant_host_streams(&mut self, more: usize) {
+        // A few bytes are never too long.
+        let _ = self.wire.message(0, Kind::Input, &Input::HostStreams { more: more as u32 });
+    }
+
+    /// The guest opens a stream towards the host.
+    fn host_stream(&mut self, frame: &Frame<'_>) -> Result<(), Unruly> {
+        let granted = self.agreed.features & message::HOST_STREAMS != 0 && self.host_streams.len() < MOST_HOST_STREAMS;
+        if frame.kind != Kind::Open || !granted || self.host_streams.contains(&frame.stream) {
+            return Err(Unruly);
+        }
+        match frame.message::<HostRequest>() {
+            Ok(target) => match target {},
+            Err(FrameError::Unknown { .. }) => {}
+            Err(_) => return Err(Unruly),
+        }
+        self.host_streams.push(frame.stream);
+        self.wire.message(frame.stream, Kind::Reply, &Reply::Unsupported).map_err(|_| Unruly)
     }
 
     /// Opens a stream. A request that a client just could send may be too long with the session's own added.
@@ -79,8 +112,8 @@ impl GuestLink {
 
     fn fresh_stream(&mut self) -> u32 {
         let stream = self.next_stream;
-        // Four thousand million of them: a session does not live that long.
-        self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        // Two thousand million of them: a session does not live that long.
+        self.next_stream = ((stream + 1) % FIRST_HOST_STREAM).max(1);
         stream
     }
 
@@ -107,7 +140,19 @@ impl GuestLink {
         if self.wire.pending() == 0 {
             return Ok(());
         }
-        let flushed = self.wire.flush();
+        let waited = self.wire.pending();
+        let mut flushed = self.wire.flush();
+        // A grant of streams is not answered.
+        if self.wire.pending() < waited && !self.streams.is_empty() {
+            self.told.get_or_insert_with(Instant::now);
+        }
+        if self.wire.pending() == 0 && !self.host_streams.is_empty() {
+            // The guest took the answers. Granted again only now, so that answers which wait for it stay few.
+            let ended = self.host_streams.drain(..).len();
+            self.waits_since = None;
+            self.grant_host_streams(ended);
+            flushed = flushed.and_then(|()| self.wire.flush());
+        }
         self.waits_since = match (self.wire.pending(), self.waits_since) {
             (0, _) => None,
             (left, Some((since, then))) if left >= then => Some((since, left)),
@@ -126,30 +171,43 @@ impl GuestLink {
         self.wire.pending() > HIGH
     }
 
-    /// When it must be looked at. `used`: somebody waits for it.
-    pub fn next(&self, used: bool) -> Option<Instant> {
+    /// When it is asked whether it is there: it has something to say, an answer or that it took what it was told. A command that
+    /// runs, a watch and a connection may be silent for as long as they like.
+    fn next_ping(&self) -> Option<Instant> {
+        let waits = self.streams.values().any(|open| !open.started).then_some(self.heard);
+        self.told.or(waits).map(|since| since + PING)
+    }
+
+    /// When it must be looked at.
+    pub fn next(&self) -> Option<Instant> {
         let stalled = self.waits_since.map(|(since, _)| since + STALLED);
         let ping = match self.ping {
             Some((_, since)) => Some(since.max(self.heard) + STALLED),
-            None => used.then(|| self.heard + PING),
+            None => self.next_ping(),
         };
         stalled.into_iter().chain(ping).min()
+    }
+
+    /// It has said something.
+    fn spoke(&mut self) {
+        (self.heard, self.told) = (Instant::now(), None);
     }
 
     /// It could not be heard until now.
     pub fn woke(&mut self, now: Instant) {
         self.heard = now;
+        self.told = self.told.map(|_| now);
         if let Some((since, _)) = &mut self.waits_since {
             *since = now;
         }
     }
 
-    /// Asks whether it is there, while anybody waits for it. True: it has stalled.
-    pub fn look(&mut self, used: bool, now: Instant) -> bool {
+    /// Asks one that owes a word whether it is there. True: it has stalled.
+    pub fn look(&mut self, now: Instant) -> bool {
         match self.ping {
             // Whatever it says, it is there: an answer may stand behind much else.
             Some((_, since)) if now >= since.max(self.heard) + STALLED => return true,
-            None if used && now >= self.heard + PING => {
+            None if self.next_ping().is_some_and(|at| now >= at) => {
                 let stream = self.fresh_stream();
                 // One byte.
                 let _ = self.wire.message(stream, Kind::Open, &Request::Ping);
@@ -161,14 +219,17 @@ impl GuestLink {
     }
 }
 
-/// The guest has spoken: what both sides can do. Returns the buffer that it was read with, too.
-pub fn hello(guest: &mut Wire) -> Result<(Agreed, Vec<u8>), SuperviseError> {
+/// The guest has spoken: what both sides can do, and what is between them. Returns the buffer that it was read with, too.
+pub fn hello(guest: &mut Wire, can: Abilities) -> Result<(Agreed, Vec<u8>), SuperviseError> {
     let mut buffer = Vec::new();
     let spoken = guest.read(&mut buffer);
     match guest.decoder.next_frame() {
         Ok(Some(frame)) if (frame.stream, frame.kind) == (0, Kind::Reply) => match frame.message::<Greeting>() {
             Ok(theirs) => match message::GREETING.meet(theirs) {
-                Ok(agreed) => Ok((agreed, buffer)),
+                Ok(Agreed { version, features }) => {
+                    let lacks = if can.descriptors { 0 } else { message::PIPES };
+                    Ok((Agreed { version, features: features & !lacks }, buffer))
+                }
                 Err(other) => Err(SuperviseError::Hello(format!("{other}: use the guest of this release"))),
             },
             Err(error) => Err(SuperviseError::Hello(error.to_string())),
@@ -185,7 +246,7 @@ impl Supervisor {
         }
         match self.guest.wire.read(&mut self.buffer) {
             Ok(Read::Bytes(_)) => {
-                self.guest.heard = Instant::now();
+                self.guest.spoke();
                 let mut decoder = std::mem::replace(&mut self.guest.wire.decoder, Decoder::new(0));
                 if self.guest_frames(&mut decoder).is_err() {
                     self.end.get_or_insert(End::Unruly);
@@ -207,6 +268,9 @@ impl Supervisor {
     }
 
     fn guest_frame(&mut self, frame: &Frame<'_>) -> Result<(), Unruly> {
+        if frame.stream >= FIRST_HOST_STREAM {
+            return self.guest.host_stream(frame);
+        }
         let Some(stream) = self.guest.streams.get_mut(&frame.stream) else {
             if self.guest.ping.is_some_and(|(ping, _)| ping == frame.stream) {
                 let answer = (frame.kind == Kind::Reply).then(|| frame.message::<Reply>().ok()).flatten();
@@ -258,6 +322,7 @@ impl Supervisor {
                         Reply::Unsupported
                     }
                     Ok(started @ Reply::Started { .. }) => {
+                        stream.started = true;
                         stream.takes = stream.takes_started.take().or(stream.takes);
                         started
                     }

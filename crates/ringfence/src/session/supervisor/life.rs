@@ -29,22 +29,49 @@ const LOOK: Duration = Duration::from_secs(30);
 /// A user has few instances of inotify, and needs them elsewhere: none is kept where not so many more can be had.
 const RESERVE: usize = 32;
 
-/// Watches over the file that is its lock, by which others know that the session lives.
+/// Watches over the file that is its lock, by which others know that the session lives. The loop itself never looks for it: the
+/// disk may stall.
 #[derive(Debug)]
 pub struct LockWatch {
     /// `None`: there is none to look for.
-    file: Option<(u64, u64)>,
+    file: Option<LockFile>,
     events: Option<OwnedFd>,
-    /// When to look for it; `None` while there are events.
+    /// When to look for it; `None` while there are events, or somebody looks.
     next: Option<Instant>,
+}
+
+/// The file as it was found first.
+#[derive(Debug, Clone)]
+pub struct LockFile {
+    id: String,
+    file: (u64, u64),
+}
+
+/// What a look for it brought.
+#[derive(Debug)]
+pub struct Looked {
+    /// Nobody can find the session any more: who looks takes it for gone, and nobody could end it.
+    pub lost: bool,
+    events: Option<OwnedFd>,
+}
+
+impl LockFile {
+    /// Watches it from now on, and looks for it then, so that nothing is missed in between.
+    pub fn look(&self, place: &Place) -> Looked {
+        let events = events(place, &self.id).ok();
+        // What cannot be looked up may be there.
+        Looked { lost: place.lock_file(&self.id).is_ok_and(|found| found != Some(self.file)), events }
+    }
 }
 
 impl LockWatch {
     pub fn new(place: &Place, id: &str) -> LockWatch {
-        let file = place.lock_file(id).ok().flatten();
-        let events = file.and_then(|_| events(place, id).ok());
-        let next = (file.is_some() && events.is_none()).then(|| Instant::now() + LOOK);
-        LockWatch { file, events, next }
+        let file = place.lock_file(id).ok().flatten().map(|file| LockFile { id: id.to_owned(), file });
+        let mut watch = LockWatch { events: None, next: None, file };
+        if let Some(looked) = watch.file.as_ref().map(|file| file.look(place)) {
+            watch.looked(looked);
+        }
+        watch
     }
 
     /// Readable when something happened to it, or to a directory on its way.
@@ -52,7 +79,7 @@ impl LockWatch {
         self.events.as_ref().map(AsFd::as_fd)
     }
 
-    /// Something happened. What is watched may not be all of its way any more: from now on it is looked for.
+    /// Something happened. What is watched may not be all of its way any more: it is looked for, and watched anew.
     pub fn stirred(&mut self) {
         self.events = None;
         self.next = Some(Instant::now());
@@ -62,14 +89,16 @@ impl LockWatch {
         self.next
     }
 
-    /// Whether nobody can find the session any more: who looks takes it for gone, and nobody could end it.
-    pub fn is_lost(&mut self, place: &Place, id: &str, now: Instant) -> bool {
-        if self.next.is_none_or(|next| now < next) {
-            return false;
-        }
-        self.next = Some(now + LOOK);
-        // What cannot be looked up may be there.
-        place.lock_file(id).is_ok_and(|found| found != self.file)
+    /// It is to be looked for now.
+    pub fn is_due(&mut self, now: Instant) -> Option<LockFile> {
+        self.next.take_if(|next| now >= *next)?;
+        self.file.clone()
+    }
+
+    /// It was looked for.
+    pub fn looked(&mut self, looked: Looked) {
+        self.events = looked.events;
+        self.next = self.events.is_none().then(|| Instant::now() + LOOK);
     }
 }
 

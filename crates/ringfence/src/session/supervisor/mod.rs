@@ -5,6 +5,7 @@
 //! a guest that breaks the protocol ends its own session, a client that does is dropped. When this process dies, process 1
 //! of the box sees its socket close and takes everything with it.
 
+mod beside;
 mod change;
 mod changer;
 mod children;
@@ -40,16 +41,18 @@ use serde::{Deserialize, Serialize};
 use super::document::{self, Document, DocumentError, Packed};
 use super::info::{End, Info, Required, State};
 use super::place::{Place, StateFile};
-use crate::engines::{self, About, EngineError, GuestSandbox};
+use super::protocol::SupervisorReply;
+use crate::engines::{self, Abilities, About, EngineError, GuestSandbox};
 use crate::report::Report;
 use crate::sets::{self, SetError};
+use beside::Bell;
 use changer::Changer;
 use children::Children;
 use client::{Client, ClientStream, Clients};
 pub(super) use clients::address;
 use executions::{Execution, Executions};
 use guest::GuestLink;
-use life::{Life, LockWatch};
+use life::{Life, LockWatch, Looked};
 use streams::To;
 use tree::Tree;
 use wire::Wire;
@@ -116,8 +119,22 @@ pub enum SuperviseError {
     Listen { path: PathBuf, source: std::io::Error },
     #[error("cannot write the state of the session: {0}")]
     State(std::io::Error),
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
     #[error("cannot wait: {0}")]
     Poll(Errno),
+}
+
+impl SuperviseError {
+    /// What crosses the boundary to the creator.
+    fn failure(&self, engine: Option<String>) -> Failure {
+        let step = match self {
+            SuperviseError::Engine(error) => return error.failure(),
+            SuperviseError::Hello(_) => failure::Step::Guest,
+            _ => failure::Step::Start,
+        };
+        Failure { engine, step, guarantee: None, message: self.to_string(), cures: Vec::new() }
+    }
 }
 
 /// Makes the session that `request` describes, tells its creator on `answer`, and stays until it has ended. For the
@@ -129,15 +146,12 @@ pub fn supervise(mut request: impl std::io::Read, answer: OwnedFd) -> Result<(),
     drop(request);
     let start = document::unpack::<SessionStart>(&bytes).map_err(SuperviseError::from);
     drop(bytes);
+    let engine = start.as_ref().ok().map(|start| start.engine.clone());
     let made = start.and_then(Supervisor::make);
     let told = match &made {
         Ok(_) => StartReply::Ready,
-        Err(SuperviseError::Engine(error)) => StartReply::Failed(error.failure()),
         Err(SuperviseError::Set(SetError::Gone(id))) => StartReply::NoSet(id.clone()),
-        Err(error) => {
-            let (step, message) = (failure::Step::Start, error.to_string());
-            StartReply::Failed(Failure { engine: None, step, guarantee: None, message, cures: Vec::new() })
-        }
+        Err(error) => StartReply::Failed(error.failure(engine)),
     };
     // A creator that is gone has nobody to tell; the session it asked for is there.
     if let Ok(text) = document::write(&told) {
@@ -162,10 +176,12 @@ fn raise_open_files() {
 const LISTENER: u64 = 0;
 const GUEST: u64 = 1;
 const LOCK: u64 = 2;
-const WORKER: u64 = 3;
-const CHANGES: u64 = 4;
-const CHILDREN: u64 = 5;
+const BESIDE: u64 = 3;
+const CHILDREN: u64 = 4;
 
+/// So long the end of a sandbox is waited for. Then its guest loses its connection with this process, and ends; what is left at a
+/// daemon is found again.
+const ENDING: Duration = Duration::from_secs(20);
 /// Clients get so long to take the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The disk gets so long to take what is still to be written. What it does not take is lost: those executions are found without
@@ -183,6 +199,8 @@ pub(super) struct Supervisor {
     _sets: Vec<sets::Lock>,
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// What its engine can do.
+    can: Abilities,
     tree: Tree,
     guest: GuestLink,
     clients: Clients,
@@ -191,13 +209,24 @@ pub(super) struct Supervisor {
     records: Option<record::Records>,
     /// Commands that have ended, to be recorded when nobody waits.
     ended: Vec<u64>,
+    /// Rings when a thread beside the loop has done something.
+    bell: Bell,
     worker: Worker,
     changer: Changer,
     /// Processes that it needs beside the sandbox.
     children: Children,
     buffer: Vec<u8>,
-    /// Why it is ending: whatever comes first.
+    /// Why it is ending: whatever comes first; and how far that has come.
     end: Option<End>,
+    ending: Option<Ending>,
+}
+
+/// What the end waits for, and until when.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Sandbox(Instant),
+    /// The disk, which takes the last words.
+    Words(Instant),
 }
 
 impl Supervisor {
@@ -225,23 +254,23 @@ impl Supervisor {
         let place = Place::new(&start.dir);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SuperviseError::Poll)?;
         let mut wire = Wire::new(channel, MAX_REPLY).map_err(SuperviseError::Poll)?;
-        let (agreed, buffer) = guest::hello(&mut wire)?;
+        let can = engines::registry::get(&start.engine)?.abilities();
+        let (agreed, buffer) = guest::hello(&mut wire, can)?;
         wire.register(&epoll, GUEST, EventFlags::IN).map_err(SuperviseError::Poll)?;
         let path = place.socket(&start.id);
         let listener = clients::listen(&path).map_err(|source| SuperviseError::Listen { path, source })?;
         let lock = LockWatch::new(&place, &start.id);
-        let worker = Worker::start(place.clone(), place.last(&start.id)).map_err(SuperviseError::Poll)?;
-        let changer = Changer::new().map_err(SuperviseError::Poll)?;
-        for (fd, token) in [
-            (Some(listener.as_fd()), LISTENER),
-            (lock.fd(), LOCK),
-            (Some(worker.fd()), WORKER),
-            (Some(changer.fd()), CHANGES),
-        ] {
+        let bell = Bell::new().map_err(SuperviseError::Poll)?;
+        let worker = Worker::start(place.clone(), place.last(&start.id), &bell).map_err(SuperviseError::Thread)?;
+        for (fd, token) in [(Some(listener.as_fd()), LISTENER), (lock.fd(), LOCK), (Some(bell.fd()), BESIDE)] {
             let Some(fd) = fd else { continue };
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(SuperviseError::Poll)?;
         }
         let info = described(&start, running.as_deref());
+        let mut children = Children::new(&bell);
+        for helper in running.iter().flat_map(|running| running.helpers()) {
+            children.start(helper);
+        }
         let supervisor = Supervisor {
             place,
             info,
@@ -252,17 +281,20 @@ impl Supervisor {
             _sets: Vec::new(),
             epoll,
             listener,
-            tree: Tree::new(running),
+            can,
+            tree: Tree::new(running, &bell),
             guest: GuestLink::new(wire, agreed),
             clients: Clients::default(),
             executions: Executions::default(),
             life: Life::new(start.life, lock),
             ended: Vec::new(),
+            changer: Changer::new(&bell),
+            bell,
             worker,
-            changer,
-            children: Children::default(),
+            children,
             buffer,
             end: None,
+            ending: None,
         };
         supervisor.place.keep(&supervisor.kept()).map_err(SuperviseError::State)?;
         Ok(supervisor)
@@ -271,10 +303,7 @@ impl Supervisor {
     /// Until it has ended, and nothing is left of it.
     fn run(mut self) -> Result<(), SuperviseError> {
         let mut events = Vec::with_capacity(64);
-        let end = loop {
-            if let Some(end) = self.end {
-                break end;
-            }
+        while !self.has_ended() {
             self.flush();
             self.after_flush();
             events.clear();
@@ -282,10 +311,8 @@ impl Supervisor {
                 self.next().map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => {
-                    self.finish(End::Died);
-                    return Err(SuperviseError::Poll(errno));
-                }
+                // The sandbox ends with this process, and is found as one that was lost.
+                Err(errno) => return Err(SuperviseError::Poll(errno)),
             }
             for event in events.drain(..) {
                 let (data, flags) = (event.data, event.flags);
@@ -293,8 +320,7 @@ impl Supervisor {
                     LISTENER => self.accept(),
                     GUEST => self.guest_ready(flags),
                     LOCK => self.life.lock.stirred(),
-                    WORKER => self.worker_ready(),
-                    CHANGES => self.changes_made(),
+                    BESIDE => self.done_beside(),
                     child @ CHILDREN..client::FIRST => {
                         if self.children.ended(child - CHILDREN, Instant::now()) {
                             self.end.get_or_insert(End::Helper);
@@ -303,17 +329,44 @@ impl Supervisor {
                     client => self.client_ready(client, flags),
                 }
             }
-            self.look(Instant::now());
-        };
-        self.finish(end);
+            if self.end.is_none() {
+                self.look(Instant::now());
+            }
+        }
+        self.finish();
         Ok(())
+    }
+
+    /// Threads beside the loop have done something.
+    fn done_beside(&mut self) {
+        self.bell.silence();
+        self.worker_ready();
+        self.changes_made();
+        self.tree_counted();
+        if self.children.started(&self.epoll, CHILDREN, Instant::now()) {
+            self.end.get_or_insert(End::Helper);
+        }
+    }
+
+    fn tree_counted(&mut self) {
+        let Some((grows, asking)) = self.tree.counted() else { return };
+        if grows {
+            self.end.get_or_insert(End::Memory);
+        }
+        self.end_spent(Instant::now());
+        for place in asking {
+            self.clients.answer_last(place, &SupervisorReply::Usage(self.tree.usage()));
+        }
     }
 
     /// How long until something must be looked at; `None`: until something happens.
     fn next(&self) -> Option<Duration> {
+        if let Some(Ending::Sandbox(until) | Ending::Words(until)) = self.ending {
+            return Some(until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        }
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.life.used.checked_add(idle));
         let thawed = self.tree.frozen.is_none();
-        let guest = self.guest.next(self.waits_for_guest()).filter(|_| thawed);
+        let guest = self.guest.next().filter(|_| thawed);
         let tree = self.tree.next(&self.plan.limits, self.executions.runs()).filter(|_| thawed);
         let clocks = self.executions.all.values().filter_map(Execution::next).min().filter(|_| thawed);
         let next = [idle, self.life.expires, guest, tree, clocks, self.life.lock.next(), self.children.next()]
@@ -340,24 +393,33 @@ impl Supervisor {
 
     /// Looks at every clock. What was decided first stays the reason of the end.
     fn look(&mut self, now: Instant) {
-        self.children.look(&self.epoll, CHILDREN, now);
+        self.children.look(now);
+        if let Some(lock) = self.life.lock.is_due(now) {
+            self.worker.give(Job::LookForLock(lock));
+        }
         self.end_overdue(now);
         let idle = self.info.idle.is_some_and(|idle| now.saturating_duration_since(self.life.used) >= idle);
-        let used = self.waits_for_guest();
         let ends = [
             (self.life.expires.is_some_and(|at| now >= at), End::Expired),
             (idle && self.is_idle(), End::Idle),
-            (self.tree.frozen.is_none() && self.guest.look(used, now), End::Unruly),
-            (self.life.lock.is_lost(&self.place, &self.info.id, now), End::Removed),
+            (self.tree.frozen.is_none() && self.guest.look(now), End::Unruly),
         ];
         let mut due = ends.into_iter().filter_map(|(due, end)| due.then_some(end));
         self.end = self.end.or_else(|| due.next());
-        if self.tree.frozen.is_some() || !self.tree.is_due(now, self.executions.runs()) {
-            return;
+        if self.tree.frozen.is_none() && self.tree.look(&self.plan.limits, self.executions.runs(), now) {
+            self.end_spent(now);
         }
-        self.end_spent(now);
-        if self.tree.look(&self.plan.limits, now) {
-            self.end.get_or_insert(End::Memory);
+    }
+
+    /// The lock file was looked for.
+    fn looked_for_lock(&mut self, looked: Looked) {
+        if looked.lost {
+            self.end.get_or_insert(End::Removed);
+        }
+        self.life.lock.looked(looked);
+        if let Some(fd) = self.life.lock.fd() {
+            // Without it nothing is told of the file any more; the session goes on.
+            let _ = epoll::add(&self.epoll, fd, EventData::new_u64(LOCK), EventFlags::IN);
         }
     }
 
@@ -377,9 +439,11 @@ impl Supervisor {
 
     /// Writes to everybody who has something to read.
     fn flush(&mut self) {
-        self.flush_guest();
-        // One that is frozen takes nothing: whoever can thaw it must be heard.
-        let pause = self.guest.is_full() && self.tree.frozen.is_none();
+        if self.ending.is_none() {
+            self.flush_guest();
+        }
+        // One that is frozen takes nothing: whoever can thaw it must be heard. Nor does one that ends.
+        let pause = self.guest.is_full() && self.tree.frozen.is_none() && self.ending.is_none();
         if pause != self.clients.paused {
             self.clients.paused = pause;
             for (token, client) in &mut self.clients.all {
@@ -416,30 +480,59 @@ impl Supervisor {
         Info { idle_at, expires, executions: self.executions.count, running, ..self.info.clone() }
     }
 
-    /// Ends the box with everything in it, says so, and gives up its place.
-    fn finish(&mut self, mut end: End) {
-        // What is frozen does not end.
-        self.changer.close();
-        match self.tree.finish() {
+    /// Whether it has ended, and its last words are written. The loop goes on until then: others may ask why it ends.
+    fn has_ended(&mut self) -> bool {
+        let Some(end) = self.end else { return false };
+        let now = Instant::now();
+        if self.ending.is_none() {
+            // What is frozen does not end.
+            self.changer.close();
+            let _ = epoll::delete(&self.epoll, self.guest.wire.fd());
+            self.tree.finish();
+            self.ending = Some(Ending::Sandbox(now + ENDING));
+        }
+        if let Some(Ending::Sandbox(until)) = self.ending {
+            let finished = match self.tree.finished() {
+                None if now < until => return false,
+                finished => finished.unwrap_or_else(|| Err("it did not end in time".to_owned())),
+            };
+            self.sandbox_ended(end, finished);
+            self.ending = Some(Ending::Words(now + LAST_WRITES));
+        }
+        matches!(self.ending, Some(Ending::Words(until)) if now >= until || self.worker.is_idle())
+    }
+
+    /// Nothing of it is left, or something for this reason: says so, and gives up its place.
+    fn sandbox_ended(&mut self, mut end: End, finished: Result<bool, String>) {
+        match finished {
             Ok(for_memory) if for_memory && end == End::Died => end = End::Memory,
             Ok(_) => {}
             // Whoever removes the session tries again.
             Err(error) => self.info.left = Some(error),
         }
+        self.end = Some(end);
         self.info.state = State::Ended(end);
         let mut kept = self.kept();
         kept.info.running = 0;
         kept.ended = Some(SystemTime::now());
-        let until = Instant::now() + LAST_WRITES;
         if end != End::Removed {
             self.worker.give(Job::Close(Box::new(kept), end));
-            self.worker.drain(until);
         }
-        self.say_farewell(end);
+    }
+
+    /// Tells its clients, and writes how its commands ended.
+    fn finish(mut self) {
+        if let Some(end) = self.end {
+            self.say_farewell(end);
+        }
         // Also of those whose clients had more to tell.
         self.ended = self.executions.all.keys().copied().collect();
         self.record_ends();
-        self.worker.drain(until + FAREWELL);
+        let words = match self.ending {
+            Some(Ending::Sandbox(at) | Ending::Words(at)) => at,
+            None => Instant::now(),
+        };
+        self.worker.drain(words + FAREWELL);
     }
 
     /// Last words to all clients, as far as they take them in time.

@@ -173,7 +173,8 @@ impl Supervisor {
                 // This one is found without an end by the next look at the records.
                 Done::Written(Err(trouble)) => self.has_a_gap(&trouble),
                 Done::Kept if self.worker.kept() => self.worker.keep(self.kept()),
-                Done::Kept => {}
+                Done::Kept | Done::Closed => {}
+                Done::Looked(looked) => self.looked_for_lock(looked),
             }
         }
     }

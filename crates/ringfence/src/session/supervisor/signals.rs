@@ -85,10 +85,16 @@ impl Supervisor {
     /// Ends commands that used up their CPU time. What runs at the same time is counted together.
     pub(super) fn end_spent(&mut self, now: Instant) {
         let Some(limit) = self.plan.limits.cpu_time.filter(|_| self.executions.runs()) else { return };
-        let used = self.tree.time_used();
-        let spent = |e: &&mut Execution| used.saturating_sub(e.time_before) >= limit;
-        let all = self.executions.all.values_mut().filter(spent);
-        let ended: Vec<u64> = all.filter_map(|e| e.end_at_once(Reason::CpuTime, now).then_some(e.id)).collect();
+        let Some((counted, used)) = self.tree.time_used() else { return };
+        let mut ended = Vec::new();
+        for e in self.executions.all.values_mut() {
+            // Where it is not known from when one began, it is from the first count after that.
+            if counted >= e.started {
+                e.time_before.get_or_insert(used);
+            }
+            let spent = e.time_before.is_some_and(|before| used.saturating_sub(before) >= limit);
+            ended.extend((spent && e.end_at_once(Reason::CpuTime, now)).then_some(e.id));
+        }
         for id in ended {
             self.signal(id, libc::SIGKILL, true);
         }

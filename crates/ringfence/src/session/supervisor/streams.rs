@@ -15,6 +15,8 @@ const MOST_AHEAD: u32 = 16 * WINDOW;
 #[derive(Debug)]
 pub struct Stream {
     pub to: To,
+    /// The guest said that it stands.
+    pub started: bool,
     /// What the guest may still send, on `Out` and `Err`.
     pub granted: [u32; 2],
     /// What it takes on `In`, where a client's bytes are passed on as they come; `None` when it takes none, or no more.
@@ -37,7 +39,7 @@ impl Stream {
             _ => None,
         };
         let takes_started = matches!(request, Request::Connect { .. }).then_some(WINDOW);
-        Stream { to, granted: [WINDOW; 2], takes, takes_started }
+        Stream { to, started: false, granted: [WINDOW; 2], takes, takes_started }
     }
 }
 

@@ -1,12 +1,17 @@
 //! The live sandbox, and those of its limits that are watched from here since nothing in the kernel holds the tree to them.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfence_linux::limits::{self, Control, Refusals};
+use ringfence_linux::limits::{self, Census, Refusals, Traffic};
 use ringfence_policy::limits::Limits;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::super::info::Usage;
-use crate::engines::{GUEST_PROCESSES, GuestSandbox};
+use super::beside::{Bell, Beside};
+use super::executions::Place;
+use crate::engines::{Control, EngineError, GUEST_PROCESSES, GuestSandbox};
 
 /// How often a tree without a cgroup is counted, while a command runs; and while none does, but for what one may have left in
 /// the background.
@@ -18,14 +23,14 @@ const LOOK_DESERTED: Duration = Duration::from_secs(5);
 const LOOK_DESERTED_LEAST: Duration = Duration::from_secs(30);
 /// So many looks in a row may find too much memory, with a process killed at each, before the box is.
 const MOST_OVER: u32 = 20;
-/// So long the end of a sandbox is waited for. Then its guest loses its connection with this process, and ends; what is left at a
-/// daemon is found again.
-const ENDING: Duration = Duration::from_secs(20);
+/// A count that takes longer is held up by a process of the tree.
+const STUCK: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Tree {
-    /// `None` when the sandbox has ended.
+    /// `None` when the sandbox ends, or has ended.
     pub running: Option<Box<dyn GuestSandbox>>,
+    bell: Bell,
     refusals: Option<Refusals>,
     /// Kills for memory and refused forks, as they were when nothing ran any more.
     pub kills: u64,
@@ -36,76 +41,173 @@ pub struct Tree {
     killed: u64,
     /// Looks in a row that found too much memory.
     over: u32,
-    /// When the tree was last counted.
+    /// The process to count from, where that is one of this host.
+    root: Option<Root>,
+    /// Counts it.
+    counter: Option<Beside<Ask, Counted>>,
+    /// Since when that counts.
+    counting: Option<Instant>,
+    /// A count took too long: what processes share counts for each from now on.
+    roughly: bool,
+    /// When the tree was last looked at, and what the last count found, from when on.
     looked: Instant,
+    census: Option<(Instant, Census)>,
+    traffic: Traffic,
+    /// Clients that wait for a count.
+    asking: Vec<Place>,
     /// Nobody was in it then: how long it is left alone.
     deserted: Option<Duration>,
     /// For how many commands there is room beside the processes that the policy allows.
     room: u64,
     /// Changes it from outside.
-    pub control: Option<Control>,
+    pub control: Option<Arc<dyn Control>>,
     /// Since when everything in it stands still.
     pub frozen: Option<Instant>,
+    /// Ends it.
+    ender: Option<Beside<Box<dyn GuestSandbox>, Result<limits::Usage, EngineError>>>,
+}
+
+/// A process, and what tells it from another one with the same number.
+#[derive(Debug, Clone)]
+struct Root {
+    pid: i32,
+    process: Arc<OwnedFd>,
+}
+
+/// A count of the tree is asked for.
+#[derive(Debug)]
+struct Ask {
+    root: Root,
+    /// The largest process of a tree with more memory is killed.
+    memory: Option<u64>,
+    roughly: bool,
+    /// A client waits for what it uses.
+    traffic: bool,
+}
+
+#[derive(Debug)]
+struct Counted {
+    census: Census,
+    traffic: Option<Traffic>,
+    took: Duration,
+    /// Whether it had more than its limit, if that was asked.
+    over: Option<bool>,
+    killed: bool,
+}
+
+/// Done by a thread of its own: a process may hold up whoever reads how much memory it has.
+fn count(Ask { root, memory, roughly, traffic }: Ask) -> Counted {
+    let started = Instant::now();
+    let census = limits::census(root.pid);
+    let over = memory.map(|limit| match roughly {
+        true => census.memory > limit,
+        false => limits::has_more_than(limit, census.memory, root.pid),
+    });
+    let killed = over == Some(true) && limits::kill_largest(root.pid, &root.process);
+    let traffic = traffic.then(|| limits::traffic(root.pid));
+    Counted { census, traffic, took: started.elapsed(), over, killed }
 }
 
 impl Tree {
-    pub fn new(running: Option<Box<dyn GuestSandbox>>) -> Tree {
+    pub fn new(running: Option<Box<dyn GuestSandbox>>, bell: &Bell) -> Tree {
+        let root = running.as_ref().and_then(|running| {
+            let pid = running.process_id()?;
+            let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+            Some(Root { pid, process: Arc::new(process) })
+        });
         Tree {
             refusals: running.as_ref().and_then(|running| running.refusals()),
             control: running.as_ref().and_then(|running| running.control()),
             running,
+            bell: bell.clone(),
             kills: 0,
             refused: 0,
             look_at_counts: false,
             killed: 0,
             over: 0,
+            root,
+            counter: None,
+            counting: None,
+            roughly: false,
             looked: Instant::now(),
+            census: None,
+            traffic: Traffic::default(),
+            asking: Vec::new(),
             deserted: None,
             room: GUEST_PROCESSES,
             frozen: None,
+            ender: None,
         }
     }
 
-    /// The process to count from, where no cgroup limits the memory of the tree.
-    fn watched(&self, limits: &Limits) -> Option<(i32, u64)> {
-        let running = self.running.as_ref().filter(|running| !running.is_limited())?;
-        Some((running.process_id()?, limits.memory?))
+    /// Its limit on memory, where no cgroup holds the tree to it.
+    fn watched(&self, limits: &Limits) -> Option<u64> {
+        self.running.as_ref().filter(|running| !running.is_limited() && self.root.is_some())?;
+        limits.memory
     }
 
     /// When to look again. `runs`: a command does.
     pub fn next(&self, limits: &Limits, runs: bool) -> Option<Instant> {
         let needed = self.watched(limits).is_some() || (runs && limits.cpu_time.is_some());
-        needed.then(|| self.looked + self.pace(runs))
+        let next = || self.looked + if runs { LOOK } else { self.deserted.unwrap_or(LOOK_IDLE) };
+        self.counting.map(|since| since + STUCK).or_else(|| needed.then(next))
     }
 
-    fn pace(&self, runs: bool) -> Duration {
-        if runs { LOOK } else { self.deserted.unwrap_or(LOOK_IDLE) }
-    }
-
-    /// Whether it is time to look. Not at each wake-up: how long too much may last would hang on how busy the session is.
-    pub fn is_due(&mut self, now: Instant, runs: bool) -> bool {
-        let due = now >= self.looked + self.pace(runs);
+    /// Has the tree counted where nothing else does, when it is time to. Not at each wake-up: how long too much may last would
+    /// hang on how busy the session is. True: it was time.
+    pub fn look(&mut self, limits: &Limits, runs: bool, now: Instant) -> bool {
+        let due = self.next(limits, runs).is_some_and(|at| now >= at);
         if due {
             self.looked = now;
+            if self.counting.take().is_some() {
+                // The thread is left to itself, and what held it up is not asked for again.
+                (self.counter, self.roughly) = (None, true);
+            }
+            let memory = self.watched(limits);
+            if memory.is_some() || self.time_now().is_none() {
+                self.count(memory);
+            }
         }
         due
     }
 
-    /// Counts the tree where nothing else does, and kills the largest process of one that has too much. True: it grows
-    /// faster than it is killed.
-    pub fn look(&mut self, limits: &Limits, now: Instant) -> bool {
-        let Some((root, limit)) = self.watched(limits) else { return false };
-        let census = limits::census(root);
+    fn count(&mut self, memory: Option<u64>) {
+        let Some(root) = self.root.clone().filter(|_| self.counting.is_none()) else { return };
+        let counter = match &mut self.counter {
+            Some(counter) => counter,
+            None => match Beside::start("counts", &self.bell, count) {
+                Ok(counter) => self.counter.insert(counter),
+                // The next look tries again.
+                Err(_) => return,
+            },
+        };
+        counter.give(Ask { root, memory, roughly: self.roughly, traffic: !self.asking.is_empty() });
+        self.counting = Some(Instant::now());
+    }
+
+    /// The tree was counted, if it was: whether it grows faster than it is killed, and who waits for the count.
+    pub fn counted(&mut self) -> Option<(bool, Vec<Place>)> {
+        let Counted { census, traffic, took, over, killed } = self.counter.as_mut()?.take().pop()?;
+        let asked = self.counting.take()?;
+        self.census = Some((asked, census));
         self.deserted = (census.processes <= 1)
             .then(|| self.deserted.map_or(LOOK_DESERTED, |pace| LOOK_DESERTED_LEAST.min(2 * pace)));
-        let over = limits::has_more_than(limit, census.memory, root);
-        self.over = if over { self.over + 1 } else { 0 };
-        if over && limits::kill_largest(root) {
-            self.killed += 1;
+        self.over = over.map_or(self.over, |over| if over { self.over + 1 } else { 0 });
+        self.killed += u64::from(killed);
+        // A tree that takes long to count must not take a CPU for that.
+        self.looked = asked + took * 4;
+        let answers = match traffic {
+            Some(traffic) => {
+                self.traffic = traffic;
+                std::mem::take(&mut self.asking)
+            }
+            None => Vec::new(),
+        };
+        // They came while it was counted for something else.
+        if !self.asking.is_empty() {
+            self.count(None);
         }
-        // A tree that takes long to count must not keep the session from its work.
-        self.looked = now + now.elapsed() * 3;
-        self.over > MOST_OVER
+        Some((self.over > MOST_OVER, answers))
     }
 
     /// A command ran: it may have left something.
@@ -113,11 +215,15 @@ impl Tree {
         self.deserted = None;
     }
 
-    /// CPU time of the sandbox so far. Without a cgroup, what ended unseen is missing.
-    pub fn time_used(&self) -> Duration {
-        let Some(running) = &self.running else { return Duration::ZERO };
-        let counted = || running.process_id().map(|pid| limits::census(pid).cpu);
-        running.usage().cpu.or_else(counted).unwrap_or_default()
+    /// CPU time of the sandbox, and when that was so. Without a cgroup, as it was last counted, and what ended unseen is missing.
+    pub fn time_used(&self) -> Option<(Instant, Duration)> {
+        let counted = self.census.map(|(at, census)| (at, census.cpu));
+        self.time_now().map(|cpu| (Instant::now(), cpu)).or(counted)
+    }
+
+    /// The same, where a cgroup counts it.
+    pub fn time_now(&self) -> Option<Duration> {
+        self.running.as_ref()?.usage().cpu
     }
 
     /// Kills for memory and refused forks so far.
@@ -156,34 +262,57 @@ impl Tree {
     /// What it uses, as far as that is counted.
     pub fn usage(&self) -> Usage {
         let Some(running) = &self.running else { return Usage::default() };
-        let (so_far, now) = (running.usage(), self.control.as_ref().map(Control::load).unwrap_or_default());
-        let pid = running.process_id().filter(|_| so_far.cpu.is_none() || now.memory.is_none());
-        let counted = pid.map(limits::census);
+        let (so_far, now) = (running.usage(), self.control.as_ref().map(|control| control.load()).unwrap_or_default());
+        let census = self.census.map(|(_, census)| census);
         Usage {
-            cpu: so_far.cpu.or(counted.map(|census| census.cpu)),
-            memory: now.memory.or(counted.map(|census| census.memory)),
+            cpu: so_far.cpu.or(census.map(|census| census.cpu)),
+            memory: now.memory.or(census.map(|census| census.memory)),
             peak_memory: so_far.peak_memory,
-            processes: now.processes.or(counted.map(|census| census.processes)),
-            read: now.read,
-            written: now.written,
+            processes: now.processes.or(census.map(|census| census.processes)),
+            read: now.read.or(self.traffic.read),
+            written: now.written.or(self.traffic.written),
             killed_for_memory: self.killed + so_far.killed_for_memory,
+            received: self.traffic.received,
+            sent: self.traffic.sent,
         }
     }
 
-    /// Ends the sandbox with everything in it: whether a process was killed for memory that nobody was told of, or why
-    /// something is left. By a thread of its own: a daemon may not answer, or the disk with names that are to be removed.
-    pub fn finish(&mut self) -> Result<bool, String> {
-        let Some(running) = self.running.take() else { return Ok(false) };
+    /// Has the tree counted for this client; whether it has to wait for that. What a cgroup counts needs no such count.
+    pub fn count_for(&mut self, place: Place) -> bool {
+        if self.running.is_none() || self.root.is_none() {
+            return false;
+        }
+        self.asking.push(place);
+        self.count(None);
+        if self.counting.is_none() {
+            self.asking.clear();
+        }
+        self.counting.is_some()
+    }
+
+    /// Begins to end the sandbox with everything in it. By a thread of its own: a daemon may not answer, or the disk with names
+    /// that are to be removed.
+    pub fn finish(&mut self) {
+        let Some(running) = self.running.take() else { return };
         if let Some(control) = self.control.take() {
             // Where nothing is frozen there is nothing to thaw; and what is frozen does not end.
             let _ = control.thaw();
         }
-        let (tell, ended) = std::sync::mpsc::channel();
-        // Whether anybody waits any more is not its affair.
-        let end = move || drop(tell.send(running.finish()));
-        std::thread::Builder::new().spawn(end).map_err(|error| error.to_string())?;
-        let finished = ended.recv_timeout(ENDING).map_err(|_| "it did not end in time".to_owned())?;
-        let usage = finished.map_err(|error| error.to_string())?;
-        Ok(self.killed + usage.killed_for_memory > self.kills)
+        // Without one its guest loses its connection with this process, as it does when the thread does not end in time.
+        self.ender = Beside::start("end", &self.bell, |running: Box<dyn GuestSandbox>| running.finish()).ok();
+        if let Some(ender) = &mut self.ender {
+            ender.give(running);
+        }
+    }
+
+    /// Whether the sandbox has ended: then whether a process was killed for memory that nobody was told of, or why something
+    /// is left.
+    pub fn finished(&mut self) -> Option<Result<bool, String>> {
+        let Some(ender) = &mut self.ender else { return Some(Ok(false)) };
+        let usage = ender.take().pop()?.map_err(|error| error.to_string());
+        Some(usage.map(|usage| self.killed + usage.killed_for_memory > self.kills))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,17 @@
-//! What may take long is done by one thread beside the loop: lines of the journal, the state file. It does one thing after the
-//! other, so that the lines of an execution keep their order. A disk that stalls holds up this thread and nothing else.
+//! What waits for a disk is done by one thread beside the loop: lines of the journal, the state file, a look for the lock file.
+//! It does one thing after the other, so that the lines of an execution keep their order. A disk that stalls holds up this
+//! thread and nothing else.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 
 use ringfence_records::journal::Ended;
 use ringfence_records::{JournalError, Ticket};
-use rustix::event::EventfdFlags;
-use rustix::io::Errno;
 
 use super::super::info::End;
 use super::super::place::{self, Last, StateFile};
+use super::beside::{Bell, Beside};
+use super::life::{LockFile, Looked};
 
 /// Work that waits before no more records are begun: what is begun is also ended, and so this bounds the memory.
 pub const MOST_WAITING: usize = 256;
@@ -36,6 +35,8 @@ pub enum Job {
         ended: Box<Ended>,
     },
     Keep(Box<StateFile>),
+    /// Looks for the lock file, and has its events told from now on.
+    LookForLock(LockFile),
     /// The last words, unless nobody can find them, and what only a live session needs is given up.
     Close(Box<StateFile>, End),
 }
@@ -46,55 +47,37 @@ pub enum Done {
     Begun { execution: u64, trouble: Option<JournalError> },
     Written(Result<(), JournalError>),
     Kept,
+    Looked(Looked),
+    Closed,
 }
 
 #[derive(Debug)]
 pub struct Worker {
-    jobs: Sender<Job>,
-    done: Receiver<Done>,
-    /// Readable when something was done.
-    ready: OwnedFd,
-    waiting: usize,
+    thread: Beside<Job, Done>,
     /// A state is being written, and whether it is outdated by now.
     keeping: Option<bool>,
 }
 
 impl Worker {
     /// `count`: where the number of executions is written.
-    pub fn start(place: place::Place, count: Last) -> Result<Worker, Errno> {
-        let ready = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let tell = rustix::io::fcntl_dupfd_cloexec(&ready, 3)?;
-        let (jobs, work) = channel();
-        let (answer, done) = channel();
-        let work = move || {
-            let mut tickets = HashMap::new();
-            for job in work {
-                let result = carry_out(job, &place, &count, &mut tickets);
-                // The loop has ended: then nobody wants to know.
-                let _ = answer.send(result);
-                let _ = rustix::io::write(&tell, &1u64.to_ne_bytes());
-            }
-        };
-        std::thread::Builder::new()
-            .name("records".to_owned())
-            .spawn(work)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
-        Ok(Worker { jobs, done, ready, waiting: 0, keeping: None })
-    }
-
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+    pub fn start(place: place::Place, count: Last, bell: &Bell) -> std::io::Result<Worker> {
+        let mut tickets = HashMap::new();
+        let work = move |job| carry_out(job, &place, &count, &mut tickets);
+        Ok(Worker { thread: Beside::start("records", bell, work)?, keeping: None })
     }
 
     /// Whether so much waits that nothing new is begun.
     pub fn is_full(&self) -> bool {
-        self.waiting >= MOST_WAITING
+        self.thread.waiting() >= MOST_WAITING
+    }
+
+    /// Whether everything was done.
+    pub fn is_idle(&self) -> bool {
+        self.thread.waiting() == 0
     }
 
     pub fn give(&mut self, job: Job) {
-        // It goes on as long as this can be sent to.
-        let _ = self.jobs.send(job);
-        self.waiting += 1;
+        self.thread.give(job);
     }
 
     /// Has the state written. While one is, the next is asked for by [`Worker::kept`].
@@ -110,11 +93,7 @@ impl Worker {
 
     /// What was done since.
     pub fn take(&mut self) -> Vec<Done> {
-        // It is only looked at whether it is readable.
-        let _ = rustix::io::read(&self.ready, &mut [0; 8]);
-        let done: Vec<Done> = self.done.try_iter().collect();
-        self.waiting -= done.len();
-        done
+        self.thread.take()
     }
 
     /// A state was written. Whether there is a newer one.
@@ -125,12 +104,7 @@ impl Worker {
     /// Waits until everything was done, but no longer than until then. What a disk that stalls holds up is lost with this
     /// process: those executions are found without an end, or not at all.
     pub fn drain(&mut self, until: Instant) {
-        while self.waiting > 0 {
-            match self.done.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(_) => self.waiting -= 1,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
-            }
-        }
+        self.thread.drain(until);
     }
 }
 
@@ -154,12 +128,13 @@ fn carry_out(job: Job, place: &place::Place, count: &Last, tickets: &mut HashMap
             let _ = place.keep(&kept);
             Done::Kept
         }
+        Job::LookForLock(lock) => Done::Looked(lock.look(place)),
         Job::Close(kept, end) => {
             count.write(kept.info.executions, Some(end));
             // Whoever looks afterwards finds a supervisor that is gone, and these last words.
             let _ = place.keep(&kept);
             place.release(&kept.info.id, kept.info.name.as_deref());
-            Done::Kept
+            Done::Closed
         }
     }
 }

@@ -47,13 +47,13 @@ async fn time_limits_hold_while_the_disk_stalls() {
     let session = stage.session().await;
     let first = session.exec(Exec::new(["true"])).await.unwrap();
     assert!(first.record().is_some() && first.trouble().is_none());
-    assert_eq!(first.output().await.stdout, b"hello");
+    assert_eq!(first.output().await.unwrap().stdout, b"hello");
     disk.freeze();
 
     let started = Instant::now();
     let slow = session.exec(Exec::new(["slow"]).timeout(Duration::from_millis(500))).await.unwrap();
     assert!(slow.trouble().is_some_and(|trouble| trouble.contains("in time")), "{:?}", slow.trouble());
-    let output = in_time(slow.output()).await;
+    let output = in_time(slow.output()).await.unwrap();
     // Nothing of it is lost that came while it was waited for the disk.
     assert_eq!((output.outcome.reason, &output.stdout[..]), (Some(Reason::Time), &b"hello"[..]));
     assert!(output.outcome.duration < Duration::from_secs(1), "{:?}", output.outcome.duration);
@@ -64,7 +64,7 @@ async fn time_limits_hold_while_the_disk_stalls() {
     assert_eq!(other.info().await.unwrap().executions, 2);
     assert_eq!(stage.sessions.list().await.unwrap()[0].unreachable, None);
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-    assert_eq!(in_time(other.exec(Exec::new(["true"]))).await.unwrap().output().await.exit_code(), Some(0));
+    assert_eq!(in_time(other.exec(Exec::new(["true"]))).await.unwrap().output().await.unwrap().exit_code(), Some(0));
 
     // What was queued is written when the disk is there again, each with its end.
     disk.thaw();
@@ -91,7 +91,7 @@ async fn a_session_ends_while_the_disk_stalls() {
         asked.push(tokio::spawn(async move {
             let execution = session.exec(Exec::new(["true"])).await.unwrap();
             let recorded = execution.record().is_some();
-            assert_eq!(in_time(execution.output()).await.exit_code(), Some(0));
+            assert_eq!(in_time(execution.output()).await.unwrap().exit_code(), Some(0));
             recorded
         }));
     }
@@ -116,7 +116,9 @@ async fn what_must_be_recorded_first_waits_for_the_disk_alone() {
     disk.freeze();
     let waits = tokio::spawn({
         let session = session.clone();
-        async move { session.exec(Exec::new(["true"]).timeout(Duration::from_millis(300))).await.unwrap().output().await }
+        async move {
+            session.exec(Exec::new(["true"]).timeout(Duration::from_millis(300))).await.unwrap().output().await.unwrap()
+        }
     });
     // Its clock does not run yet.
     tokio::time::sleep(Duration::from_secs(2)).await;

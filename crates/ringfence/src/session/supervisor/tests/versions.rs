@@ -66,7 +66,7 @@ async fn a_client_of_another_release() {
     // What this session lacks, and what it does not.
     let unknown = in_time(link.ask_unknown()).await.unwrap();
     assert_eq!(unknown, protocol::SupervisorReply::Refused(protocol::Refusal::UnknownRequest));
-    let output = Exec::new(["true"]).start(&link).await.unwrap().output().await;
+    let output = Exec::new(["true"]).start(&link).await.unwrap().output().await.unwrap();
     assert_eq!((output.exit_code(), &output.stdout[..]), (Some(0), &b"hello"[..]));
     let stranger = Greeting { oldest: 2, newest: 9, features: 0 };
     let link = Link::connect_as(stranger, &stage.id, &path, None, Instant::now()).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_guest_of_another_release() {
     }
     let error = in_time(session.exec(Exec::new(["true"]))).await.unwrap_err();
     assert!(matches!(error, SessionError::Exec { errno: Errno::NOSYS, .. }), "{error}");
-    let lost = in_time(session.exec(Exec::new(["true"]))).await.unwrap().output().await;
+    let lost = in_time(session.exec(Exec::new(["true"]))).await.unwrap().output().await.unwrap();
     assert_eq!(lost.outcome.reason, Some(Reason::Lost));
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
@@ -161,4 +161,18 @@ fn a_guest_without_a_common_version() {
     }
     assert!(greet(&[0xff; 64]).contains("it speaks something else"));
     assert!(greet(&[]).contains("it ended"));
+}
+
+#[test]
+fn an_engine_without_descriptors_passes_no_pipes() {
+    let passes = |descriptors| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut bytes = Vec::new();
+        frame::put_message(&mut bytes, 0, Kind::Reply, &message::GREETING).unwrap();
+        theirs.write_all(&bytes).unwrap();
+        let can = Abilities { descriptors, ..Abilities::default() };
+        let (agreed, _) = guest::hello(&mut Wire::new(ours.into(), MAX_REPLY).unwrap(), can).unwrap();
+        agreed.features & message::PIPES != 0
+    };
+    assert!(passes(true) && !passes(false));
 }
