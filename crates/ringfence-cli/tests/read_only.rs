@@ -1,5 +1,5 @@
 //! Commands that only look change nothing on the host: not in a fresh home, runtime directory and project, and not in used
-//! ones. Commands that start something make their state, which shows that the looks would see it.
+//! ones, nor in `/run` and `/dev/shm`. Commands that start something make their state, which shows that the looks would see it.
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
 mod support;
@@ -7,6 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use support::{Done, Place};
 
@@ -20,6 +21,11 @@ fn snapshot(dir: &Path, into: &mut Snapshot) {
         std::fs::read_dir(dir).unwrap().for_each(|entry| snapshot(&entry.unwrap().path(), into));
     }
 }
+
+/// Runs a program with a `/run` and a `/dev/shm` of its own, since other tests use those of the host: 98 when it makes a name
+/// in one of them.
+const APART: &str = "mount -t tmpfs none /run && mount -t tmpfs none /dev/shm || exit 99
+    \"$@\"; code=$?; ls -A /run /dev/shm | grep ringfence >&2 && exit 98; exit $code";
 
 struct Host {
     place: Place,
@@ -49,10 +55,22 @@ impl Host {
         Done::new(command.env("XDG_RUNTIME_DIR", &self.runtime).output().unwrap())
     }
 
+    /// The same, and nothing is made in places that all users share. Only root can look at that apart from other tests.
+    fn looks_only(&self, args: &[&str]) -> Done {
+        if !support::is_root() {
+            return self.ringfence(args);
+        }
+        let mut command = Command::new("unshare");
+        self.place.environment(&mut command);
+        command.args(["--mount", "sh", "-c", APART, "sh"]).arg(support::program()).args(args);
+        command.current_dir(&self.place.project).stdin(Stdio::null());
+        Done::new(command.env("XDG_RUNTIME_DIR", &self.runtime).output().unwrap())
+    }
+
     #[track_caller]
     fn changes_nothing(&self, args: &[&str], code: i32) {
         let before = self.looks();
-        let done = self.ringfence(args);
+        let done = self.looks_only(args);
         assert_eq!(done.code, code, "{args:?}: {done:?}");
         let after = self.looks();
         let changed: Vec<_> = before.iter().filter(|(path, data)| after.get(*path) != Some(data)).collect();
