@@ -80,7 +80,7 @@ async fn commands_with_input_signals_and_terminals() {
     assert_eq!(text(&output.stdout).trim_end(), place.project.to_str().unwrap());
     assert_eq!((text(&output.stderr), output.exit_code()), ("err\n", Some(3)));
 
-    let cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
+    let mut cat = session.exec(Exec::new(["cat"]).stdin(true)).await.unwrap();
     cat.write(b"some input").await.unwrap();
     cat.close_stdin().await.unwrap();
     assert_eq!(text(&cat.output().await.unwrap().stdout), "some input");
@@ -93,7 +93,7 @@ async fn commands_with_input_signals_and_terminals() {
     assert_eq!((text(&output.stdout), output.exit_code()), ("caught\n", Some(7)));
 
     let terminal = Exec::new(["sh", "-c", "test -t 0 && stty size; read line; echo got $line"]);
-    let terminal = session.exec(terminal.terminal(Size { rows: 33, columns: 99 })).await.unwrap();
+    let mut terminal = session.exec(terminal.terminal(Size { rows: 33, columns: 99 })).await.unwrap();
     terminal.write(b"word\n").await.unwrap();
     let output = terminal.output().await.unwrap();
     let said = text(&output.stdout);
