@@ -24,7 +24,8 @@ pub struct Recording {
 pub fn measure(dir: &Path, executions: usize) -> Result<Recording, Failure> {
     let by = "what enforces it, in about as many words as it takes".to_owned();
     let answer = |id: &Guarantee| Answer { id: *id, state: State::Enforced, by: by.clone() };
-    let report = Report { engine: "native".into(), guarantees: Guarantee::ALL.iter().map(answer).collect() };
+    let guarantees = Guarantee::ALL.iter().map(answer).collect();
+    let report = Report { engine: "native".into(), guarantees, devices: Vec::new() };
     let command: Vec<OsString> = ["cargo", "test", "--workspace", "--no-fail-fast"].map(OsString::from).to_vec();
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut times = Vec::with_capacity(executions);

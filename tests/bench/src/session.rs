@@ -288,12 +288,13 @@ fn crowd(stage: &Stage, sessions: usize, executing: usize, seconds: u64) -> Resu
                 let session = &all[next.fetch_add(7, Ordering::Relaxed) % all.len()];
                 let at = Instant::now();
                 let script = "i=0; while [ $i -lt 50 ]; do echo line $i; i=$((i+1)); done";
-                let done = match session.exec(Exec::new(["sh", "-c", script])).await {
-                    Ok(execution) => execution.output().await.map_err(text)?,
-                    Err(_) => {
-                        failures.fetch_add(1, Ordering::Relaxed);
-                        continue;
-                    }
+                let ran = match session.exec(Exec::new(["sh", "-c", script])).await {
+                    Ok(execution) => execution.output().await,
+                    Err(error) => Err(error),
+                };
+                let Ok(done) = ran else {
+                    failures.fetch_add(1, Ordering::Relaxed);
+                    continue;
                 };
                 executions.fetch_add(1, Ordering::Relaxed);
                 if done.exit_code() != Some(0) || !done.stdout.ends_with(b"line 49\n") {
