@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use ringfence::Sandbox;
 use ringfence::code::{self, Code, Language, Pools};
+use ringfence::policy::Policy;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
-use ringfence::policy::Policy;
 use ringfence::sandbox::SandboxError;
 use serde::Serialize;
 
