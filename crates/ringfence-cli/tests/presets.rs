@@ -33,6 +33,8 @@ impl Case<'_> {
             let place = Place::new();
             let done = outside(&place, self.given);
             assert_eq!(done.code, 0, "{}: {}", self.preset, done.err);
+            // The walls are tried, and no guard stands in front of them.
+            place.write(".config/ringfence/config.toml", "[commands]\ngit = true\n");
             let with = ["--preset", self.preset];
             let without = format!("!{}", self.preset);
             let without = ["--preset", without.as_str()];
