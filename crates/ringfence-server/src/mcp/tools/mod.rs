@@ -77,7 +77,7 @@ macro_rules! tools {
         #[derive(Debug)]
         pub enum Call {
             $($variant($act),)+
-            Skill(skills::SkillCall),
+            Skill(Box<skills::SkillCall>),
         }
 
         impl Call {
@@ -118,7 +118,7 @@ tools! {
 /// A call of a tool, or of a skill; `None` when there is neither of this name.
 pub async fn find(live: &Arc<Live>, name: &str, arguments: JsonObject) -> Result<Option<Call>, Trouble> {
     if name.starts_with(skills::PREFIX) {
-        return Ok(skills::find(live, name, arguments).await?.map(Call::Skill));
+        return Ok(skills::find(live, name, arguments).await?.map(|call| Call::Skill(Box::new(call))));
     }
     Call::parse(name, arguments).transpose()
 }
