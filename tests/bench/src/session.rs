@@ -155,9 +155,9 @@ fn exec(stage: &Stage, scene: &Scene, quick: bool, figures: &mut Figures) -> Res
     let unrecorded = Mutex::new(stage.runtime.block_on(stage.sessions.create(create)).map_err(text)?);
     let within = |session: &Mutex<Session>| {
         let session = session.lock().map_err(text)?;
-        let output = stage.runtime.block_on(async {
-            Ok::<_, Failure>(session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await.map_err(text)?)
-        })?;
+        let output = stage
+            .runtime
+            .block_on(async { session.exec(Exec::new([TRUE])).await.map_err(text)?.output().await.map_err(text) })?;
         if output.exit_code() == Some(0) { Ok(()) } else { Err(format!("{:?}", output.outcome)) }
     };
     let line = stage.line(scene, &["session", "exec", "exec", "--", TRUE]);

@@ -19,6 +19,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// One that ran for so long did well.
 const WELL: Duration = Duration::from_secs(60);
 
+/// One that is to be started, and its number.
+type Asked = (u64, Helper);
+/// What became of it.
+type Begun = (u64, io::Result<Running>);
+
 /// All of them, under the numbers that the poller has them by.
 #[derive(Debug)]
 pub struct Children {
@@ -26,7 +31,7 @@ pub struct Children {
     all: Vec<Owned>,
     /// Starts them, since a start waits for the disk. The kernel ends each of them with this thread, which stays as long as
     /// this does.
-    starter: Option<Beside<(u64, Helper), (u64, io::Result<Running>)>>,
+    starter: Option<Beside<Asked, Begun>>,
 }
 
 #[derive(Debug)]
