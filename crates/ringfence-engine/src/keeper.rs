@@ -475,7 +475,8 @@ impl List {
         let path = Path::new(std::ffi::OsStr::from_bytes(registry.path.to_bytes())).join(&name);
         let error = |source: io::Error| KeeperError::List { path: path.clone(), source };
         if entries.len() > LIST_LIMIT {
-            return Err(error(io::ErrorKind::FileTooLarge.into()));
+            let many = "too many missing names are protected: take rules away, or a preset such as `!@git-strict`";
+            return Err(error(io::Error::new(io::ErrorKind::FileTooLarge, many)));
         }
         let c_name = CString::new(name.as_str()).map_err(|e| error(e.into()))?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
