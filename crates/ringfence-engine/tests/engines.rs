@@ -15,6 +15,7 @@ use ringfence_engine::policy::plan::{Mount, Plan, plan, plan_with};
 use ringfence_engine::policy::policy::{Root, User, Workspace};
 use ringfence_engine::policy::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 use ringfence_engine::policy::tree::Tree;
+use ringfence_engine::report::Report;
 use ringfence_engine::{EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -53,7 +54,14 @@ impl Project {
         let (stdout, out) = pipe();
         let (stderr, err) = pipe();
         let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let running = engines::start(engine, plan, &self.facts, StdioSpec::Files([null, out, err])).unwrap();
+        let running = engines::start(
+            engine,
+            plan,
+            &report(engine, plan, &self.facts),
+            &self.facts,
+            StdioSpec::Files([null, out, err]),
+        )
+        .unwrap();
         Started { running, stdout, stderr }
     }
 
@@ -375,11 +383,16 @@ fn launcher_environment_is_not_there(engine: EngineRef) {
     assert_eq!(ended.stdout, "s3cret-of-the-test\n0\n");
 }
 
+/// What the engine answers for a plan.
+fn report(engine: EngineRef, plan: &Plan, facts: &Facts) -> Report {
+    engine.promise(plan, facts).unwrap()
+}
+
 /// Starts a script on a terminal of its own; returns the master side as well.
 fn on_terminal(project: &Project, engine: EngineRef, script: &str) -> (Running, std::fs::File) {
     let plan = project.plan(&["sh", "-c", script]);
     let stdio = StdioSpec::Terminal { rows: 33, columns: 77, stderr: None };
-    let running = engines::start(engine, &plan, &project.facts, stdio).unwrap();
+    let running = engines::start(engine, &plan, &report(engine, &plan, &project.facts), &project.facts, stdio).unwrap();
     match running.next_event().unwrap() {
         Event::Terminal(master) => (running, master.into()),
         other => panic!("{other:?}"),
@@ -554,6 +567,7 @@ fn what_leads_out_is_not_handed_in(engine: EngineRef) {
         (&|| open("/proc/self/ns/mnt", OFlags::RDONLY), Unfit::Other),
     ];
     let plan = project.plan(&["cat"]);
+    let report = report(engine, &plan, &project.facts);
     let expect = |running: Result<Running, EngineError>, stream: StandardStream, why: Unfit| match running {
         Err(EngineError::Unfit { stream: at, unfit }) => assert_eq!((at, unfit), (stream, why)),
         other => panic!("{why:?} as {stream}: {other:?}"),
@@ -567,11 +581,11 @@ fn what_leads_out_is_not_handed_in(engine: EngineRef) {
                 stdio[index] = make();
                 StdioSpec::Files(stdio)
             };
-            expect(engines::start(engine, &plan, &project.facts, stdio()), stream, why);
+            expect(engines::start(engine, &plan, &report, &project.facts, stdio()), stream, why);
         }
         // With a terminal of its own, only standard error is handed in.
         let stdio = StdioSpec::Terminal { rows: 24, columns: 80, stderr: Some(make()) };
-        expect(engines::start(engine, &plan, &project.facts, stdio), StandardStream::Stderr, why);
+        expect(engines::start(engine, &plan, &report, &project.facts, stdio), StandardStream::Stderr, why);
     }
     let (mut socket, other) = std::os::unix::net::UnixStream::pair().unwrap();
     socket.write_all(b"contents\n").unwrap();
@@ -584,7 +598,8 @@ fn what_leads_out_is_not_handed_in(engine: EngineRef) {
     for (stdin, expected) in fit.into_iter().chain([(input, "")]) {
         let (stdout, out) = pipe();
         let (stderr, err) = pipe();
-        let running = engines::start(engine, &plan, &project.facts, StdioSpec::Files([stdin, out, err])).unwrap();
+        let running =
+            engines::start(engine, &plan, &report, &project.facts, StdioSpec::Files([stdin, out, err])).unwrap();
         let ended = Started { running, stdout, stderr }.end();
         assert_eq!((ended.code, ended.stdout.as_str()), (0, expected), "{}", ended.stderr);
     }

@@ -264,14 +264,14 @@ fn try_engine(engine: EngineRef, facts: &Facts) -> Result<i32, NotRun> {
     let workdir = here.unwrap_or_else(|| scratch.0.clone());
     let policy = layers::resolve(Inputs::new(workdir, facts.home.clone(), flags))?.policy;
     let plan = plan::plan(&policy, facts, &["/bin/true".into()])?;
-    let (engine, _) = engines::select(&engine.into(), &plan, facts).map_err(NotRun::Engine)?;
+    let (engine, report) = engines::select(&engine.into(), &plan, facts).map_err(NotRun::Engine)?;
     let null = || {
         let file = fs::File::options().read(true).write(true).open("/dev/null");
         file.map(OwnedFd::from).map_err(|error| Failure::output(&error))
     };
     let signals = Signals::take(None).map_err(|error| Failure::new(Kind::Engine, error.to_string()))?;
     let stdio = StdioSpec::Files([null()?, null()?, null()?]);
-    let running = engines::start(engine, &plan, facts, stdio).map_err(NotRun::Engine)?;
+    let running = engines::start(engine, &plan, &report, facts, stdio).map_err(NotRun::Engine)?;
     let outcome = supervise(running, &policy, facts, &mut Through::new(signals)).map_err(NotRun::Engine)?;
     Ok(match outcome.ended {
         ringfence::Ended::Exited(code) => code,

@@ -5,10 +5,11 @@ use std::cell::OnceCell;
 
 use ringfence_linux::launch::Identity;
 use ringfence_linux::limits::{Group, Home, LimitError};
+use ringfence_policy::Guarantee;
 use ringfence_policy::limits::{Limits, format_duration, format_size};
 use ringfence_policy::plan::Plan;
 
-use crate::report::{Verdict, enforced, weakened};
+use crate::report::{Report, State, Verdict, enforced, weakened};
 
 /// Reapers that wait for a command, and the like.
 pub const GUEST_PROCESSES: u64 = 4;
@@ -24,15 +25,21 @@ fn needs_group(limits: &Limits) -> bool {
     limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some()
 }
 
-/// The group of a box with these limits, which is still to be made; `None` where it needs none, or there are none. What was
-/// promised because there seemed to be groups is not kept without.
-pub(super) fn group(limits: &Limits) -> Result<Option<Group>, LimitError> {
-    if !needs_group(limits) {
-        return Ok(None);
+/// The group of a sandbox with these limits, which is still to be made; `None` where it needs none, or there are none.
+pub(super) fn group(limits: &Limits) -> Option<Group> {
+    if needs_group(limits) { Group::named(Home::take(), super::nonce()) } else { None }
+}
+
+/// Refuses fallbacks where the report says that a cgroup enforces a limit. The report may come from another process, or from
+/// an earlier look.
+pub(super) fn refuse_fallbacks(report: &Report, take: impl FnOnce() -> Home) -> Result<(), LimitError> {
+    let by_group = [Guarantee::LimitMemory, Guarantee::LimitCpu, Guarantee::LimitProcesses];
+    if !report.guarantees.iter().any(|answer| answer.state == State::Enforced && by_group.contains(&answer.id)) {
+        return Ok(());
     }
-    match (Home::look(), Home::take()) {
-        (Home::V1 { .. } | Home::V2(_), Home::None(reason)) => Err(LimitError::NotTaken(reason)),
-        (_, home) => Ok(Group::named(home, super::nonce())),
+    match take() {
+        Home::None(reason) => Err(LimitError::NotTaken(reason)),
+        Home::V1 { .. } | Home::V2(_) => Ok(()),
     }
 }
 

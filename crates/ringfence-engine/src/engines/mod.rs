@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use ringfence_linux::limits::Home;
 use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::sys::{PointerList, sysctl};
 use ringfence_policy::facts::Facts;
@@ -350,21 +351,39 @@ pub fn describe(engine: EngineRef, plan: &Plan, facts: &Facts) -> Result<String,
     Ok(devices + &engine.describe(plan, facts)?)
 }
 
-/// Starts a sandbox for one command, on an engine with that ability.
-pub fn start(engine: EngineRef, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
-    refuse_unenforced(engine.name(), plan)?;
+/// Starts a sandbox for one command, on an engine with that ability, as its report says.
+pub fn start(
+    engine: EngineRef,
+    plan: &Plan,
+    report: &Report,
+    facts: &Facts,
+    stdio: StdioSpec,
+) -> Result<Running, EngineError> {
+    refuse_unkept(engine, plan, report)?;
     engine.start(plan, facts, stdio)
 }
 
-/// Starts a sandbox with a guest in it, for a plan made by [`plan_guest`](ringfence_policy::plan::plan_guest).
+/// Starts a sandbox with a guest in it as its report says, for a plan made by
+/// [`plan_guest`](ringfence_policy::plan::plan_guest).
 pub fn start_guest(
     engine: EngineRef,
     plan: &mut Plan,
+    report: &Report,
     facts: &Facts,
     about: About<'_>,
 ) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
-    refuse_unenforced(engine.name(), plan)?;
+    refuse_unkept(engine, plan, report)?;
     engine.start_guest(plan, facts, about)
+}
+
+/// What a start would not keep of the plan, or of the report that was made of it. Only engines that start commands
+/// themselves make cgroups.
+fn refuse_unkept(engine: EngineRef, plan: &Plan, report: &Report) -> Result<(), EngineError> {
+    refuse_unenforced(engine.name(), plan)?;
+    if engine.abilities().commands {
+        limits::refuse_fallbacks(report, Home::take)?;
+    }
+    Ok(())
 }
 
 /// What helps where a symlink is in the way of an engine that mounts by name.
@@ -489,10 +508,10 @@ mod tests {
             refused(select(&engine.into(), &two, &facts).unwrap_err());
         }
         for engine in [NATIVE, BUBBLEWRAP] {
-            refused(start(engine, &two, &facts, nothing()).unwrap_err());
+            refused(start(engine, &two, &report(engine), &facts, nothing()).unwrap_err());
         }
         for engine in all() {
-            refused(start_guest(engine, &mut two.clone(), &facts, about()).map(drop).unwrap_err());
+            refused(start_guest(engine, &mut two.clone(), &report(engine), &facts, about()).map(drop).unwrap_err());
         }
     }
 
@@ -523,10 +542,47 @@ mod tests {
             by_name(select(&engine.into(), &listed, &facts).unwrap_err());
         }
         for engine in [NATIVE, BUBBLEWRAP] {
-            by_name(start(engine, &listed, &facts, nothing()).unwrap_err());
+            by_name(start(engine, &listed, &report(engine), &facts, nothing()).unwrap_err());
         }
         for engine in all() {
-            by_name(start_guest(engine, &mut listed.clone(), &facts, about()).map(drop).unwrap_err());
+            by_name(start_guest(engine, &mut listed.clone(), &report(engine), &facts, about()).map(drop).unwrap_err());
+        }
+    }
+
+    /// Whichever process made the report: what it says of a cgroup is not kept by fallbacks.
+    #[test]
+    fn a_limit_that_is_enforced_has_a_cgroup() {
+        use ringfence_linux::limits::LimitError;
+
+        use crate::report::{Answer, State};
+        let none = || Home::None("it is gone".to_owned());
+        let group = || Home::V2("/nowhere".into());
+        let said = |id, state| {
+            let by = String::new();
+            Report { guarantees: vec![Answer { id, state, by }], ..report(NATIVE) }
+        };
+        for id in [Guarantee::LimitMemory, Guarantee::LimitCpu, Guarantee::LimitProcesses] {
+            let refused = limits::refuse_fallbacks(&said(id, State::Enforced), none);
+            assert!(matches!(&refused, Err(LimitError::NotTaken(why)) if why == "it is gone"), "{refused:?}");
+            assert!(limits::refuse_fallbacks(&said(id, State::Enforced), group).is_ok());
+            for honest in [State::Weakened, State::Missing, State::NotAsked] {
+                assert!(limits::refuse_fallbacks(&said(id, honest), none).is_ok());
+            }
+        }
+        assert!(limits::refuse_fallbacks(&said(Guarantee::LimitFiles, State::Enforced), none).is_ok());
+        // Every start asks.
+        let (promised, plain) = (said(Guarantee::LimitMemory, State::Enforced), plan(|_| ()));
+        let there = !matches!(Home::take(), Home::None(_));
+        for engine in [NATIVE, BUBBLEWRAP] {
+            assert!(refuse_unkept(engine, &plain, &report(engine)).is_ok());
+            let asked = refuse_unkept(engine, &plain, &promised);
+            assert!(if there { asked.is_ok() } else { matches!(asked, Err(EngineError::Limits(_))) }, "{asked:?}");
+            if !there {
+                let guest = start_guest(engine, &mut plain.clone(), &promised, &Facts::default(), about());
+                assert!(matches!(guest.map(drop), Err(EngineError::Limits(LimitError::NotTaken(_)))));
+                let command = start(engine, &plain, &promised, &Facts::default(), nothing());
+                assert!(matches!(command.map(drop), Err(EngineError::Limits(LimitError::NotTaken(_)))));
+            }
         }
     }
 
@@ -536,7 +592,8 @@ mod tests {
         assert!(refuse_unenforced("any", &traced).is_ok());
         traced.runs = Runs::Guest;
         for engine in all() {
-            let refused = start_guest(engine, &mut traced, &Facts::default(), about()).map(drop).unwrap_err();
+            let refused =
+                start_guest(engine, &mut traced, &report(engine), &Facts::default(), about()).map(drop).unwrap_err();
             assert!(refused.to_string().contains("trace denials in a session"), "{refused}");
         }
         traced.trace_denials = false;

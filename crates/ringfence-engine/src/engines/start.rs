@@ -33,7 +33,7 @@ pub(super) fn start(
         false => plan.limits.clone(),
     };
     // Looked for before there is a keeper: this process must be alone in its group to be moved out of it.
-    let group = group(&limits)?;
+    let group = group(&limits);
     // There before anything is made that it must remove.
     let keeper = Keeper::start(&plan.stubs, group.as_ref().map_or(&[], Group::paths), &facts.registry)?;
     if let Some(group) = &group {

@@ -43,9 +43,15 @@ fn run(script: &str, flags: impl FnOnce(&mut Layer), patience: &mut Patience) ->
     let inputs = Inputs::new(dir.path().canonicalize().unwrap(), facts.home.clone(), layer);
     let policy = resolve(inputs).unwrap().policy;
     let plan = plan(&policy, &facts, &["sh".into(), "-c".into(), script.into()]).unwrap();
-    let running =
-        engines::start(crate::engines::native::ENGINE, &plan, &facts, StdioSpec::Files([null(), null(), null()]))
-            .unwrap();
+    let engine = crate::engines::native::ENGINE;
+    let running = engines::start(
+        engine,
+        &plan,
+        &engine.promise(&plan, &facts).unwrap(),
+        &facts,
+        StdioSpec::Files([null(), null(), null()]),
+    )
+    .unwrap();
     supervise(running, &policy, &facts, patience).unwrap()
 }
 

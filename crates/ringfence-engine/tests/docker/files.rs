@@ -96,12 +96,8 @@ fn what_docker_cannot_express_is_refused() {
     plan.uid = 0;
     let (state, keys) = (&scene.state, &scene.keys);
     let about = ringfence_engine::engines::About { session: "s-0", name: None, profile: "shell", state, keys };
-    let refused = ringfence_engine::engines::start_guest(
-        ringfence_engine::engines::docker::ENGINE,
-        &mut plan,
-        &scene.facts,
-        about,
-    );
+    let engine = ringfence_engine::engines::docker::ENGINE;
+    let refused = engine.start_guest(&mut plan, &scene.facts, about);
     assert!(matches!(refused, Err(EngineError::Unmet { .. })), "{refused:?}");
 
     // A working directory that the user of the container cannot write.

@@ -15,6 +15,7 @@ use ringfence_engine::policy::facts::Facts;
 use ringfence_engine::policy::plan::{Plan, plan_guest};
 use ringfence_engine::policy::policy::Policy;
 use ringfence_engine::policy::{Inputs, Layer, resolve};
+use ringfence_engine::report::Report;
 use ringfence_guest::frame::{Channel, Decoder, Kind, MAX_REPLY, put, put_message};
 use ringfence_guest::message::{Exec, Reply, Request};
 
@@ -132,8 +133,9 @@ impl Scene {
         let mut plan = self.plan();
         let profile = self.policy().profile;
         let about = About { session: "s-0123456789ab", name, profile: &profile, state: &self.state, keys: &self.keys };
-        let (sandbox, channel) =
-            engines::start_guest(ringfence_engine::engines::docker::ENGINE, &mut plan, &self.facts, about)?;
+        let engine = ringfence_engine::engines::docker::ENGINE;
+        let report = Report { engine: engine.name().into(), guarantees: Vec::new(), devices: Vec::new() };
+        let (sandbox, channel) = engines::start_guest(engine, &mut plan, &report, &self.facts, about)?;
         Ok(Live::new(sandbox, channel, plan))
     }
 

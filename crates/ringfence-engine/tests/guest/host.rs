@@ -102,9 +102,10 @@ impl Host {
                 let mut policy = policy(&mut facts, &workdir);
                 change(&mut policy);
                 let mut plan = plan_guest(&policy, &facts).unwrap();
+                let report = engine.promise(&plan, &facts).unwrap();
                 let state = Path::new("/nonexistent");
                 let about = About { session: "s", name: None, profile: "test", state, keys: state };
-                let (running, channel) = engines::start_guest(engine, &mut plan, &facts, about).unwrap();
+                let (running, channel) = engines::start_guest(engine, &mut plan, &report, &facts, about).unwrap();
                 (channel.into(), Keeper::Box(Some(running)))
             }
         };

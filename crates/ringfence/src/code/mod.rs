@@ -338,13 +338,13 @@ fn keep_runner(language: &'static Language, policy: &Policy, facts: &Facts, engi
 
 impl Prepared<'_> {
     pub fn run(self, facts: &Facts, cancel: Option<BorrowedFd<'_>>) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, mut request, mut plan, engine, runner: mut unkept, .. } = self;
+        let Prepared { code, policy, mut request, mut plan, engine, report, runner: mut unkept } = self;
         if let Some(runner) = unkept.as_ref().and_then(Place::read) {
             request = runner.start(&mut plan, request);
             unkept = None;
         }
         let (mut channel, stdio) = Channel::open(request, plan.limits.output, cancel).map_err(CodeError::Channel)?;
-        let running = engines::start(engine, &plan, facts, StdioSpec::Files(stdio))?;
+        let running = engines::start(engine, &plan, &report, facts, StdioSpec::Files(stdio))?;
         let outcome = supervise(running, &policy, facts, &mut channel)?;
         let ran = Ran::of(code, engine, outcome, channel)?;
         if let (Some(place), Status::Ok) = (unkept, ran.result.status) {

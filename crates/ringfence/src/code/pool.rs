@@ -25,6 +25,7 @@ use super::channel::{Answer, Channel, Hurry};
 use super::language::Wire;
 use super::{Code, CodeError, Language, Prepared, Ran, request};
 use crate::engines::{self, EngineError, EngineRef, Running, StdioSpec};
+use crate::report::Report;
 use crate::supervise::{Companion, supervise};
 
 /// How long an interpreter may take until it waits for code.
@@ -43,6 +44,7 @@ struct Shared {
     policy: Policy,
     facts: Facts,
     plan: Plan,
+    report: Report,
     engine: EngineRef,
     /// Tells an interpreter to get ready.
     request: Vec<u8>,
@@ -70,22 +72,26 @@ impl Pools {
         facts: &Facts,
         cancel: Option<BorrowedFd<'_>>,
     ) -> Result<Ran, CodeError> {
-        let Prepared { code, policy, plan, engine, .. } = &prepared;
+        let Prepared { code, policy, plan, engine, report, .. } = &prepared;
         if warm == 0 || code.language.wire == Wire::Lines || code.requirements.is_some() {
             return prepared.run(facts, cancel);
         }
         let view = view(code.language, *engine, plan)?;
-        if let Some(pool) = self.find(&view)
-            && let Some(ran) = pool.run(code, policy.limits.timeout, cancel, &view)
-        {
-            return ran;
+        if let Some(pool) = self.find(&view) {
+            let ran = pool.run(code, policy.limits.timeout, cancel, &view);
+            // It may have given way meanwhile.
+            drop_beside(pool);
+            if let Some(ran) = ran {
+                return ran;
+            }
         }
         let (language, policy, plan, engine) = (code.language, policy.clone(), plan.clone(), *engine);
+        let report = report.clone();
         let ran = prepared.run(facts, cancel);
         // Interpreters start when the code has run, so that it has the CPUs for itself. If a pool cannot be started, the next
         // call runs cold too.
-        if self.find(&view).is_none()
-            && let Ok(pool) = Pool::start(warm, language, policy, facts.clone(), plan, engine)
+        if !locked(&self.kept).iter().any(|(of, _)| *of == view)
+            && let Ok(pool) = Pool::start(warm, language, policy, facts.clone(), plan, report, engine)
         {
             self.keep(view, pool);
         }
@@ -100,7 +106,7 @@ impl Pools {
         kept.last().map(|(_, pool)| pool.clone())
     }
 
-    /// Keeps a pool, unless there is one by now. The pool that gives way ends on a thread of its own.
+    /// Keeps a pool, unless there is one by now. The pool that gives way ends on a thread of its own ([`drop_beside`]).
     fn keep(&self, view: String, pool: Pool) {
         let mut kept = locked(&self.kept);
         let pool = Arc::new(pool);
@@ -111,10 +117,14 @@ impl Pools {
             (kept.len() > MOST_POOLS).then(|| kept.remove(0).1)
         };
         drop(kept);
-        if let Some(gone) = gone {
-            // Without a thread for it, it ends here.
-            let _ = std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || drop(gone));
-        }
+        gone.map(drop_beside);
+    }
+}
+
+/// Lets go of a pool. The last to do so waits for its workers, on a thread of its own; without a thread for it, here.
+fn drop_beside(pool: Arc<Pool>) {
+    if let Some(last) = Arc::into_inner(pool) {
+        let _ = std::thread::Builder::new().name("ringfence-warm".to_owned()).spawn(move || drop(last));
     }
 }
 
@@ -179,10 +189,11 @@ impl Pool {
         policy: Policy,
         facts: Facts,
         plan: Plan,
+        report: Report,
         engine: EngineRef,
     ) -> Result<Pool, CodeError> {
         let (request, queue, changed) = (request::warm(language), Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { language, policy, facts, plan, engine, request, queue, changed });
+        let shared = Arc::new(Shared { language, policy, facts, plan, report, engine, request, queue, changed });
         // Dropped when one cannot be started, which ends those that were.
         let mut pool = Pool { shared, workers: Vec::new() };
         for _ in 0..size {
@@ -275,7 +286,7 @@ impl Shared {
             Channel::open(self.request.clone(), self.plan.limits.output, None).map_err(CodeError::Channel)?;
         channel.keep_open();
         let before = view(self.language, self.engine, &self.plan)?;
-        let running = engines::start(self.engine, &self.plan, &self.facts, StdioSpec::Files(stdio))?;
+        let running = engines::start(self.engine, &self.plan, &self.report, &self.facts, StdioSpec::Files(stdio))?;
         if !await_warm(&mut channel, &running)? {
             running.finish()?;
             return Ok(None);

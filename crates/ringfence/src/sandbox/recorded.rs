@@ -266,7 +266,7 @@ impl Begun {
     /// this.
     pub fn start(self, stdio: StdioSpec) -> Result<Started, SandboxError> {
         let Begun { sandbox, planned, entry } = self;
-        match engines::start(planned.engine, &planned.plan, &sandbox.facts, stdio) {
+        match engines::start(planned.engine, &planned.plan, &planned.report, &sandbox.facts, stdio) {
             Ok(running) => Ok(Started { sandbox, planned, entry, running }),
             Err(error) => Err(entry.failed(error.into())),
         }

@@ -365,7 +365,7 @@ impl Build {
             Channel::open(Vec::new(), self.plan.limits.output, Some(stop.as_fd())).map_err(EngineError::Stdio)?;
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| watch(&self.store, work, cancel, over, stops));
-            let ran = engines::start(self.engine, &self.plan, facts, StdioSpec::Files(stdio))
+            let ran = engines::start(self.engine, &self.plan, &self.report, facts, StdioSpec::Files(stdio))
                 .and_then(|running| supervise(running, &self.policy, facts, &mut channel));
             drop(ends);
             // It does nothing that could panic.

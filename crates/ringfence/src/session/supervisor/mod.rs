@@ -1,6 +1,6 @@
 //! The supervisor: the process that owns the box of one session, from its making to its end.
 //!
-//! One thread, one poller, nothing that waits. It carries frames between any number of clients and the guest, and holds
+//! One loop, one poller, nothing that waits: what may take long is done by threads beside the loop (`beside`). It carries frames between any number of clients and the guest, and holds
 //! what must not depend on either: time limits, idleness, life, bounds. Every byte of the guest and of clients is checked;
 //! a guest that breaks the protocol ends its own session, a client that does is dropped. When this process dies, process 1
 //! of the box sees its socket close and takes everything with it.
@@ -54,7 +54,7 @@ use executions::{Execution, Executions};
 use guest::GuestLink;
 use life::{Life, LockWatch, Looked};
 use streams::To;
-use tree::Tree;
+use tree::{Seen, Tree};
 use wire::Wire;
 use worker::{Job, Worker};
 
@@ -241,7 +241,7 @@ impl Supervisor {
             keys: &start.keys,
         };
         let engine = engines::registry::get(&start.engine)?;
-        let (running, channel) = engines::start_guest(engine, &mut start.plan, &start.facts, about)?;
+        let (running, channel) = engines::start_guest(engine, &mut start.plan, &start.report, &start.facts, about)?;
         Ok(Supervisor { _sets: sets, ..Supervisor::own(start, Some(running), channel)? })
     }
 
@@ -342,19 +342,18 @@ impl Supervisor {
         self.bell.silence();
         self.worker_ready();
         self.changes_made();
-        self.tree_counted();
+        let counted = self.tree.counted(&self.plan.limits);
+        self.tree_seen(counted);
         if self.children.started(&self.epoll, CHILDREN, Instant::now()) {
             self.end.get_or_insert(End::Helper);
         }
     }
 
-    fn tree_counted(&mut self) {
-        let Some((grows, asking)) = self.tree.counted() else { return };
-        if grows {
-            self.end.get_or_insert(End::Memory);
-        }
+    fn tree_seen(&mut self, seen: Option<Seen>) {
+        let Some((end, answers)) = seen else { return };
+        self.end = self.end.or(end);
         self.end_spent(Instant::now());
-        for place in asking {
+        for place in answers {
             self.clients.answer_last(place, &SupervisorReply::Usage(self.tree.usage()));
         }
     }
@@ -367,7 +366,7 @@ impl Supervisor {
         let idle = self.info.idle.filter(|_| self.is_idle()).and_then(|idle| self.life.used.checked_add(idle));
         let thawed = self.tree.frozen.is_none();
         let guest = self.guest.next().filter(|_| thawed);
-        let tree = self.tree.next(&self.plan.limits, self.executions.runs()).filter(|_| thawed);
+        let tree = self.tree.next(&self.plan.limits, self.executions.runs());
         let clocks = self.executions.all.values().filter_map(Execution::next).min().filter(|_| thawed);
         let next = [idle, self.life.expires, guest, tree, clocks, self.life.lock.next(), self.children.next()]
             .into_iter()
@@ -406,9 +405,8 @@ impl Supervisor {
         ];
         let mut due = ends.into_iter().filter_map(|(due, end)| due.then_some(end));
         self.end = self.end.or_else(|| due.next());
-        if self.tree.frozen.is_none() && self.tree.look(&self.plan.limits, self.executions.runs(), now) {
-            self.end_spent(now);
-        }
+        let seen = self.tree.look(&self.plan.limits, self.executions.runs(), now);
+        self.tree_seen(seen);
     }
 
     /// The lock file was looked for.

@@ -182,6 +182,9 @@ impl Supervisor {
             let To::Client(place) = stream.to else { continue };
             self.clients.answer_last(place, &SupervisorReply::Refused(Refusal::SessionEnded(end)));
         }
+        for place in self.tree.unanswered() {
+            self.clients.answer_last(place, &SupervisorReply::Refused(Refusal::SessionEnded(end)));
+        }
         for place in std::mem::take(&mut self.clients.stopping) {
             self.clients.answer_last(place, &SupervisorReply::Done { bytes: 0 });
         }

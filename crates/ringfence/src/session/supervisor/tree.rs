@@ -1,5 +1,7 @@
 //! The live sandbox, and those of its limits that are watched from here since nothing in the kernel holds the tree to them.
 
+use std::io;
+use std::mem::take;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +10,7 @@ use ringfence_linux::limits::{self, Census, Refusals, Traffic};
 use ringfence_policy::limits::Limits;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::super::info::Usage;
+use super::super::info::{End, Usage};
 use super::beside::{Bell, Beside};
 use super::executions::Place;
 use crate::engines::{Control, EngineError, GUEST_PROCESSES, GuestSandbox};
@@ -25,6 +27,8 @@ const LOOK_DESERTED_LEAST: Duration = Duration::from_secs(30);
 const MOST_OVER: u32 = 20;
 /// A count that takes longer is held up by a process of the tree.
 const STUCK: Duration = Duration::from_secs(2);
+/// So many counts may be held up before no more are made.
+const MOST_STUCK: usize = 3;
 
 #[derive(Debug)]
 pub struct Tree {
@@ -44,16 +48,17 @@ pub struct Tree {
     /// The process to count from, where that is one of this host.
     root: Option<Root>,
     /// Counts it.
-    counter: Option<Beside<Ask, Counted>>,
-    /// Since when that counts.
-    counting: Option<Instant>,
-    /// A count took too long: what processes share counts for each from now on.
-    roughly: bool,
+    counter: Option<Counter>,
+    /// Since when that counts, and the clients that wait for it.
+    counting: Option<(Instant, Vec<Place>)>,
+    /// Counts that took too long, and are not back yet. Until they are, what may hold up a count is left out: what processes
+    /// share counts for each of them.
+    stuck: Vec<Counter>,
     /// When the tree was last looked at, and what the last count found, from when on.
     looked: Instant,
     census: Option<(Instant, Census)>,
     traffic: Traffic,
-    /// Clients that wait for a count.
+    /// Clients that wait for the next count.
     asking: Vec<Place>,
     /// Nobody was in it then: how long it is left alone.
     deserted: Option<Duration>,
@@ -64,8 +69,14 @@ pub struct Tree {
     /// Since when everything in it stands still.
     pub frozen: Option<Instant>,
     /// Ends it.
-    ender: Option<Beside<Box<dyn GuestSandbox>, Result<limits::Usage, EngineError>>>,
+    ender: Option<io::Result<Ender>>,
 }
+
+type Counter = Beside<Ask, Counted>;
+type ToEnd = (Box<dyn GuestSandbox>, Option<Arc<dyn Control>>);
+type Ender = Beside<ToEnd, Result<limits::Usage, EngineError>>;
+/// What a look at the tree brought: why the session must end, and the clients that can be told what it uses.
+pub type Seen = (Option<End>, Vec<Place>);
 
 /// A process, and what tells it from another one with the same number.
 #[derive(Debug, Clone)]
@@ -128,7 +139,7 @@ impl Tree {
             root,
             counter: None,
             counting: None,
-            roughly: false,
+            stuck: Vec::new(),
             looked: Instant::now(),
             census: None,
             traffic: Traffic::default(),
@@ -150,29 +161,39 @@ impl Tree {
     pub fn next(&self, limits: &Limits, runs: bool) -> Option<Instant> {
         let needed = self.watched(limits).is_some() || (runs && limits.cpu_time.is_some());
         let next = || self.looked + if runs { LOOK } else { self.deserted.unwrap_or(LOOK_IDLE) };
-        self.counting.map(|since| since + STUCK).or_else(|| needed.then(next))
+        let stuck = self.counting.as_ref().map(|(since, _)| *since + STUCK);
+        stuck.or_else(|| (needed && self.frozen.is_none()).then(next))
     }
 
     /// Has the tree counted where nothing else does, when it is time to. Not at each wake-up: how long too much may last would
-    /// hang on how busy the session is. True: it was time.
-    pub fn look(&mut self, limits: &Limits, runs: bool, now: Instant) -> bool {
-        let due = self.next(limits, runs).is_some_and(|at| now >= at);
-        if due {
-            self.looked = now;
-            if self.counting.take().is_some() {
-                // The thread is left to itself, and what held it up is not asked for again.
-                (self.counter, self.roughly) = (None, true);
-            }
-            let memory = self.watched(limits);
-            if memory.is_some() || self.time_now().is_none() {
-                self.count(memory);
-            }
+    /// hang on how busy the session is. `None`: it was not.
+    pub fn look(&mut self, limits: &Limits, runs: bool, now: Instant) -> Option<Seen> {
+        self.next(limits, runs).filter(|at| now >= *at)?;
+        self.looked = now;
+        let mut answers = Vec::new();
+        if let Some((_, clients)) = self.counting.take() {
+            // The thread is left to itself, and clients are told what is known.
+            self.stuck.extend(self.counter.take());
+            answers = [clients, take(&mut self.asking)].concat();
         }
-        due
+        let memory = self.watched(limits);
+        if self.frozen.is_none() && (memory.is_some() || (runs && limits.cpu_time.is_some() && self.time_now().is_none()))
+        {
+            self.count(memory);
+        }
+        // A limit that cannot be watched does not hold.
+        let blind = memory.is_some() && self.stuck.len() >= MOST_STUCK;
+        Some((blind.then_some(End::Unruly), answers))
+    }
+
+    /// Counts for clients. Memory is looked at on the way when it is time to: while they ask, no look comes in between.
+    fn count_for_clients(&mut self, limits: &Limits) {
+        self.count(self.watched(limits).filter(|_| self.looked.elapsed() >= LOOK));
     }
 
     fn count(&mut self, memory: Option<u64>) {
-        let Some(root) = self.root.clone().filter(|_| self.counting.is_none()) else { return };
+        let can = self.counting.is_none() && self.stuck.len() < MOST_STUCK;
+        let Some(root) = self.root.clone().filter(|_| can) else { return };
         let counter = match &mut self.counter {
             Some(counter) => counter,
             None => match Beside::start("counts", &self.bell, count) {
@@ -181,33 +202,38 @@ impl Tree {
                 Err(_) => return,
             },
         };
-        counter.give(Ask { root, memory, roughly: self.roughly, traffic: !self.asking.is_empty() });
-        self.counting = Some(Instant::now());
+        let (clients, roughly) = (take(&mut self.asking), !self.stuck.is_empty());
+        counter.give(Ask { root, memory, roughly, traffic: !clients.is_empty() && !roughly });
+        self.counting = Some((Instant::now(), clients));
     }
 
-    /// The tree was counted, if it was: whether it grows faster than it is killed, and who waits for the count.
-    pub fn counted(&mut self) -> Option<(bool, Vec<Place>)> {
+    /// The tree was counted, if it was. It ends when it grows faster than it is killed.
+    pub fn counted(&mut self, limits: &Limits) -> Option<Seen> {
+        self.stuck.retain_mut(|counter| counter.take().is_empty());
         let Counted { census, traffic, took, over, killed } = self.counter.as_mut()?.take().pop()?;
-        let asked = self.counting.take()?;
+        let (asked, answers) = self.counting.take()?;
         self.census = Some((asked, census));
         self.deserted = (census.processes <= 1)
             .then(|| self.deserted.map_or(LOOK_DESERTED, |pace| LOOK_DESERTED_LEAST.min(2 * pace)));
         self.over = over.map_or(self.over, |over| if over { self.over + 1 } else { 0 });
         self.killed += u64::from(killed);
-        // A tree that takes long to count must not take a CPU for that.
-        self.looked = asked + took * 4;
-        let answers = match traffic {
-            Some(traffic) => {
-                self.traffic = traffic;
-                std::mem::take(&mut self.asking)
-            }
-            None => Vec::new(),
-        };
+        // A count for clients alone is no look at the memory.
+        if over.is_some() || self.watched(limits).is_none() {
+            // A tree that takes long to count must not take a CPU for that.
+            self.looked = asked + took * 4;
+        }
+        self.traffic = traffic.unwrap_or(self.traffic);
         // They came while it was counted for something else.
         if !self.asking.is_empty() {
-            self.count(None);
+            self.count_for_clients(limits);
         }
-        Some((self.over > MOST_OVER, answers))
+        Some(((self.over > MOST_OVER).then_some(End::Memory), answers))
+    }
+
+    /// Clients that wait for a count when the session ends.
+    pub fn unanswered(&mut self) -> Vec<Place> {
+        let counting = self.counting.as_mut().map(|(_, clients)| take(clients));
+        [counting.unwrap_or_default(), take(&mut self.asking)].concat()
     }
 
     /// A command ran: it may have left something.
@@ -234,7 +260,7 @@ impl Tree {
 
     /// What nobody waits for.
     pub fn settle_counts(&mut self) {
-        if std::mem::take(&mut self.look_at_counts) {
+        if take(&mut self.look_at_counts) {
             (self.kills, self.refused) = self.counts_now();
         }
     }
@@ -277,13 +303,14 @@ impl Tree {
         }
     }
 
-    /// Has the tree counted for this client; whether it has to wait for that. What a cgroup counts needs no such count.
-    pub fn count_for(&mut self, place: Place) -> bool {
-        if self.running.is_none() || self.root.is_none() {
+    /// Has the tree counted for this client; whether it has to wait for that. A cgroup counts no traffic, and one of version 1
+    /// no CPU time: the tree is counted beside it too.
+    pub fn count_for(&mut self, place: Place, limits: &Limits) -> bool {
+        if self.running.is_none() {
             return false;
         }
         self.asking.push(place);
-        self.count(None);
+        self.count_for_clients(limits);
         if self.counting.is_none() {
             self.asking.clear();
         }
@@ -294,21 +321,28 @@ impl Tree {
     /// that are to be removed.
     pub fn finish(&mut self) {
         let Some(running) = self.running.take() else { return };
-        if let Some(control) = self.control.take() {
+        let control = self.control.take();
+        let end = |(running, control): ToEnd| {
             // Where nothing is frozen there is nothing to thaw; and what is frozen does not end.
-            let _ = control.thaw();
-        }
+            let _ = control.map(|control| control.thaw());
+            running.finish()
+        };
         // Without one its guest loses its connection with this process, as it does when the thread does not end in time.
-        self.ender = Beside::start("end", &self.bell, |running: Box<dyn GuestSandbox>| running.finish()).ok();
-        if let Some(ender) = &mut self.ender {
-            ender.give(running);
+        let mut ender = Beside::start("end", &self.bell, end);
+        if let Ok(ender) = &mut ender {
+            ender.give((running, control));
         }
+        self.ender = Some(ender);
     }
 
     /// Whether the sandbox has ended: then whether a process was killed for memory that nobody was told of, or why something
     /// is left.
     pub fn finished(&mut self) -> Option<Result<bool, String>> {
-        let Some(ender) = &mut self.ender else { return Some(Ok(false)) };
+        let ender = match &mut self.ender {
+            None => return Some(Ok(false)),
+            Some(Err(error)) => return Some(Err(format!("cannot start a thread: {error}"))),
+            Some(Ok(ender)) => ender,
+        };
         let usage = ender.take().pop()?.map_err(|error| error.to_string());
         Some(usage.map(|usage| self.killed + usage.killed_for_memory > self.kills))
     }

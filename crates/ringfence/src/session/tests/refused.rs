@@ -54,7 +54,9 @@ fn nothing_of_a_refused_start_is_lost() {
     let engine = engines::registry::get("docker").unwrap();
     let about = About { session: &start.id, name: None, profile: &start.profile, state: &start.dir, keys: &start.keys };
     let mut plan = start.plan.clone();
-    let Err(error) = engines::start_guest(engine, &mut plan, &start.facts, about) else { panic!("it was started") };
+    let Err(error) = engines::start_guest(engine, &mut plan, &start.report, &start.facts, about) else {
+        panic!("it was started")
+    };
     let refused = error.failure();
     assert_eq!(refused.engine.as_deref(), Some("docker"));
     assert!(!refused.message.is_empty() && !refused.cures.is_empty(), "{refused:?}");
