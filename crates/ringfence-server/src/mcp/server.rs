@@ -148,8 +148,8 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Ok(_answered) = self.calls.try_acquire() else {
-            let trouble = Trouble::new(format!("{MOST_CALLS} calls are running"));
-            return Ok(trouble.advise("wait for the answer of one of them").into_result().into());
+            let trouble = Trouble::new(format!("{MOST_CALLS} calls are running."));
+            return Ok(trouble.advise("Wait for the answer of one of them.").into_result().into());
         };
         let arguments = request.arguments.take().unwrap_or_default();
         // Nothing is made for arguments that are wrong.

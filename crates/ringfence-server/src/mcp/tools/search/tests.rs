@@ -60,12 +60,6 @@ fn ignore_files_are_read_where_they_lie() {
     assert_eq!((search.patterns, search.incomplete), (6, None));
 }
 
-/// The bytes that this process has now.
-fn memory() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
-
 /// Every directory has what the one above leaves out, once in memory however many there are.
 #[test]
 fn ignore_files_are_shared() {
@@ -73,7 +67,6 @@ fn ignore_files_are_shared() {
     let text: String = (0..2500).map(|n| format!("**/*{n:x}*[a-z]*?/**\n")).collect();
     let top = search.ignores(Path::new(""), &text, None);
     assert!(ignored(top.as_deref(), Path::new("a/x7fby1/z"), false), "it has a say");
-    let before = memory();
     let mut queue = Queue::default();
     for n in 0..20_000 {
         // One without an ignore file, and one whose ignore file says nothing.
@@ -81,8 +74,7 @@ fn ignore_files_are_shared() {
             if n % 2 == 0 { top.clone() } else { search.ignores(Path::new("d"), "# nothing\n\n", top.clone()) };
         assert!(queue.push(Waiting { path: PathBuf::from(format!("d{n}")), depth: 1, ignores }));
     }
-    let grown = memory().saturating_sub(before);
-    assert!(grown < 50 << 20, "{grown}");
+    assert_eq!(top.as_ref().map(Arc::strong_count), Some(20_001), "each holds the same");
     let last = queue.waiting.back().and_then(|directory| directory.ignores.as_deref());
     assert!(ignored(last, Path::new("a/x7fby1/z"), false));
 }
@@ -170,10 +162,11 @@ fn ones(length: usize) -> Vec<u8> {
     (0..length).map(next).collect()
 }
 
-/// One line of 8 MiB, and lines as long as they may be: memory stays small, and the search ends when it is told to.
+/// One line of 8 MiB, and lines as long as they may be: the search ends when it is told to. That memory stays small is
+/// tried on a whole server (`tests/mcp/test_hostile.py`, `test_a_hostile_pattern`).
 #[test]
 fn a_hostile_pattern_is_searched_in_pieces() {
-    let (finder, before) = (hostile(), memory());
+    let finder = hostile();
     let started = Instant::now();
     let one = finder.search("f".to_owned(), &[&ones(8 << 20), &b"\n"[..]].concat(), 100, 0, || false);
     assert_eq!((one.incomplete, one.lines.len()), (Some(LONG_LINES), 0));
@@ -183,7 +176,6 @@ fn a_hostile_pattern_is_searched_in_pieces() {
     let many = finder.search("f".to_owned(), &lines, 100, 0, || Instant::now() > until);
     assert_eq!(many.incomplete, Some(TOO_LONG));
     assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
-    assert!(memory().saturating_sub(before) < 100 << 20, "{} to {}", before, memory());
 }
 
 #[test]
