@@ -212,8 +212,8 @@ fn the_check_of_inputs_is_within_the_time_limit() {
     let run = |timeout, more: &[&str]| {
         place.ringfence(&[&["skill", "run", "one", "--timeout", timeout, "--json"], more].concat())
     };
-    let many = run("50ms", &["--input-file", "many.json"]);
-    assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
+    let many = run("1ms", &["--input-file", "many.json"]);
+    assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     let result = json(&many.out);
     assert_eq!(
         (many.code, &result["status"], &result["limit"]),

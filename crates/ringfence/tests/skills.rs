@@ -395,12 +395,12 @@ fn inputs_are_checked_within_the_time_limit() {
         other => panic!("{other:?}"),
     };
     let started = std::time::Instant::now();
-    let limit = Some(Duration::from_millis(50));
+    let limit = Some(Duration::from_millis(1));
     assert_eq!(ended(limit, None), (Status::Timeout, Some("timeout".to_owned())));
     let (cancel, write) = std::io::pipe().unwrap();
     drop(write);
     assert_eq!(ended(None, Some(cancel.as_fd())), (Status::Cancelled, None));
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     let cheap = skill.code(json!({ "x": [null] }), Verdict::Clean, Some(Duration::from_secs(10)), None);
     assert_eq!(cheap.unwrap().inputs, json!({ "x": [null] }));
 }
