@@ -32,9 +32,14 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line.
     pub fn read() -> Result<Cli, clap::Error> {
-        let args: Vec<OsString> = std::env::args_os().collect();
-        let cli = Cli::try_parse_from(&args)?;
-        if let Some((flag, value)) = separated(&args) {
+        Cli::of(&std::env::args_os().collect::<Vec<_>>())
+    }
+
+    fn of(args: &[OsString]) -> Result<Cli, clap::Error> {
+        let cli = Cli::try_parse_from(args)?;
+        // Up to the first word of the command, which may be meant as a value. The others are the command's own.
+        let others = cli.command.words().len().saturating_sub(1);
+        if let Some((flag, value)) = separated(&args[..args.len() - others]) {
             let message = format!(
                 "`{flag} {value}` would switch it on and run `{value}`: write `{flag}={value}`, or `--` before the command"
             );
@@ -120,6 +125,16 @@ impl Command {
             self,
             Command::Run(_) | Command::Code(_) | Command::Skill(Skill::Run(_)) | Command::Session(Session::Exec(_))
         )
+    }
+
+    /// What is run in the sandbox: the last words of the command line.
+    fn words(&self) -> &[OsString] {
+        match self {
+            Command::Run(run) => &run.command,
+            Command::Session(Session::Exec(exec)) => &exec.command,
+            Command::Session(Session::Shell(shell)) => &shell.command,
+            _ => &[],
+        }
     }
 }
 

@@ -4,11 +4,30 @@ use super::*;
 
 #[test]
 fn a_switch_with_a_separated_value_is_noticed() {
-    let line = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-    assert_eq!(separated(&line(&["ringfence", "run", "--network", "false"])), Some(("--network", "false")));
-    assert_eq!(separated(&line(&["ringfence", "run", "--strict", "no", "x"])), Some(("--strict", "no")));
-    for fine in [&["--network=false", "true"][..], &["--json", "true"], &["--", "--network", "false"]] {
-        assert_eq!(separated(&line(fine)), None, "{fine:?}");
+    let read = |words: &[&str]| {
+        let line: Vec<_> = [&["ringfence"], words].concat().iter().map(OsString::from).collect();
+        Cli::of(&line).map(drop).map_err(|error| error.to_string())
+    };
+    for (switch, wrong) in [
+        ("--network false", &["run", "--network", "false"][..]),
+        ("--strict no", &["run", "--strict", "no", "x"]),
+        ("--network false", &["run", "--network", "false", "--", "x", "--strict", "no"]),
+        ("--network false", &["session", "create", "--network", "false"]),
+    ] {
+        let refused = read(wrong).unwrap_err();
+        assert!(refused.contains(&format!("`{switch}`")), "{refused}");
+    }
+    for fine in [
+        &["run", "--network=false", "true"][..],
+        &["run", "--json", "true"],
+        &["run", "--", "x", "--network", "false"],
+        // What belongs to the command.
+        &["run", "x", "--network", "false"],
+        &["run", "--network=false", "true", "--strict", "no"],
+        &["session", "exec", "s", "x", "--network", "false"],
+        &["session", "shell", "s", "x", "--network", "false"],
+    ] {
+        assert_eq!(read(fine), Ok(()), "{fine:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What waits beside a box: signals, a terminal, captured output.
+//! What waits beside a box: signals, a terminal, a tee, which also captures.
 
 pub mod signals;
 pub mod tee;
