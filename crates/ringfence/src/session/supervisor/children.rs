@@ -112,8 +112,10 @@ impl Children {
     pub fn ended(&mut self, number: u64, now: Instant) -> bool {
         let Some(owned) = at(&mut self.all, number) else { return false };
         let ChildState::Runs(Running(child, _), since) = &mut owned.state else { return false };
-        // It has ended: there is nothing to wait for, and how it did so does not matter.
-        let _ = child.wait();
+        // How it ended does not matter. An event of an earlier one with this number is late.
+        if matches!(child.try_wait(), Ok(None)) {
+            return false;
+        }
         if now.saturating_duration_since(*since) >= WELL {
             owned.wait = FIRST_WAIT;
         }

@@ -408,7 +408,9 @@ impl Supervisor {
             ClientRequest::Info => document(&self.snapshot()),
             ClientRequest::Placeholders => document(&self.placeholders()),
             ClientRequest::Report => document(&self.report),
-            ClientRequest::Usage if self.tree.count_for(place, &self.plan.limits) => return self.remember(place, ClientStream::Waiting),
+            ClientRequest::Usage if self.tree.count_for(place, &self.plan.limits) => {
+                return self.remember(place, ClientStream::Waiting);
+            }
             ClientRequest::Usage => SupervisorReply::Usage(self.tree.usage()),
             ClientRequest::Freeze | ClientRequest::Thaw | ClientRequest::ChangeLimits(_) => {
                 match self.change(place, &ask) {

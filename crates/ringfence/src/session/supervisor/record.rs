@@ -172,7 +172,8 @@ impl Supervisor {
                 Done::Written(Ok(())) => {}
                 // This one is found without an end by the next look at the records.
                 Done::Written(Err(trouble)) => self.has_a_gap(&trouble),
-                Done::Kept if self.worker.kept() => self.worker.keep(self.kept()),
+                // What is kept of one that has ended stays.
+                Done::Kept if self.worker.kept() && self.info.state == State::Live => self.worker.keep(self.kept()),
                 Done::Kept | Done::Closed => {}
                 Done::Looked(looked) => self.looked_for_lock(looked),
             }

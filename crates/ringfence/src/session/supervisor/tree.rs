@@ -177,7 +177,8 @@ impl Tree {
             answers = [clients, take(&mut self.asking)].concat();
         }
         let memory = self.watched(limits);
-        if self.frozen.is_none() && (memory.is_some() || (runs && limits.cpu_time.is_some() && self.time_now().is_none()))
+        if self.frozen.is_none()
+            && (memory.is_some() || (runs && limits.cpu_time.is_some() && self.time_now().is_none()))
         {
             self.count(memory);
         }
