@@ -117,7 +117,9 @@ impl Pools {
             (kept.len() > MOST_POOLS).then(|| kept.remove(0).1)
         };
         drop(kept);
-        gone.map(drop_beside);
+        if let Some(gone) = gone {
+            drop_beside(gone);
+        }
     }
 }
 

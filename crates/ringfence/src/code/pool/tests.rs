@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_policy::Policy;
@@ -11,7 +12,7 @@ use ringfence_policy::layers::{self, Inputs};
 use serde_json::json;
 
 use super::super::{Code, CodeError, CodeResult, Language, Status};
-use super::Pools;
+use super::{Pools, drop_beside};
 use crate::engines::native;
 use crate::sandbox::{Sandbox, SandboxError};
 
@@ -495,4 +496,28 @@ fn a_killed_owner() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A pool can give way while its last code runs: who asked for that code does not wait for its workers.
+#[test]
+fn a_pool_that_gave_way_is_not_waited_for() {
+    let host = Host::new();
+    host.is_ready("python");
+    let (view, pool) = host.pools.kept.lock().unwrap().remove(0);
+    let mut pool = Arc::into_inner(pool).unwrap();
+    pool.workers.push(std::thread::spawn(|| std::thread::sleep(Duration::from_secs(20))));
+    let pool = Arc::new(pool);
+    host.pools.kept.lock().unwrap().push((view, pool.clone()));
+    // One that others have goes on.
+    drop_beside(pool);
+    assert_eq!(host.run("python", "'still there'").value, Some(json!("still there")));
+    host.is_ready("python");
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| host.run("python", "import time; time.sleep(1); 'ran'"));
+        std::thread::sleep(Duration::from_millis(500));
+        drop(host.pools.kept.lock().unwrap().pop());
+        assert_eq!(running.join().unwrap().value, Some(json!("ran")));
+    });
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
