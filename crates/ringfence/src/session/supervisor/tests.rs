@@ -177,6 +177,7 @@ mod helpers;
 mod host_streams;
 mod quiet;
 mod stalled;
+mod usage;
 mod versions;
 
 /// A session whose guest is a real one.

@@ -110,3 +110,19 @@ fn none_survives_its_owner() {
         until("it is gone", ended);
     }
 }
+
+#[test]
+fn an_event_that_is_late_waits_for_no_end() {
+    let mut it = Loop::new();
+    it.children.start(helper("exec sleep 1000", false));
+    let bell = it.bell.clone();
+    until("it runs", || {
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&bell.fd(), rustix::event::PollFlags::IN)], None) == Ok(1)
+    });
+    it.children.started(&it.epoll, FIRST, Instant::now());
+    assert!(!it.children.ended(0, Instant::now()));
+    // Its end is one.
+    let ChildState::Runs(Running(child, _), _) = &mut it.children.all[0].state else { panic!("it does not run") };
+    child.kill().unwrap();
+    assert!(it.wait().1);
+}

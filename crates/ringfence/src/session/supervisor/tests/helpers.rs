@@ -1,7 +1,7 @@
 //! What a session needs beside its sandbox, and a sandbox that takes its time to end.
 
 use std::path::Path;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ringfence_linux::limits::Usage;
 
@@ -12,8 +12,8 @@ use crate::engines::Helper;
 #[derive(Debug, Default)]
 struct Stub {
     helpers: Vec<Helper>,
-    /// It ends when this does.
-    holds: Option<Receiver<()>>,
+    /// Says that it is being ended, and ends when the other one is dropped.
+    holds: Option<(Sender<()>, Receiver<()>)>,
 }
 
 impl GuestSandbox for Stub {
@@ -26,8 +26,7 @@ impl GuestSandbox for Stub {
     }
 
     fn finish(self: Box<Self>) -> Result<Usage, EngineError> {
-        // It is dropped to say so.
-        let _ = self.holds.map(|holds| holds.recv());
+        let _ = self.holds.map(|(ends, holds)| ends.send(()).map(|()| holds.recv()));
         Ok(Usage::default())
     }
 }
@@ -103,11 +102,12 @@ async fn a_session_ends_with_a_helper_that_it_cannot_do_without() {
 
 #[tokio::test]
 async fn one_that_takes_long_to_end_says_so_and_begins_nothing() {
-    let (end, holds) = std::sync::mpsc::channel();
-    let (stage, guest) = staged(Stub { helpers: Vec::new(), holds: Some(holds) });
+    let ((end, holds), (ends, asked_to_end)) = (channel(), channel());
+    let (stage, guest) = staged(Stub { helpers: Vec::new(), holds: Some((ends, holds)) });
     let (session, other) = (stage.session().await, stage.session().await);
     let stopping = tokio::spawn(async move { session.stop().await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let asked_to_end = move || asked_to_end.recv_timeout(Duration::from_secs(10));
+    tokio::task::spawn_blocking(asked_to_end).await.unwrap().unwrap();
     let asked = Instant::now();
     assert_eq!(other.info().await.unwrap().state, State::Live);
     let refused = in_time(other.exec(Exec::new(["true"]))).await.unwrap_err();
@@ -117,7 +117,7 @@ async fn one_that_takes_long_to_end_says_so_and_begins_nothing() {
     assert!(other.extend(None, Some(Duration::from_secs(9))).await.is_err());
     // One that comes only now as well.
     stage.session().await.report().await.unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     assert!(!stopping.is_finished());
     drop(end);
     in_time(stopping).await.unwrap().unwrap();

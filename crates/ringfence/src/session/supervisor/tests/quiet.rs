@@ -11,12 +11,20 @@ fn sleeps(task: &Path) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// Whether it sleeps through this time, but for one look at most.
+/// How often it may wake up: for one look, and for one at the lock file where events of it are short.
+fn most_looks() -> u64 {
+    use rustix::fs::inotify::{self, CreateFlags};
+    let instances: Result<Vec<_>, _> = (0..64).map(|_| inotify::init(CreateFlags::CLOEXEC)).collect();
+    if instances.is_ok() { 1 } else { 2 }
+}
+
+/// Whether it sleeps through this time, but for those.
 async fn sleeps_on(tasks: &[PathBuf], time: Duration) {
     let asleep: Vec<u64> = tasks.iter().map(|task| sleeps(task)).collect();
     tokio::time::sleep(time).await;
     let woken: Vec<u64> = tasks.iter().zip(asleep).map(|(task, before)| sleeps(task) - before).collect();
-    assert!(woken.iter().all(|times| *times <= 1), "{woken:?}");
+    let most = most_looks();
+    assert!(woken.iter().all(|times| *times <= most), "{woken:?}");
 }
 
 fn own_task(number: i32) -> PathBuf {
@@ -48,7 +56,7 @@ async fn it_sleeps_when_nothing_happens() {
     // A command that says nothing for as long as it likes.
     let silent = session.exec(Exec::new(["server"]).timeout(Duration::from_secs(600))).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    sleeps_on(&[own], Duration::from_secs(8)).await;
+    sleeps_on(&[own], Duration::from_secs(6)).await;
     assert_eq!(silent.output().await.unwrap().exit_code(), Some(0));
     session.stop().await.unwrap();
     assert_eq!(stage.end(), End::Stopped);
@@ -89,6 +97,7 @@ async fn one_that_stirred_and_is_moved_away_ends_at_once() {
     std::fs::rename(stage.place.dir(), stage.place.dir().with_file_name("elsewhere")).unwrap();
     let start = Instant::now();
     in_time(session.closed()).await;
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Without events it is looked for each 30 seconds.
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
     guest.join().unwrap();
 }

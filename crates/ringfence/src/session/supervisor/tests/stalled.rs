@@ -56,14 +56,14 @@ async fn time_limits_hold_while_the_disk_stalls() {
     let output = in_time(slow.output()).await.unwrap();
     // Nothing of it is lost that came while it was waited for the disk.
     assert_eq!((output.outcome.reason, &output.stdout[..]), (Some(Reason::Time), &b"hello"[..]));
-    assert!(output.outcome.duration < Duration::from_secs(1), "{:?}", output.outcome.duration);
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(output.outcome.duration < Duration::from_secs(5), "{:?}", output.outcome.duration);
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     // Others ask meanwhile.
     let asked = Instant::now();
     let other = stage.session().await;
     assert_eq!(other.info().await.unwrap().executions, 2);
     assert_eq!(stage.sessions.list().await.unwrap()[0].unreachable, None);
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     assert_eq!(in_time(other.exec(Exec::new(["true"]))).await.unwrap().output().await.unwrap().exit_code(), Some(0));
 
     // What was queued is written when the disk is there again, each with its end.
@@ -144,4 +144,35 @@ async fn what_must_be_recorded_first_waits_for_the_disk_alone() {
     let all = records(&disk, &outer.path().join("records.db"));
     let statuses: Vec<_> = all.iter().map(|one| (one.command[0].as_str(), one.status)).collect();
     assert_eq!(statuses, [("true", Status::Exited), ("given-up", Status::Failed)]);
+}
+
+#[test]
+fn nothing_is_written_after_the_last_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("sessions"));
+    for ends in [true, false] {
+        let fresh = place.make(None).unwrap();
+        let project = tempfile::tempdir_in(dir.path()).unwrap();
+        let start = SessionStart { id: fresh.id.clone(), ..start(project.path(), &place) };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut greeting = Vec::new();
+        frame::put_message(&mut greeting, 0, Kind::Reply, &message::GREETING).unwrap();
+        theirs.write_all(&greeting).unwrap();
+        let mut supervisor = Supervisor::own(start, None, ours.into()).unwrap();
+        // A newer state comes while one is being written.
+        for executions in [1, 2] {
+            supervisor.executions.count = executions;
+            supervisor.worker.keep(supervisor.kept());
+        }
+        if ends {
+            supervisor.sandbox_ended(End::Stopped, Ok(false));
+        }
+        let until = Instant::now() + Duration::from_secs(10);
+        while !supervisor.worker.is_idle() {
+            assert!(Instant::now() < until);
+            supervisor.worker_ready();
+        }
+        let kept = place.kept(&fresh.id).unwrap();
+        assert_eq!((kept.ended.is_some(), kept.info.executions), (ends, 2));
+    }
 }
