@@ -20,6 +20,7 @@ pub struct Facts {
     pub stranger: bool,
     #[serde(with = "wire::path")]
     pub home: PathBuf,
+    #[serde(with = "wire::variables")]
     pub env: BTreeMap<OsString, OsString>,
     /// The mounts of the caller's mount namespace.
     pub mounts: Vec<MountPoint>,

@@ -152,6 +152,31 @@ pub(crate) mod maybe_absolute {
     }
 }
 
+/// For `#[serde(with = "wire::variables")]`: values by names that need not be UTF-8. In JSON, whose keys are strings, a list
+/// of pairs.
+pub(crate) mod variables {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    type Map = BTreeMap<OsString, OsString>;
+
+    pub fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return serializer.collect_seq(map.iter().map(|(name, value)| (Os::of(name), Os::of(value))));
+        }
+        map.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
+        if !deserializer.is_human_readable() {
+            return Map::deserialize(deserializer);
+        }
+        let pairs = Vec::<(Os<'_>, Os<'_>)>::deserialize(deserializer)?;
+        Ok(pairs.into_iter().map(|(name, value)| (name.0.into_owned(), value.0.into_owned())).collect())
+    }
+}
+
 /// For `#[serde(with = "wire::values")]`: values of variables by name.
 pub(crate) mod values {
     use std::collections::BTreeMap;

@@ -8,13 +8,13 @@
 //! version, which release wrote it and with which hash, and the rest is postcard. The hash is over what is meant, names of
 //! fields included, so that two builds of one release whose plans differ do not misread each other.
 
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use ringfence_policy::layers::content_hash;
+use ringfence_policy::canonical::{self, CanonicalError};
 
 use super::info::{ExecutionInfo, Info, Placeholder};
 use crate::report::Report;
@@ -66,7 +66,7 @@ pub enum DocumentError {
 }
 
 /// Something that is read by the build that wrote it, and by no other.
-pub trait Packed: Serialize + DeserializeOwned + Debug {
+pub trait Packed: Serialize + DeserializeOwned {
     const FORMAT: &'static str;
     /// The only version that is read.
     const VERSION: u32 = 1;
@@ -148,15 +148,16 @@ struct Line {
 }
 
 /// Over what is read, so that what is not packed does not count.
-fn hash<T: Packed>(body: &T) -> String {
-    content_hash(format!("{body:?}").as_bytes())
+fn hash<T: Packed>(body: &T) -> Result<String, CanonicalError> {
+    canonical::hash(body)
 }
 
 pub fn pack<T: Packed>(body: &T) -> Result<Vec<u8>, std::io::Error> {
     let packed = postcard::to_allocvec(body).map_err(std::io::Error::other)?;
     let again: T = postcard::from_bytes(&packed).map_err(std::io::Error::other)?;
     let (format, release) = (T::FORMAT.to_owned(), RELEASE.to_owned());
-    let mut bytes = serde_json::to_vec(&Line { format, version: T::VERSION, release, hash: hash(&again) })?;
+    let hash = hash(&again).map_err(std::io::Error::other)?;
+    let mut bytes = serde_json::to_vec(&Line { format, version: T::VERSION, release, hash })?;
     bytes.push(b'\n');
     bytes.extend(packed);
     Ok(bytes)
@@ -171,7 +172,7 @@ pub fn unpack<T: Packed>(bytes: &[u8]) -> Result<T, DocumentError> {
         return Err(DocumentError::Release { format, found: line.release });
     }
     let body = postcard::from_bytes(&bytes[end + 1..]).map_err(|source| DocumentError::Unpack { format, source })?;
-    if hash(&body) == line.hash { Ok(body) } else { Err(DocumentError::Build { format }) }
+    if hash(&body).is_ok_and(|hash| hash == line.hash) { Ok(body) } else { Err(DocumentError::Build { format }) }
 }
 
 #[cfg(test)]

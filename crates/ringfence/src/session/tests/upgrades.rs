@@ -9,6 +9,7 @@ use super::super::document::{self, Document, DocumentError, Packed};
 use super::super::homes::{HomeFile, Homes};
 use super::super::info::{End, ExecutionInfo, ExecutionState, Info, State};
 use super::super::place::{Place, StateFile};
+use super::super::supervisor::SessionStart;
 use super::super::supervisor::tests::{kept, start};
 use super::super::{SessionError, Sessions};
 use crate::report::State as Kept;
@@ -159,6 +160,24 @@ fn a_layout_that_differs_is_not_misread() {
     assert_eq!((again.hidden.len(), again.shown.len(), again.own), (1, 0, None));
     let error = document::unpack::<Other>(&written).map(|other| (other.hidden, other.shown)).unwrap_err();
     assert!(matches!(error, DocumentError::Build { .. }), "{error}");
+}
+
+/// Its hash is over a form in JSON, which has no place for such names as they are.
+#[test]
+fn variables_that_are_no_text_are_packed() {
+    use std::os::unix::ffi::OsStringExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut start = start(dir.path(), &Place::new(&dir.path().join("sessions")));
+    let [name, value] = [b"N\xff", b"\xfe="].map(|bytes| std::ffi::OsString::from_vec(bytes.to_vec()));
+    start.facts.env.insert(name, value);
+    let packed = document::pack(&start).unwrap();
+    assert_eq!(document::unpack::<SessionStart>(&packed).unwrap().facts.env, start.facts.env);
+    let json = serde_json::to_value(&start.facts).unwrap();
+    assert_eq!(serde_json::from_value::<ringfence_policy::facts::Facts>(json).unwrap().env, start.facts.env);
+    // Another one is another hash.
+    start.facts.env.insert("N".into(), "other".into());
+    let line = |bytes: &[u8]| bytes.split(|byte| *byte == b'\n').next().unwrap().to_vec();
+    assert_ne!(line(&packed), line(&document::pack(&start).unwrap()));
 }
 
 #[tokio::test]
