@@ -255,7 +255,7 @@ fn groups_of(owners: &BTreeSet<i32>) -> Vec<PathBuf> {
 fn owners(stage: &Stage) -> Vec<i32> {
     let pid_of = |id: &String| -> Option<i32> {
         let state = std::fs::read_to_string(stage.home.dir().join(id).join("state")).ok()?;
-        let pid = serde_json::from_str::<serde_json::Value>(&state).ok()?["info"]["pid"].as_i64()? as i32;
+        let pid = serde_json::from_str::<serde_json::Value>(&state).ok()?["body"]["info"]["pid"].as_i64()? as i32;
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
         line.contains(&format!("supervise\0{id}")).then_some(pid)
     };
