@@ -1,6 +1,7 @@
 //! Trees that no cgroup limits, counted beside the loop.
 
-use std::process::{Child, Command};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
@@ -24,9 +25,21 @@ impl GuestSandbox for Bare {
     }
 }
 
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // With what is below the shell. It may be gone.
+        let group = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
 fn bare() -> (Tree, Bell) {
     let bell = Bell::new().unwrap();
-    let child = Command::new("sh").args(["-c", "while :; do sleep 1000; done"]).spawn().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "while :; do sleep 1000; done"]).process_group(0).stdin(Stdio::null());
+    // What is left of a test that failed holds no output of the test run.
+    let child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     (Tree::new(Some(Box::new(Bare(child))), &bell), bell)
 }
 
