@@ -10,7 +10,7 @@ use ringfence::policy::layer::Layer;
 use ringfence::policy::layers::{self, Inputs};
 use ringfence::policy::plan::{self, Plan};
 use ringfence::policy::policy::Policy;
-use ringfence::{Companion, Ended, EngineRef, Running, StdioSpec, Wanted, engines, select, supervise};
+use ringfence::{Companion, Ended, EngineRef, Report, Running, StdioSpec, Wanted, engines, select, supervise};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -22,6 +22,7 @@ pub struct Ready {
     facts: Facts,
     policy: Policy,
     plan: Plan,
+    report: Report,
     engine: EngineRef,
 }
 
@@ -36,13 +37,13 @@ impl Ready {
         let policy = layers::resolve(inputs).map_err(text)?.policy;
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         let plan = plan::plan(&policy, &facts, &command).map_err(text)?;
-        let (engine, _) = select(&ringfence::engines::native::ENGINE.into(), &plan, &facts).map_err(text)?;
-        Ok(Ready { facts, policy, plan, engine })
+        let (engine, report) = select(&ringfence::engines::native::ENGINE.into(), &plan, &facts).map_err(text)?;
+        Ok(Ready { facts, policy, plan, report, engine })
     }
 
     /// Starts a box, and does not wait for it.
     pub fn start(&self) -> Result<Running, Failure> {
-        engines::start(self.engine, &self.plan, &self.facts, nothing()?).map_err(text)
+        engines::start(self.engine, &self.plan, &self.report, &self.facts, nothing()?).map_err(text)
     }
 
     /// Starts a box and stays with it until nothing of it is left.

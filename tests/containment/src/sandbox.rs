@@ -115,7 +115,7 @@ impl Sandbox<'_> {
         let lookup = Tree::lookup(&policy, &facts);
         let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
         let (engine, report) = select(&self.engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
-        let running = engines::start(engine, &plan, &facts, stdio).map_err(Refusal::Engine)?;
+        let running = engines::start(engine, &plan, &report, &facts, stdio).map_err(Refusal::Engine)?;
         Ok(Started { running, policy, facts, report })
     }
 

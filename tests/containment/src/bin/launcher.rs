@@ -63,11 +63,11 @@ fn run() -> Result<u8, Refusal> {
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let lookup = Tree::lookup(&policy, &facts);
     let plan = plan_with(&lookup, &policy, &facts, &command).map_err(Refusal::Plan)?;
-    let (engine, _) = select(&engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
+    let (engine, report) = select(&engine.into(), &plan, &facts).map_err(Refusal::Engine)?;
     let duplicate = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("a standard descriptor");
     let stdio =
         [duplicate(rustix::stdio::stdin()), duplicate(rustix::stdio::stdout()), duplicate(rustix::stdio::stderr())];
-    let running = engines::start(engine, &plan, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
+    let running = engines::start(engine, &plan, &report, &facts, StdioSpec::Files(stdio)).map_err(Refusal::Engine)?;
     let outcome = supervise(running, &policy, &facts, &mut Nobody).map_err(Refusal::Engine)?;
     Ok(match outcome.ended {
         Ended::Exited(code) => code as u8,
