@@ -341,7 +341,10 @@ fn little_memory_is_told_soon() {
         ] {
             let (result, took) = run(&policy, source);
             let result = result.unwrap();
-            assert_eq!(result.status, Status::Memory, "{engine} {source}: {result:?}");
+            // Without a cgroup an allocation fails instead, and Node may crash over that.
+            let crashed = !rustix::process::geteuid().is_root()
+                && result.exception.as_ref().is_some_and(|exception| exception.kind == "Signal");
+            assert!(result.status == Status::Memory || crashed, "{engine} {source}: {result:?}");
             // Its time is 30 s, and the neighbours are many.
             assert!(took < Duration::from_secs(20), "{engine} {source}: {took:?}");
         }
