@@ -118,7 +118,7 @@ class Hostile(Place):
 
     async def test_calls_that_wait_are_counted(self):
         async with self.client() as client:
-            call = {"language": "python", "code": "import time; time.sleep(3)"}
+            call = {"language": "python", "code": "import time; time.sleep(1)"}
             results = await asyncio.gather(*(client.call_tool("run_code", call) for _ in range(120)))
             refused = [said(result) for result in results if result.is_error]
             # Calls are read while others end.
