@@ -282,7 +282,7 @@ pub(crate) fn refuse_unenforced(engine: &'static str, plan: &Plan) -> Result<(),
         let (guarantee, reason) = (Guarantee::NetByName, NO_GATEWAY.to_owned());
         return Err(EngineError::Unmet { engine, guarantee, reason, cures: gateway_cures() });
     }
-    // Nobody would read what its filter reports, and each call that is reported waits for that.
+    // Each call that its filter reports waits until the report is read, and nothing would read it here.
     if plan.trace_denials && plan.runs.is_guest() {
         let (what, cures) = ("way to trace denials in a session", vec![Cure::set("trace_denials", "false")]);
         return Err(EngineError::Cannot { engine, what, cures });

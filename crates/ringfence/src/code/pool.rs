@@ -250,7 +250,7 @@ impl Shared {
                 (Some(job), Some(ready)) if ready.view == job.view => self.serve(job, ready),
                 (job, unused) => {
                     if let Some(job) = &job {
-                        // Whoever asked may be gone.
+                        // The caller may be gone.
                         let _ = job.answer.send(None);
                     }
                     if let Some(unused) = unused {
@@ -312,7 +312,7 @@ impl Shared {
         }
         let started = channel.has_started();
         let ran = ran.map_err(CodeError::from).and_then(|outcome| Ran::of(&code, self.engine, outcome, channel));
-        // Something killed the box while it waited: the code has not run. Whoever asked may be gone.
+        // Something killed the box while it waited: the code has not run. The caller may be gone.
         let _ = answer.send(if ran.is_err() && !started { None } else { Some(ran) });
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn findings(facts: &Facts, tried: Tried<'_>) -> Vec<Finding> {
     vec![user_namespaces(facts), apparmor, id_mapped_mounts(facts, tried), procfs(tried)]
 }
 
-/// Whether this is in a box that lets nobody make another: what can be done then is stacked.
+/// Whether this is in a sandbox in which no other can be made. A run is stacked then.
 fn stacked_only() -> bool {
     inside_sandbox() && sysctl("user.max_user_namespaces").as_deref() == Some("0")
 }

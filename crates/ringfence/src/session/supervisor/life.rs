@@ -36,7 +36,7 @@ pub struct LockWatch {
     /// `None`: there is none to look for.
     file: Option<LockFile>,
     events: Option<OwnedFd>,
-    /// When to look for it; `None` while there are events, or somebody looks.
+    /// When to look for it; `None` while there are events, or while a look is under way.
     next: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ pub struct LockFile {
 /// What a look for it brought.
 #[derive(Debug)]
 pub struct Looked {
-    /// Nobody can find the session any more: who looks takes it for gone, and nobody could end it.
+    /// The session cannot be found any more: clients take it for gone, and could not end it.
     pub lost: bool,
     events: Option<OwnedFd>,
 }

@@ -440,7 +440,7 @@ impl Supervisor {
         if self.ending.is_none() {
             self.flush_guest();
         }
-        // One that is frozen takes nothing: whoever can thaw it must be heard. Nor does one that ends.
+        // A frozen session takes nothing, so that a client that thaws it is heard. Nor does one that ends.
         let pause = self.guest.is_full() && self.tree.frozen.is_none() && self.ending.is_none();
         if pause != self.clients.paused {
             self.clients.paused = pause;

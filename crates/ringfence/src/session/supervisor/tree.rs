@@ -106,7 +106,7 @@ struct Counted {
     killed: bool,
 }
 
-/// Done by a thread of its own: a process may hold up whoever reads how much memory it has.
+/// Done by a thread of its own: reading how much memory a process has may wait for that process.
 fn count(Ask { root, memory, roughly, traffic }: Ask) -> Counted {
     let started = Instant::now();
     let census = limits::census(root.pid);
