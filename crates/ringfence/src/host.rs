@@ -93,19 +93,27 @@ impl Request {
 
 /// Why there is no policy.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum HostError {
+    /// Something about this host could not be found out.
     #[error(transparent)]
     Facts(#[from] FactsError),
+    /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A configuration file has an error.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Flags and files give no policy.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// The working directory cannot be used.
     #[error("cannot work in `{}`: {source}", path.display())]
     Workdir { path: PathBuf, source: io::Error },
+    /// The host was built by hand without this value.
     #[error("a host that was made by hand has no {0}")]
     NotGiven(&'static str),
+    /// A session failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
@@ -125,7 +133,12 @@ pub enum Notice<'a> {
     /// So many lines of the journal could not be understood.
     BrokenLines(u64),
     /// Records are shown as they are, and cannot be written.
-    RecordsUnwritable { trouble: &'a StoreError, why: Option<Unwritable> },
+    RecordsUnwritable {
+        /// What went wrong.
+        trouble: &'a StoreError,
+        /// What kind of trouble it is, where that is known.
+        why: Option<Unwritable>,
+    },
     /// The latest executions are missing in what is shown.
     LatestNotShown(&'a StoreError),
     /// Skills cannot be read, for this reason.

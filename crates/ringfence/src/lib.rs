@@ -14,6 +14,7 @@
 //!
 //! It never prints and never exits. Only [`Host::here`] reads the user's configuration, trust and environment.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod code;
 pub mod host;

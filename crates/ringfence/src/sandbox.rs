@@ -60,42 +60,60 @@ pub use recorded::{Begun, Finished, Started};
 
 /// Why a command did not run, or is not known to have ended.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum SandboxError {
+    /// This host or its configuration cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// Flags and files give no policy.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// Two policies have nothing in common.
     #[error(transparent)]
     Narrow(#[from] NarrowError),
+    /// The policy gives no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A program stands in front of another, and cannot.
     #[error("{place}{source}")]
     Wrapper { place: String, source: PlanError },
+    /// No engine can start the sandbox.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The session failed.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The code cannot be run.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// The context cannot be used.
     #[error(transparent)]
     Context(#[from] ContextError),
+    /// The required packages cannot be had.
     #[error(transparent)]
     Requirements(#[from] RequirementsError),
+    /// The skill cannot be run.
     #[error(transparent)]
     Skill(#[from] SkillError),
+    /// The records could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A pipe could not be made.
     #[error("cannot make a pipe: {0}")]
     Pipe(std::io::Error),
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// The kernel refused to wait.
     #[error("cannot wait for signals and sockets: {0}")]
     Wait(std::io::Error),
+    /// The output of the command could not be read.
     #[error("cannot read what the command writes: {0}")]
     Read(std::io::Error),
+    /// This number is not that of a signal.
     #[error("no signal has the number {0}")]
     NoSignal(i32),
+    /// The thread that watched the sandbox ended too early.
     #[error("whoever watched the sandbox is gone")]
     Unwatched,
     /// It is recorded that the execution failed.

@@ -17,9 +17,12 @@ pub(crate) const LOCK: &str = ".lock";
 
 /// Why a set cannot be held.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum SetError {
+    /// The set was removed.
     #[error("the set of packages `{0}` is not there any more")]
     Gone(String),
+    /// The lock of the set could not be taken.
     #[error("cannot lock `{}`: {source}", path.display())]
     Lock { path: PathBuf, source: io::Error },
 }

@@ -82,7 +82,9 @@ exit 127
 /// A context of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Context {
+    /// What it is called in its session.
     pub name: String,
+    /// The name of its language.
     pub language: String,
     /// The execution that it is.
     pub execution: String,
@@ -90,21 +92,30 @@ pub struct Context {
 
 /// What went wrong around a context; never the code's failure.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum ContextError {
+    /// This text cannot be the name of a context.
     #[error("`{0}` cannot be the name of a context: letters, digits, `.`, `_` and `-`, at most 64")]
     Name(String),
+    /// Contexts cannot be had in this language.
     #[error("there are no contexts for {0}: for python, javascript and typescript")]
     Language(&'static str),
+    /// A context of this name exists, in another language.
     #[error("context `{name}` is in {language}")]
     OtherLanguage { name: String, language: String },
+    /// No context has this name.
     #[error("there is no context `{0}`")]
     NoContext(String),
+    /// The code requires another set of packages than the session was made with.
     #[error("the code requires the set of packages `{asked}`, and its session has {}", named(.has))]
     OtherSet { asked: String, has: Option<String> },
+    /// The kernel gave no random bytes to mark a request with.
     #[error("cannot make a mark for a request: {0}")]
     Mark(rustix::io::Errno),
+    /// The code cannot be run.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// The session failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }

@@ -8,11 +8,13 @@ use crate::skills::scan;
 /// A language that code can be in.
 #[derive(Debug, PartialEq)]
 pub struct Language {
+    /// Its name: `python`, `javascript` …
     pub name: &'static str,
     /// Other names that people use.
     aliases: &'static [&'static str],
     /// Tried in this order.
     pub interpreters: &'static [&'static str],
+    /// The extension of its files, without the dot.
     pub extension: &'static str,
     /// What messages call the code.
     pub program: &'static str,

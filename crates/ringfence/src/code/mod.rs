@@ -49,7 +49,6 @@ use serde::{Deserialize, Serialize};
 
 use self::channel::Channel;
 pub use self::context::{Context, ContextError, Contexts};
-pub use self::frames::{Decoder, Received};
 use self::language::Wire;
 pub use self::language::{LANGUAGES, Language};
 pub use self::pool::Pools;
@@ -64,7 +63,7 @@ use crate::supervise::{Outcome, supervise};
 /// Bytes of code.
 pub const MAX_SOURCE: usize = 4 << 20;
 /// Bytes of inputs, as JSON.
-pub const MAX_INPUTS: usize = 64 << 20;
+pub(crate) const MAX_INPUTS: usize = 64 << 20;
 /// Files that go in or come out.
 pub const MAX_FILES: usize = 64;
 /// Bytes of all files that go in, and of all that come out.
@@ -76,7 +75,9 @@ const MAX_PATH: usize = 255;
 /// A piece of code to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Code {
+    /// The language that it is written in.
     pub language: &'static Language,
+    /// The program.
     pub source: String,
     /// What messages call it; the language's own name for a program when `None`.
     pub name: Option<String>,
@@ -101,48 +102,69 @@ pub struct Code {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// Below the working directory.
+    /// Where it is, relative to the working directory.
     pub path: String,
+    /// Its content.
     #[serde(with = "base64_text")]
     pub data: Vec<u8>,
 }
 
 /// Why code could not be run: the sandbox's failure, never the code's.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum CodeError {
+    /// The code has this many bytes, which is too many.
     #[error("the code has {0} bytes, more than {MAX_SOURCE}")]
     SourceTooLarge(usize),
+    /// The inputs have this many bytes, which is too many.
     #[error("the inputs have {0} bytes, more than {MAX_INPUTS}")]
     InputsTooLarge(usize),
+    /// The inputs are nested too deeply to be read.
     #[error("the inputs are nested too deeply")]
     InputsTooDeep,
+    /// The name of an input is a word or a variable of the language.
     #[error("input `{name}` cannot be a variable: {language} has one of this name")]
     InputName { language: &'static str, name: String },
+    /// So many files were given, which is too many.
     #[error("{0} files, more than {MAX_FILES}")]
     TooManyFiles(usize),
+    /// The files have this many bytes together, which is too many.
     #[error("the files have {0} bytes, more than {MAX_FILE_BYTES}")]
     FilesTooLarge(usize),
+    /// The files do not fit into the private space of the sandbox.
     #[error("the files have {bytes} bytes, and there is room for {room} in `/tmp`")]
     NoRoom { bytes: u64, room: u64 },
+    /// The interpreter needs more memory than the policy allows.
     #[error("{language} needs {} of memory to start, and the limit is {}", format_size(*least), format_size(*limit))]
     TooLittleMemory { language: &'static str, least: u64, limit: u64 },
+    /// A file could not be written into the sandbox, for this reason.
     #[error("cannot write a file into the sandbox: {0}")]
     Unwritten(String),
+    /// This path cannot be that of a file.
     #[error("`{0}` is no path below the working directory: at most {MAX_PATH} bytes, and no control characters")]
     Path(String),
+    /// No interpreter was found under the names that were tried.
     #[error("no interpreter for {language} was found: {}", .tried.join(", "))]
     NoInterpreter { language: &'static str, tried: Vec<&'static str> },
+    /// The required packages are not installed.
     #[error("the packages that the code requires are not installed")]
     NotInstalled,
+    /// The required packages were installed for another interpreter.
     #[error("the packages that the code requires are installed for other programs than those of this sandbox")]
     OtherPrograms,
+    /// The policy gives no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// No engine can start the sandbox.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The channel to the sandbox could not be made.
     #[error("cannot make a channel to the sandbox: {0}")]
     Channel(Errno),
+    /// No thread or process could be started to run the code.
     #[error("cannot start a worker: {0}")]
     Worker(std::io::Error),
+    /// The interpreter ended before it ran any code.
     #[error("the {language} interpreter did not start: {reason}")]
     NotStarted { language: &'static str, reason: String },
 }

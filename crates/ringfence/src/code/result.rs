@@ -49,16 +49,21 @@ pub type Rich = BTreeMap<String, String>;
 /// One object, whatever happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CodeResult {
+    /// How the code ended.
     pub status: Status,
+    /// What it wrote to stdout, as text.
     pub stdout: String,
+    /// What it wrote to stderr, as text.
     pub stderr: String,
-    /// Bytes that were dropped from the middle of each.
+    /// Bytes dropped from the middle of stdout.
     pub stdout_dropped: u64,
+    /// The same of stderr.
     pub stderr_dropped: u64,
     /// The value of the last expression, or of `result`, where it can be said in JSON.
     pub value: Option<Value>,
     /// How the value shows itself, where it cannot.
     pub text: Option<String>,
+    /// What the code threw.
     pub exception: Option<CodeException>,
     /// Figures, tables, pictures.
     pub rich: Vec<Rich>,
@@ -68,8 +73,11 @@ pub struct CodeResult {
     pub files_dropped: u64,
     /// Something of the result was too large, or not to be understood, and was left away.
     pub cut: bool,
+    /// The time and memory it took.
     pub usage: Usage,
+    /// The engine that ran it; `None` when there was no sandbox.
     pub engine: Option<String>,
+    /// The name of the language.
     pub language: String,
     /// Of this execution.
     pub id: String,
@@ -90,8 +98,10 @@ pub struct CodeResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CodeException {
+    /// Its class, as the language names it.
     #[serde(rename = "type")]
     pub kind: String,
+    /// Its message.
     pub message: String,
     /// The name of the system's error, where it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,13 +128,18 @@ impl CodeException {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frame {
+    /// The file, as the interpreter names it.
     pub file: String,
+    /// Counted from 1.
     #[serde(deserialize_with = "or_none")]
     pub line: Option<u32>,
+    /// Counted from 1.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "or_none")]
     pub column: Option<u32>,
+    /// The function the line is in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
+    /// The line itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -132,8 +147,11 @@ pub struct Frame {
 /// What it took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
+    /// Milliseconds from start to end.
     pub duration_ms: u64,
+    /// Milliseconds of CPU time.
     pub cpu_ms: u64,
+    /// Bytes of memory at most.
     pub peak_memory: u64,
 }
 

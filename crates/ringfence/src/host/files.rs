@@ -16,21 +16,30 @@ const LARGEST: u64 = 1 << 20;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum FileError {
+    /// The file could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// The path is a symbolic link.
     #[error("`{}` is a symbolic link, which is not followed", .0.display())]
     Link(PathBuf),
+    /// The path is not a regular file.
     #[error("`{}` is not a regular file", .0.display())]
     NotAFile(PathBuf),
+    /// The file is too large.
     #[error("`{}` is larger than 1 MiB", .0.display())]
     TooLarge(PathBuf),
+    /// The file is not UTF-8.
     #[error("`{}` is not UTF-8 text", .0.display())]
     NotText(PathBuf),
+    /// The file does not exist.
     #[error("cannot read `{}`: it does not exist", .0.display())]
     Missing(PathBuf),
+    /// The file could not be written.
     #[error("cannot write `{}`: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    /// The path has a line break, which the list of trusted files cannot hold.
     #[error("cannot trust {0:?}: its path has a line break in it")]
     LineBreak(PathBuf),
 }
@@ -124,7 +133,9 @@ fn distinct(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
 /// Whether a symbolic link in the place of a file is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
+    /// A link is followed.
     Follow,
+    /// A link is an error.
     Refuse,
 }
 

@@ -23,6 +23,7 @@ pub struct TrustStore {
 pub struct Entry {
     /// Of the content that is trusted.
     pub hash: String,
+    /// The file.
     pub path: PathBuf,
 }
 

@@ -123,7 +123,9 @@ impl<S: Into<OsString> + Clone> From<&[S]> for Exec {
 /// What comes from an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// Bytes of stdout.
     Stdout(Bytes),
+    /// Bytes of stderr.
     Stderr(Bytes),
     /// The last one. A session that ended under it is the reason `Lost`.
     Ended(Outcome),
@@ -454,9 +456,13 @@ pub(super) fn outcome(finished: &ExecutionEnd) -> Outcome {
 pub struct Output {
     /// Head and tail; where bytes were dropped between them, a line says so.
     pub stdout: Vec<u8>,
+    /// The same of stderr.
     pub stderr: Vec<u8>,
+    /// Bytes of stdout that are not here.
     pub stdout_dropped: u64,
+    /// Bytes of stderr that are not here.
     pub stderr_dropped: u64,
+    /// How the command ended and what it used.
     pub outcome: Outcome,
 }
 

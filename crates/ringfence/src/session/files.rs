@@ -41,9 +41,11 @@ pub struct Files {
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
+    /// Permissions of a new file, for example `0o644`.
     pub mode: u32,
     /// Make the directories above it.
     pub parents: bool,
+    /// What happens to a file that exists.
     pub how: WriteMode,
 }
 

@@ -16,23 +16,31 @@ use crate::supervise::Reason;
 /// A session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Info {
+    /// Unique on this host.
     pub id: String,
+    /// The name it was given.
     pub name: Option<String>,
+    /// The profile its policy was built from.
     pub profile: String,
     /// A hash of the policy that it was made with. Two sessions have the same one where files, flags and trust say so.
     #[serde(default)]
     pub policy: String,
+    /// The engine that keeps its sandbox.
     pub engine: String,
     /// Of the host; at `workdir_inside` in the box.
     #[serde(serialize_with = "readable")]
     pub workdir: PathBuf,
+    /// The working directory inside.
     #[serde(serialize_with = "readable")]
     pub workdir_inside: PathBuf,
+    /// When it was made.
     pub created: SystemTime,
+    /// Whether it lives.
     #[serde(deserialize_with = "known")]
     pub state: State,
     /// Of the supervisor.
     pub pid: u32,
+    /// How long it may do nothing.
     pub idle: Option<Duration>,
     /// When it will end for idleness, if nothing is asked of it; none while it is in use.
     pub idle_at: Option<SystemTime>,
@@ -44,8 +52,9 @@ pub struct Info {
     pub timeout_ceiling: Option<Duration>,
     /// Bytes of each output that are kept.
     pub output: u64,
-    /// Executions so far, and those that run now.
+    /// Executions so far.
     pub executions: u64,
+    /// Commands that run now.
     pub running: u32,
     /// What became of the package caches that its policy asks for.
     #[serde(default)]
@@ -62,11 +71,13 @@ pub struct Info {
     /// Everything in it is stopped until it is thawed.
     #[serde(default)]
     pub frozen: bool,
-    /// What the tree as a whole may use now: bytes, CPUs, processes.
+    /// Bytes of memory that the whole tree may use now.
     #[serde(default)]
     pub memory: Option<u64>,
+    /// CPUs that the whole tree may use now.
     #[serde(default)]
     pub cpus: Option<f64>,
+    /// Processes and threads that the whole tree may have now.
     #[serde(default)]
     pub processes: Option<u64>,
 }
@@ -74,8 +85,11 @@ pub struct Info {
 /// Other limits for a live session: those that are given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitChange {
+    /// Bytes of memory.
     pub memory: Option<u64>,
+    /// CPUs, as a fraction.
     pub cpus: Option<f64>,
+    /// Processes and threads.
     pub processes: Option<u64>,
 }
 
@@ -84,19 +98,22 @@ pub struct LimitChange {
 pub struct Usage {
     /// CPU time so far.
     pub cpu: Option<Duration>,
-    /// Bytes of memory now, and at most so far.
+    /// Bytes of memory now.
     pub memory: Option<u64>,
+    /// Bytes of memory at most so far.
     pub peak_memory: Option<u64>,
     /// Processes and threads now, the guest's own among them.
     pub processes: Option<u64>,
-    /// Bytes that were read from disks and written to them.
+    /// Bytes read from disks.
     pub read: Option<u64>,
+    /// Bytes written to disks.
     pub written: Option<u64>,
     /// Processes killed for memory.
     pub killed_for_memory: u64,
-    /// Bytes that came from the network and went to it, where the sandbox has one of its own.
+    /// Bytes received from the network, where the sandbox has one of its own.
     #[serde(default)]
     pub received: Option<u64>,
+    /// Bytes sent to the network.
     #[serde(default)]
     pub sent: Option<u64>,
 }
@@ -180,7 +197,9 @@ fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
+    /// It can be used.
     Live,
+    /// It cannot be used any more, for this reason.
     Ended(End),
     /// Another release wrote it, and this one does not know it.
     #[default]
@@ -193,6 +212,7 @@ pub enum State {
 pub enum End {
     /// Somebody asked for it.
     Stopped,
+    /// Nothing was asked of it for too long.
     Idle,
     /// Its life was over.
     Expired,
@@ -233,18 +253,24 @@ impl fmt::Display for End {
 /// A command that runs in a session, or ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecutionInfo {
+    /// Unique in its session.
     pub id: String,
     /// As it was asked for, invalid UTF-8 replaced.
     pub command: Vec<String>,
+    /// It outlives the client that started it.
     pub background: bool,
+    /// It has a terminal.
     pub terminal: bool,
     /// An interpreter that waits for code: `python/name`.
     pub context: Option<String>,
+    /// When it was asked for.
     pub started: SystemTime,
+    /// Whether it runs, or how it ended.
     #[serde(deserialize_with = "known")]
     pub state: ExecutionState,
-    /// Bytes written so far.
+    /// Bytes written to stdout so far.
     pub stdout: u64,
+    /// Bytes written to stderr so far.
     pub stderr: u64,
 }
 
@@ -252,13 +278,20 @@ pub struct ExecutionInfo {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecutionState {
+    /// It runs.
     Running,
+    /// It ended with an exit code.
     Exited {
+        /// The exit code.
         code: i32,
+        /// Why Ringfence ended it, if it did.
         reason: Option<Reason>,
     },
+    /// A signal ended it.
     Signaled {
+        /// The signal's number.
         signal: i32,
+        /// Why Ringfence ended it, if it did.
         reason: Option<Reason>,
     },
     /// Another release says so, and this one does not know it.

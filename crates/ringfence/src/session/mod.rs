@@ -93,8 +93,11 @@ pub struct Sessions {
 pub struct Create {
     /// Unique among live sessions; letters, digits, `.`, `_` and `-`.
     pub name: Option<String>,
+    /// What the sandbox may do.
     pub policy: Policy,
+    /// What is known of this host.
     pub facts: Facts,
+    /// The engine that is asked for.
     pub choice: EngineChoice,
     /// When it ends, and what is recorded of its executions.
     pub service: ServiceSettings,

@@ -72,10 +72,13 @@ impl Source {
 /// A skill that is to be registered.
 #[derive(Debug, Clone)]
 pub struct New {
+    /// Its name.
     pub name: String,
     /// The next whole number when `None`.
     pub version: Option<String>,
+    /// The language of its code.
     pub language: &'static Language,
+    /// Its code.
     pub code: String,
     /// As of its latest version, or local, when `None`.
     pub source: Option<Source>,
@@ -92,22 +95,33 @@ pub struct New {
 /// One version of a skill.
 #[derive(Debug, Clone, Serialize)]
 pub struct Skill {
+    /// Its name.
     pub name: String,
+    /// Its version.
     pub version: String,
     /// Of the code: `sha256:…`.
     pub hash: String,
+    /// The name of its language.
     pub language: String,
+    /// Where its code came from.
     pub source: Source,
+    /// Whether it must run in a sandbox.
     pub sandbox_required: bool,
+    /// Whether it is kept from running.
     pub disabled: bool,
     /// Milliseconds since 1970.
     pub added: i64,
+    /// What its inputs must be like; anything goes when `None`.
     pub inputs: Option<Schema>,
+    /// Hosts that it is declared to reach.
     pub hosts: Vec<String>,
+    /// Packages that it needs.
     pub requirements: Option<Requirements>,
     /// Nothing when it was never scanned.
     pub scan: Option<Scan>,
+    /// When it was scanned, in milliseconds since 1970.
     pub scanned: Option<i64>,
+    /// Its code.
     #[serde(skip)]
     pub code: String,
 }
@@ -118,8 +132,11 @@ pub struct Skill {
     "the registry has other code for skill `{name}` {version} than its hash {hash} says, or a value that it cannot have ({what})"
 )]
 pub struct Unreadable {
+    /// Its name.
     pub name: String,
+    /// Its version.
     pub version: String,
+    /// The hash it is registered with.
     pub hash: String,
     /// Which of its values.
     pub what: &'static str,
@@ -127,51 +144,72 @@ pub struct Unreadable {
 
 /// What went wrong with a skill; nothing has run.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum SkillError {
+    /// This text cannot be the name of a skill.
     #[error(
         "`{0}` cannot be the name of a skill: letters, digits, `.`, `_` and `-`, at most 64, a letter or digit first"
     )]
     Name(String),
+    /// This text cannot be a version.
     #[error("`{0}` cannot be a version: letters, digits, `.`, `_`, `-` and `+`, at most 64, a letter or digit first")]
     Version(String),
+    /// The code has this many bytes, which is too many.
     #[error("the code of a skill is at most {most} bytes, and not {0}", most = crate::code::MAX_SOURCE)]
     TooLarge(usize),
+    /// The code has a NUL character.
     #[error("the code has a NUL character in it")]
     Nul,
+    /// This text is not the name of a host.
     #[error("`{0}` is not the name of a host")]
     Host(String),
+    /// The source of the skill demands the sandbox.
     #[error("a community skill always needs the sandbox")]
     SandboxRequired,
+    /// The community's code cannot become a skill of another source.
     #[error("the same code is there as `{name}@{version}`, from the community, and stays so")]
     OfTheCommunity { name: String, version: String },
+    /// The version exists with other code or other requirements.
     #[error("skill `{name}` has a version {version} already, with other code or requirements")]
     VersionTaken { name: String, version: String },
+    /// The code is registered in this other language.
     #[error("the same code is registered as {0} already")]
     OtherLanguage(String),
+    /// No skill has this name.
     #[error("there is no skill `{0}`")]
     NoSkill(String),
+    /// The skill has no such version.
     #[error("skill `{name}` has no version {version}")]
     NoVersion { name: String, version: String },
+    /// More than one version fits the beginning of a hash.
     #[error("skill `{name}` has more than one version whose hash begins with {hash}")]
     Ambiguous { name: String, hash: String },
+    /// The version is disabled.
     #[error("skill `{name}` {version} is disabled")]
     Disabled { name: String, version: String },
+    /// The verdict of the scan is worse than the policy allows.
     #[error("skill `{name}` {version} is {verdict}, and the policy lets nothing run that is worse than {allowed}")]
     Verdict { name: String, version: String, verdict: Verdict, allowed: Verdict },
+    /// The inputs do not fit the schema.
     #[error("the inputs of skill `{name}` do not fit: {}", .reasons.join("; "))]
     Inputs { name: String, reasons: Vec<String> },
+    /// The time ended before the inputs were checked.
     #[error("the inputs of skill `{name}` were not checked before it ended")]
     NotChecked {
         name: String,
         /// What it ended with.
         result: Box<CodeResult>,
     },
+    /// The schema cannot be used: its text and the reason.
     #[error("`{0}` is not a JSON Schema: {1}")]
     Schema(String, String),
+    /// The registry contradicts itself.
     #[error(transparent)]
     Corrupt(#[from] Unreadable),
+    /// The language is unknown to this release.
     #[error("skill `{name}` is in {language}, which this program does not know")]
     Language { name: String, language: String },
+    /// The registry could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -24,7 +24,9 @@ pub struct Registry {
 /// Skills, and the versions that cannot be believed.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Listed {
+    /// Those that can be read.
     pub skills: Vec<Skill>,
+    /// Those that cannot.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -42,6 +44,7 @@ impl Listed {
 /// Versions that something was done to.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Changed {
+    /// The skill.
     pub name: String,
     /// The latest first.
     pub versions: Vec<Version>,
@@ -52,7 +55,9 @@ pub struct Changed {
 /// One version, without what is in it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Version {
+    /// The version.
     pub version: String,
+    /// The hash of its code.
     pub hash: String,
 }
 
@@ -62,6 +67,7 @@ const SHORTEST_HASH: usize = 6;
 /// A skill by its name, or one version of it: `name`, `name@version` or `name@sha256:…`, of which the beginning will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Which {
+    /// The name of the skill.
     pub name: String,
     /// A version, or a hash.
     pub version: Option<String>,

@@ -225,15 +225,20 @@ pub struct Build {
     id: String,
     lock: Lock,
     pub(super) policy: Policy,
+    /// What the sandbox of the installer is.
     pub plan: Plan,
+    /// The engine that starts it.
     pub engine: EngineRef,
+    /// What of the plan the engine can keep.
     pub report: Report,
 }
 
 /// Packages that were installed, and what a record is made of.
 #[derive(Debug)]
 pub struct Built {
+    /// The set of packages, or why there is none.
     pub installed: Result<Installed, RequirementsError>,
+    /// How the installer ended.
     pub outcome: Outcome,
     /// stdout and stderr.
     pub captures: [Capture; 2],

@@ -42,43 +42,62 @@ pub struct Requirements {
 
 /// Why packages cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum RequirementsError {
+    /// This language has no packages.
     #[error("{0} has no packages to require")]
     Language(&'static str),
+    /// The requirements have this many bytes, which is too many.
     #[error("the requirements have {0} bytes, more than {LARGEST}")]
     TooLarge(usize),
+    /// A line of the requirements cannot be understood or is not allowed.
     #[error("requirements, line {line}: {reason}: `{text}`")]
     Line { line: usize, reason: &'static str, text: String },
+    /// The lock file cannot be understood.
     #[error("the requirements are no package-lock.json: {0}")]
     Lock(String),
+    /// The lock file takes a package from outside its registry.
     #[error("the lock has `{package}` from elsewhere than its registry: `{from}`")]
     Elsewhere { package: String, from: String },
+    /// This text is not the address of a package index.
     #[error("`{0}` is no index: an address with http:// or https://, and without a user's name in it")]
     Index(String),
+    /// The store of packages could not be read or written.
     #[error("cannot {step} `{}`: {source}", .path.display())]
     Store { step: &'static str, path: std::path::PathBuf, source: std::io::Error },
+    /// This host has no such installer.
     #[error("no {0} was found to install packages with")]
     NoInstaller(&'static str),
+    /// The image has no program to install packages with.
     #[error("image `{image}` has no {wanted}, and requirements are installed by its own")]
     NotInImage { image: String, wanted: &'static str },
+    /// The sandbox shows the root of the host, where packages have no place.
     #[error("requirements cannot be had with the host's root, which has no place for them")]
     NoPlace,
+    /// The Docker daemon maps user ids, so the files would belong to another user.
     #[error(
         "requirements cannot be installed by a Docker daemon that maps ids: what it writes would belong to nobody here"
     )]
     MappedIds,
+    /// A set of packages cannot be used.
     #[error(transparent)]
     Set(#[from] SetError),
+    /// The policy gives no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// No engine can start the sandbox of the installer.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The session of the installer failed.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The installer failed. `said` is the end of its output.
     #[error("{installer} could not install the requirements: {said}")]
     Failed { installer: &'static str, said: String },
+    /// The packages are larger than these bounds.
     #[error("the packages have more than {} MiB or {} files", .0.bytes >> 20, .0.files)]
     TooMuch(Bounds),
+    /// The installation was cancelled.
     #[error("cancelled while packages were installed")]
     Cancelled,
 }
@@ -86,6 +105,7 @@ pub enum RequirementsError {
 /// What packages may have on disk, while they are installed and afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
+    /// Bytes of all files.
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,

@@ -43,6 +43,7 @@ pub struct Store {
 /// Packages that are there.
 #[derive(Debug, Clone)]
 pub struct Installed {
+    /// The hash that names the set.
     pub id: String,
     /// On the host: canonical, and full of files of strangers.
     pub(in crate::code) source: PathBuf,
@@ -61,19 +62,26 @@ impl PartialEq for Installed {
 /// Packages that are there, or what makes them be.
 #[derive(Debug)]
 pub enum Found {
+    /// They are installed.
     Installed(Installed),
+    /// They are not, and this installs them.
     Missing(Box<Build>),
 }
 
 /// A set that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
+    /// The hash that names the set.
     pub id: String,
+    /// The name of the language.
     pub language: String,
     /// Milliseconds since 1970.
     pub installed: i64,
+    /// Bytes on disk.
     pub bytes: u64,
+    /// Files and directories.
     pub files: u64,
+    /// The package index they came from; `None` is the default one.
     pub index: Option<String>,
     /// The first lines of what was asked for.
     pub requirements: String,

@@ -24,8 +24,9 @@ const START: Duration = Duration::from_secs(30);
 const RECORD: Duration = Duration::from_secs(1);
 /// What is kept of a foreground execution, whose output went to its client.
 const FOREGROUND_LOG: u64 = 2 * COPIED as u64;
-/// Ended executions that are remembered, and bytes of their output.
+/// Ended executions that are remembered.
 pub const REMEMBERED: usize = 64;
+/// Bytes of their output that are remembered.
 pub const REMEMBERED_BYTES: u64 = 16 << 20;
 /// Of a command line that is listed.
 const COMMAND: usize = 512;

@@ -104,23 +104,33 @@ impl Document for StartReply {
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum SuperviseError {
+    /// The request could not be read from stdin.
     #[error("cannot read what to supervise: {0}")]
     Request(std::io::Error),
+    /// The request cannot be understood.
     #[error("cannot read what to supervise: {0}")]
     Malformed(#[from] DocumentError),
+    /// No engine can start the sandbox.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A set of packages cannot be used.
     #[error(transparent)]
     Set(#[from] SetError),
+    /// The guest's first message did not come or was wrong.
     #[error("the guest did not say hello: {0}")]
     Hello(String),
+    /// The socket for clients could not be made.
     #[error("cannot listen at `{}`: {source}", path.display())]
     Listen { path: PathBuf, source: std::io::Error },
+    /// The state file could not be written.
     #[error("cannot write the state of the session: {0}")]
     State(std::io::Error),
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// The kernel refused to wait.
     #[error("cannot wait: {0}")]
     Poll(Errno),
 }
