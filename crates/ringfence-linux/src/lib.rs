@@ -4,6 +4,7 @@
 //! By level: `sys` (calls), `walls` (the filter, Landlock), `cgroup` (limits of a tree), `launch` (process 1 and what it
 //! does). Only `sys` is in the guest.
 
+mod allocator;
 #[cfg(feature = "box")]
 mod cgroup;
 #[cfg(feature = "box")]
@@ -19,6 +20,4 @@ pub use launch::{beside, builder, detach, pages, setup, starter, userns};
 #[cfg(feature = "box")]
 pub use walls::{landlock, notify, seccomp};
 
-/// The allocator of programs that are linked with musl, whose own takes several times as long: a run asks for memory some
-/// thousand times.
-pub use dlmalloc::GlobalDlmalloc as Allocator;
+pub use allocator::Allocator;

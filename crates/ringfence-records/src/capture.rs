@@ -45,6 +45,12 @@ impl Capture {
         self.head_limit = self.head.len();
     }
 
+    /// Drops all that is kept, as if it had been dropped when it came.
+    pub fn forget(&mut self) {
+        let dropped = self.total();
+        *self = Capture { head_limit: 0, dropped, ..Capture::new(self.tail_limit as u64) };
+    }
+
     /// Bytes that were dropped between head and tail.
     pub fn dropped(&self) -> u64 {
         self.dropped

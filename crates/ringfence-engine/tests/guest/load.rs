@@ -11,6 +11,7 @@ everywhere! {
     outputs_stay_apart
     too_many_streams_are_refused
     a_slow_reader_stops_its_writer_alone
+    what_is_killed_ends_though_nothing_is_taken
     a_slow_command_stops_its_input_alone
     a_flood_passes
     a_connection_goes_both_ways
@@ -83,6 +84,25 @@ fn a_slow_reader_stops_its_writer_alone(place: Place) {
     host.ping();
     host.grant(slow, Channel::Out, u32::MAX / 2);
     assert_eq!(host.exited(slow).unwrap().status, libc::SIGKILL);
+}
+
+fn what_is_killed_ends_though_nothing_is_taken(place: Place) {
+    let mut host = Host::new(place);
+    let neighbour = host.start(&["sh", "-c", "sleep 3; echo there"]);
+    for script in ["yes", "yes & sleep 100", "yes >&2", "trap '' TERM; yes; yes; yes"] {
+        let slow = host.start(&["sh", "-c", script]);
+        host.stream(slow).stingy = true;
+        while host.stream(slow).out.len() + host.stream(slow).err.len() < WINDOW as usize {
+            host.step();
+        }
+        host.signal(slow, libc::SIGTERM, true);
+        host.ping();
+        // Not before: its reader may only be slow.
+        assert!(host.stream(slow).replies.iter().all(|r| matches!(r, Reply::Started { .. })), "{script}");
+        host.signal(slow, libc::SIGKILL, true);
+        host.exited(slow).unwrap();
+    }
+    assert_eq!(host.end(neighbour).stdout, "there\n");
 }
 
 fn a_slow_command_stops_its_input_alone(place: Place) {

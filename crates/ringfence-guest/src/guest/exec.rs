@@ -396,6 +396,13 @@ impl Exec {
         {
             self.outputs = [None, None];
         }
+        if self.whole_tree && self.killed.is_some() {
+            // The host wants it gone. It may have granted no room for what is left, and need not.
+            for output in self.outputs.iter_mut().filter_map(|slot| slot.take_if(|output| !output.source.can_send())) {
+                let Output { mut source, .. } = output;
+                source.disarm(&cx.epoll);
+            }
+        }
         if self.outputs.iter().any(Option::is_some) {
             self.arm(key, cx)?;
             return Ok(Flow::Goes);
@@ -508,7 +515,7 @@ impl Exec {
         Ok(input.flush(key, cx)?)
     }
 
-    pub fn input(&mut self, input: Input, cx: &mut Context) {
+    pub fn input(&mut self, key: u64, input: Input, cx: &mut Context) -> Result<Flow, Fault> {
         match input {
             Input::Resize(size) => {
                 if let Some(terminal) = &self.terminal {
@@ -517,7 +524,11 @@ impl Exec {
                 }
             }
             Input::Signal { signal, .. } if !(1..=64).contains(&signal) => {}
-            Input::Signal { signal, tree: true } => self.signal_tree(signal, cx),
+            Input::Signal { signal, tree: true } => {
+                self.signal_tree(signal, cx);
+                // Its end may wait for a host that takes nothing.
+                return self.finish(key, cx);
+            }
             Input::Signal { signal, tree: false } => match self.pid {
                 _ if self.ended.is_some() => {}
                 // It may have ended.
@@ -529,6 +540,7 @@ impl Exec {
             // Not a command's; the guest opens no stream so far.
             Input::HostStreams { .. } => {}
         }
+        Ok(Flow::Goes)
     }
 
     fn signal_tree(&mut self, signal: i32, cx: &Context) {

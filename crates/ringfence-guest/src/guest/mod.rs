@@ -463,11 +463,9 @@ impl Guest {
                     Err(FrameError::Unknown { .. }) => return Ok(()),
                     input => input?,
                 };
-                self.with(key, |stream, cx| {
-                    if let Stream::Exec(exec) = stream {
-                        exec.input(input, cx);
-                    }
-                    Ok(Flow::Goes)
+                self.with(key, |stream, cx| match stream {
+                    Stream::Exec(exec) => exec.input(key, input, cx),
+                    Stream::Task(_) => Ok(Flow::Goes),
                 })
             }
             Kind::Data(Channel::In) => self.data(key, Some(frame.payload)),

@@ -263,7 +263,11 @@ impl Link {
 
     /// Asks for one answer.
     pub async fn ask(&self, ask: &ClientRequest) -> Result<SupervisorReply, SessionError> {
-        let mut stream = self.open(ask, Vec::new())?;
+        self.answer(self.open(ask, Vec::new())?).await
+    }
+
+    /// The one answer on a stream.
+    pub async fn answer(&self, mut stream: Stream) -> Result<SupervisorReply, SessionError> {
         loop {
             match stream.next().await {
                 Some(Incoming::Reply(answer)) => {

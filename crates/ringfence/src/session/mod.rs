@@ -66,7 +66,7 @@ use error::unexpected;
 use homes::{HomeFile, Homes};
 use link::Link;
 use place::{Place, StateFile};
-use protocol::{ClientRequest, SupervisorReply};
+use protocol::{ClientRequest, Refusal, SupervisorReply};
 use tokio::time::error::Elapsed;
 
 pub use contents::{FileReader, FileWriter};
@@ -445,12 +445,17 @@ impl Sessions {
 
     /// Ends a session: by asking its supervisor, and where that does not answer or speaks another version, by its process.
     async fn end(&self, id: &str) -> Result<(), SessionError> {
-        let failed = match self.connect_for(id, None, ENDING).await {
-            Ok((session, _)) => match tokio::time::timeout(MAKING * 4, session.stop()).await {
+        // Asked before it has spoken: one that has as many clients as it takes hears nothing else of a new one.
+        let asked = self.connect_with(id, ENDING, |link| link.open(&ClientRequest::Stop, Vec::new())).await;
+        let failed = match asked {
+            Ok((session, asked)) => match tokio::time::timeout(MAKING * 4, session.stopped(asked)).await {
+                Ok(Ok(())) if self.place().lives(id) => silent(id),
                 Ok(result) => return result,
                 Err(_) => silent(id),
             },
-            Err(error @ (SessionError::Version { .. } | SessionError::Connect { .. })) => error,
+            Err(error @ (SessionError::Version { .. } | SessionError::Connect { .. } | SessionError::Lost { .. })) => {
+                error
+            }
             Err(error) => return Err(error),
         };
         let (place, silent) = (self.place(), id.to_owned());
@@ -550,12 +555,22 @@ impl Sessions {
         exec: Option<&Exec>,
         patience: Duration,
     ) -> Result<(Session, Option<exec::Asked>), SessionError> {
+        self.connect_with(id, patience, |link| exec.map(|exec| exec.send(link)).transpose()).await
+    }
+
+    /// The same, and asks for this before the supervisor has spoken.
+    async fn connect_with<T>(
+        &self,
+        id: &str,
+        patience: Duration,
+        ask: impl Fn(&Link) -> Result<T, SessionError>,
+    ) -> Result<(Session, T), SessionError> {
         let place = self.place();
         let path = place.socket(id);
         let until = std::time::Instant::now() + patience;
         loop {
             let failed = match Link::connect(id, &path, self.host.clone(), until).await {
-                Ok(link) => match greeted(&link, exec, patience).await {
+                Ok(link) => match greeted(&link, &ask, patience).await {
                     Ok(Ok(asked)) => return Ok((Session { link, place }, asked)),
                     Ok(Err(lost @ SessionError::Lost { .. })) => lost,
                     Ok(Err(error)) => return Err(error),
@@ -588,13 +603,13 @@ impl Sessions {
     }
 }
 
-/// Asks for a command if there is one, and waits until the supervisor has spoken: it listens when it has.
-async fn greeted(
+/// Asks for something, and waits until the supervisor has spoken: it listens when it has.
+async fn greeted<T>(
     link: &Link,
-    exec: Option<&Exec>,
+    ask: impl Fn(&Link) -> Result<T, SessionError>,
     patience: Duration,
-) -> Result<Result<Option<exec::Asked>, SessionError>, Elapsed> {
-    let asked = match exec.map(|exec| exec.send(link)).transpose() {
+) -> Result<Result<T, SessionError>, Elapsed> {
+    let asked = match ask(link) {
         Ok(asked) => asked,
         Err(error) => return Ok(Err(error)),
     };
@@ -845,9 +860,20 @@ impl Session {
 
     /// Ends it with everything in it; returns when nothing is left.
     pub async fn stop(&self) -> Result<(), SessionError> {
-        match self.ask(&ClientRequest::Stop).await {
+        match self.link.open(&ClientRequest::Stop, Vec::new()) {
+            Ok(asked) => self.stopped(asked).await,
+            Err(SessionError::Lost { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the end that was asked for.
+    async fn stopped(&self, asked: link::Stream) -> Result<(), SessionError> {
+        match self.link.answer(asked).await {
             // Ended by somebody else is what was wanted.
-            Ok(SupervisorReply::Done { .. }) | Err(SessionError::Lost { .. } | SessionError::Ended { .. }) => {}
+            Ok(SupervisorReply::Done { .. } | SupervisorReply::Refused(Refusal::SessionEnded(_)))
+            | Err(SessionError::Lost { .. }) => {}
+            Ok(SupervisorReply::Refused(refusal)) => return Err(refusal.into_error(self.id())),
             Ok(_) => return Err(unexpected()),
             Err(error) => return Err(error),
         }

@@ -21,6 +21,10 @@ const MOST_CHANGES: usize = 256 << 10;
 const MOST_HELD: usize = 1 << 20;
 /// What may wait for a client beside the data that it granted.
 const MOST_WAITING: usize = 16 << 20;
+/// A client that has so much to read is not heard, and what it follows is not sent, until it has read.
+const MOST_UNREAD: usize = 1 << 20;
+/// Streams of one client at once.
+const MOST_STREAMS: usize = 2048;
 
 /// All clients, by number.
 #[derive(Debug)]
@@ -90,6 +94,12 @@ pub struct Client {
     pub puzzles: bool,
     /// Bytes from it that wait for a guest that is frozen and has much already.
     pub held: usize,
+    /// Some of what it sent was not handled, since it has to read first.
+    pub deferred: bool,
+    /// Something that it follows was not sent, since it has to read first.
+    pub starved: bool,
+    /// It came when all places were taken: until it has one it hears nothing, and may do nothing but end the session.
+    pub late: bool,
 }
 
 #[derive(Debug)]
@@ -150,7 +160,25 @@ impl Client {
             missed: BTreeSet::new(),
             puzzles: false,
             held: 0,
+            deferred: false,
+            starved: false,
+            late: false,
         }
+    }
+
+    /// Whether it has to read before anything else is done for it.
+    pub fn is_full(&self) -> bool {
+        self.wire.pending() >= MOST_UNREAD
+    }
+
+    /// Whether it had to read first, and has.
+    pub fn can_go_on(&self) -> bool {
+        (self.deferred || self.starved) && !self.is_full()
+    }
+
+    /// Whether it has as many streams open as it may.
+    pub fn has_too_many(&self) -> bool {
+        self.streams.len() >= MOST_STREAMS
     }
 
     /// Whether so much waits for it that changes of files are not kept for it: they come without end, and unasked.
@@ -185,7 +213,7 @@ impl Client {
 pub fn quietest(clients: &HashMap<u64, Client>, owner: Option<u64>, now: Instant) -> Option<u64> {
     let is_quiet = |(token, client): &(&u64, &Client)| {
         let silent = now.saturating_duration_since(client.heard) >= QUIET;
-        silent && client.streams.is_empty() && client.wire.pending() == 0 && owner != Some(**token)
+        silent && !client.late && client.streams.is_empty() && client.wire.pending() == 0 && owner != Some(**token)
     };
     clients.iter().filter(is_quiet).min_by_key(|(_, client)| client.heard).map(|(token, _)| *token)
 }

@@ -1,5 +1,6 @@
 //! Clients: any process of the same user. One that breaks the rules is dropped, alone.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +31,8 @@ use crate::supervise::Reason;
 
 /// Clients at once.
 const MOST_CLIENTS: usize = 256;
+/// So many more may wait for a place, or end the session. The oldest gives way to a new one.
+const MOST_LATE: usize = 16;
 /// Streams of the guest at once; it takes a few more.
 const MOST_STREAMS: usize = 1000;
 /// Whoever calls a context ends it in time; this is for those who died.
@@ -84,7 +87,11 @@ impl Supervisor {
     pub(super) fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            let Some(pid) = whose(&socket).filter(|_| self.has_room()) else { continue };
+            let Some(pid) = whose(&socket) else { continue };
+            let late = !self.has_room();
+            if late {
+                self.make_room_for_late();
+            }
             let caller = Caller::of(pid);
             let token = self.clients.next;
             let Ok(mut wire) = Wire::new(socket, MAX_REQUEST) else { continue };
@@ -92,10 +99,34 @@ impl Supervisor {
                 continue;
             }
             self.clients.next += 1;
+            self.clients.all.insert(token, Client { late, ..Client::new(wire, caller) });
+            if !late {
+                self.greet(token);
+            }
+        }
+    }
+
+    /// A client has its place.
+    fn greet(&mut self, token: u64) {
+        let hello = self.hello();
+        if let Some(client) = self.clients.all.get_mut(&token) {
+            client.late = false;
             // Two numbers.
-            let _ = wire.message(0, Kind::Reply, &self.hello());
-            self.clients.all.insert(token, Client::new(wire, caller));
+            let _ = client.wire.message(0, Kind::Reply, &hello);
             self.clients.dirty.push(token);
+        }
+    }
+
+    /// Those who wait for a place, oldest first.
+    fn late(&self) -> BTreeSet<u64> {
+        self.clients.all.iter().filter(|(_, client)| client.late).map(|(token, _)| *token).collect()
+    }
+
+    /// The longest waiting one gives way to a new one.
+    fn make_room_for_late(&mut self) {
+        let late = self.late();
+        if let Some(oldest) = late.first().filter(|_| late.len() >= MOST_LATE) {
+            self.drop_client(*oldest);
         }
     }
 
@@ -109,11 +140,15 @@ impl Supervisor {
 
     /// Whether one more client can be taken; the one that was quiet for longest gives way.
     fn has_room(&mut self) -> bool {
-        if self.clients.all.len() < MOST_CLIENTS {
+        let has = |clients: &HashMap<u64, Client>| clients.values().filter(|one| !one.late).count() < MOST_CLIENTS;
+        if has(&self.clients.all) {
             return true;
         }
-        let quiet = quietest(&self.clients.all, self.clients.owner, Instant::now());
-        quiet.inspect(|token| self.drop_client(*token)).is_some()
+        if let Some(quiet) = quietest(&self.clients.all, self.clients.owner, Instant::now()) {
+            self.drop_client(quiet);
+        }
+        // One that waited may have the place.
+        has(&self.clients.all)
     }
 
     pub(super) fn client_ready(&mut self, token: u64, flags: EventFlags) {
@@ -129,21 +164,49 @@ impl Supervisor {
             Ok(Read::End) | Err(_) => self.drop_client(token),
             Ok(Read::Bytes(_)) => {
                 client.heard = Instant::now();
-                let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
-                let handled = self.client_frames(token, &mut decoder);
-                match self.clients.all.get_mut(&token) {
-                    // Pipes of a request that is not known would be taken for the next one's.
-                    Some(client) if client.puzzles && client.wire.has_pipes() => {
-                        // It may hear why.
-                        let _ = client.wire.flush();
-                        self.drop_client(token);
-                    }
-                    Some(client) if handled.is_ok() => {
-                        client.puzzles = false;
-                        client.wire.decoder = decoder;
-                    }
-                    _ => self.drop_client(token),
+                self.handle(token);
+            }
+        }
+    }
+
+    /// Handles what was read from a client, as far as it reads what is answered.
+    fn handle(&mut self, token: u64) {
+        let Some(client) = self.clients.all.get_mut(&token) else { return };
+        let mut decoder = std::mem::replace(&mut client.wire.decoder, Decoder::new(0));
+        let handled = self.client_frames(token, &mut decoder);
+        match self.clients.all.get_mut(&token) {
+            // Pipes of a request that is not known would be taken for the next one's.
+            Some(client) if client.puzzles && client.wire.has_pipes() => {
+                // It may hear why.
+                let _ = client.wire.flush();
+                self.drop_client(token);
+            }
+            Some(client) if handled.is_ok() => {
+                client.puzzles = false;
+                client.wire.decoder = decoder;
+            }
+            _ => self.drop_client(token),
+        }
+    }
+
+    /// Goes on with clients that had to read first, and have.
+    pub(super) fn go_on(&mut self) {
+        let ready = self.clients.all.iter().filter(|(_, client)| client.can_go_on()).map(|(token, _)| *token);
+        for token in ready.collect::<Vec<_>>() {
+            // What it is waited for changes.
+            self.clients.dirty.push(token);
+            let Some(client) = self.clients.all.get_mut(&token) else { continue };
+            if std::mem::take(&mut client.starved) {
+                let followed = client.streams.iter().filter_map(|(at, stream)| match stream {
+                    ClientStream::Attached(follower) => Some((*at, follower.id)),
+                    _ => None,
+                });
+                for (at, id) in followed.collect::<Vec<_>>() {
+                    self.feed((token, at), id);
                 }
+            }
+            if self.clients.all.get(&token).is_some_and(|client| client.deferred && !client.is_full()) {
+                self.handle(token);
             }
         }
     }
@@ -155,6 +218,9 @@ impl Supervisor {
             self.end.get_or_insert(End::Stopped);
         }
         let _ = epoll::delete(&self.epoll, client.wire.fd());
+        if let Some(waits) = self.late().first().filter(|_| !client.late) {
+            self.greet(*waits);
+        }
         for (at, stream) in client.streams {
             self.leave((token, at), stream);
         }
@@ -174,10 +240,17 @@ impl Supervisor {
     }
 
     fn client_frames(&mut self, token: u64, decoder: &mut Decoder) -> Result<(), Unruly> {
-        while let Some(frame) = decoder.next_frame().map_err(|_| Unruly)? {
-            self.client_frame(token, &frame)?;
+        loop {
+            let client = self.clients.all.get_mut(&token).ok_or(Unruly)?;
+            client.deferred = client.is_full();
+            if client.deferred {
+                return Ok(());
+            }
+            match decoder.next_frame().map_err(|_| Unruly)? {
+                Some(frame) => self.client_frame(token, &frame)?,
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     fn client_frame(&mut self, token: u64, frame: &Frame<'_>) -> Result<(), Unruly> {
@@ -205,7 +278,15 @@ impl Supervisor {
                 }
                 ask => ask.map_err(|_| Unruly)?,
             };
+            if client.late && ask != ClientRequest::Stop {
+                // It has heard nothing, and asks again.
+                return Err(Unruly);
+            }
             let pipes = client.wire.take_pipes(ask.pipes()).ok_or(Unruly)?;
+            if client.has_too_many() && !matches!(ask, ClientRequest::Environment { .. }) {
+                self.clients.answer(place, &SupervisorReply::Refused(Refusal::TooMany));
+                return Ok(());
+            }
             // Looking at a session, again and again, does not keep it.
             if !ask.only_looks() {
                 self.life.used = Instant::now();
@@ -437,6 +518,9 @@ impl Supervisor {
                 SupervisorReply::Done { bytes: 0 }
             }
             ClientRequest::Stop => {
+                if self.clients.all.get(&place.0).is_some_and(|client| client.late) {
+                    self.greet(place.0);
+                }
                 self.clients.stopping.push(place);
                 self.end.get_or_insert(End::Stopped);
                 return self.remember(place, ClientStream::Waiting);

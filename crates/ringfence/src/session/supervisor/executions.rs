@@ -349,17 +349,29 @@ impl Executions {
         self.running().next().is_some()
     }
 
-    /// Forgets the oldest that ended, but for those that somebody still reads or whose end is not recorded yet.
+    /// Forgets the oldest that ended, and of those that a client still has to read the output alone. Those whose end is not
+    /// recorded yet stay.
     pub fn trim(&mut self) {
         let unread = |e: &Execution| !e.attached.is_empty() || e.owner.is_some();
-        let ended = |e: &Execution| e.finished.is_some() && !unread(e) && e.recorder.is_none();
-        let mut count = self.all.values().filter(|e| ended(e)).count();
+        let ended = |e: &Execution| e.finished.is_some() && e.recorder.is_none();
+        let mut count = self.all.values().filter(|e| ended(e) && !unread(e)).count();
         let mut bytes: u64 = self.all.values().filter(|e| ended(e)).map(Execution::kept_bytes).sum();
-        while count > REMEMBERED || (bytes > REMEMBERED_BYTES && count > 1) {
-            let Some(oldest) = self.all.values().find(|e| ended(e)).map(|e| e.id) else { return };
-            if let Some(gone) = self.all.remove(&oldest) {
-                bytes -= gone.kept_bytes();
+        // The newest keeps its output.
+        let newest = self.all.values().rfind(|e| ended(e)).map(|e| e.id);
+        let oldest: Vec<u64> = self.all.values().filter(|e| ended(e) && Some(e.id) != newest).map(|e| e.id).collect();
+        for id in oldest {
+            let too_large = bytes > REMEMBERED_BYTES;
+            if count <= REMEMBERED && !too_large {
+                return;
+            }
+            let Some(execution) = self.all.get_mut(&id) else { continue };
+            if !unread(execution) {
+                bytes -= execution.kept_bytes();
                 count -= 1;
+                self.all.remove(&id);
+            } else if too_large {
+                bytes -= execution.kept_bytes();
+                execution.log.iter_mut().for_each(Capture::forget);
             }
         }
     }

@@ -339,6 +339,7 @@ impl Supervisor {
                     client => self.client_ready(client, flags),
                 }
             }
+            self.go_on();
             if self.end.is_none() {
                 self.look(Instant::now());
             }
@@ -370,6 +371,9 @@ impl Supervisor {
 
     /// How long until something must be looked at; `None`: until something happens.
     fn next(&self) -> Option<Duration> {
+        if self.clients.all.values().any(Client::can_go_on) {
+            return Some(Duration::ZERO);
+        }
         if let Some(Ending::Sandbox(until) | Ending::Words(until)) = self.ending {
             return Some(until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         }
@@ -455,7 +459,7 @@ impl Supervisor {
         if pause != self.clients.paused {
             self.clients.paused = pause;
             for (token, client) in &mut self.clients.all {
-                client.wire.wait_for(&self.epoll, *token, reads(pause));
+                client.wire.wait_for(&self.epoll, *token, reads(pause || client.deferred));
             }
         }
         for token in std::mem::take(&mut self.clients.dirty) {
@@ -469,7 +473,7 @@ impl Supervisor {
                 self.drop_client(token);
                 continue;
             }
-            client.wire.wait_for(&self.epoll, token, reads(pause));
+            client.wire.wait_for(&self.epoll, token, reads(pause || client.deferred));
         }
     }
 

@@ -85,6 +85,11 @@ impl Supervisor {
     pub(super) fn feed(&mut self, place: Place, id: u64) {
         let Some(execution) = self.executions.all.get(&id) else { return };
         let Some(client) = self.clients.all.get_mut(&place.0) else { return };
+        if client.is_full() {
+            // The log keeps it until then.
+            client.starved = true;
+            return;
+        }
         let Some(ClientStream::Attached(follower)) = client.streams.get_mut(&place.1) else { return };
         if !execution.announced {
             return;
