@@ -96,6 +96,18 @@ pub const SECRET_NAMES: &[&str] = &[
 /// A last word of a name that says the same: `DB_PASS`, `GITHUB_PAT`.
 pub const SECRET_WORDS: &[&str] = &["pass", "pat", "auth", "cookie"];
 
+/// A name that is nothing but this says the same before a `=`: `pw=x`.
+pub const SECRET_ALONE: &[&str] = &["pw"];
+
+/// Settings whose value follows after a blank, on a line of its own: `password x` in netrc, `requirepass x` in redis.conf.
+pub const SECRET_LINES: &[&str] = &["password", "passwd", "requirepass", "masterauth"];
+
+/// Words of a command that say that it reads a secret from its standard input: `echo x | docker login --password-stdin`.
+pub const SECRET_INPUTS: &[&str] = &["--password-stdin", "--with-token", "--token-stdin", "chpasswd"];
+
+/// The same, where the word means it for one program only.
+pub const SECRET_INPUTS_OF: &[(&str, &str)] = &[("passwd", "--stdin"), ("sudo", "-S"), ("vault", "-")];
+
 /// Of a variable of the environment, also when it stands anywhere in its name.
 pub const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "apikey", "accesskey", "privatekey"];
 
@@ -103,12 +115,17 @@ pub const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "ap
 #[derive(Debug, Clone, Copy)]
 pub struct Flagged {
     pub programs: &'static [&'static str],
-    pub letter: u8,
+    pub letters: &'static [u8],
     /// It stands in the same word: `-pPASSWORD`.
     pub joined: bool,
     /// It is the next word: `-p PASSWORD`.
     pub apart: bool,
+    /// A word that begins like this goes on with it: `pass:PASSWORD`.
+    pub prefix: Option<&'static str>,
 }
+
+const JOINED: Flagged = Flagged { programs: &[], letters: b"p", joined: true, apart: false, prefix: None };
+const EITHER: Flagged = Flagged { apart: true, ..JOINED };
 
 pub const FLAGGED: &[Flagged] = &[
     // `-p` alone asks for it, and a name follows.
@@ -119,33 +136,38 @@ pub const FLAGGED: &[Flagged] = &[
             "mysqlcheck",
             "mysqldump",
             "mysqlimport",
+            "mysqlpump",
+            "mysqlsh",
             "mysqlshow",
             "mysqlslap",
+            "mydumper",
+            "myloader",
             "mariadb",
             "mariadb-admin",
+            "mariadb-backup",
             "mariadb-check",
             "mariadb-dump",
             "mariadb-import",
+            "mariadb-show",
+            "xtrabackup",
             "7z",
             "7za",
+            "7zr",
             "7zz",
         ],
-        letter: b'p',
-        joined: true,
-        apart: false,
+        ..JOINED
     },
     Flagged {
-        programs: &["sshpass", "mongo", "mongosh", "mongodump", "mongorestore"],
-        letter: b'p',
-        joined: true,
-        apart: true,
+        programs: &["sshpass", "mongo", "mongosh", "mongodump", "mongoexport", "mongoimport", "mongorestore", "mycli"],
+        ..EITHER
     },
-    Flagged { programs: &["sqlcmd", "bcp", "zip", "unzip"], letter: b'P', joined: true, apart: true },
-    Flagged { programs: &["redis-cli"], letter: b'a', joined: false, apart: true },
+    Flagged { programs: &["cqlsh"], joined: false, ..EITHER },
+    Flagged { programs: &["sqlcmd", "bcp", "zip", "unzip", "mosquitto_pub", "mosquitto_sub"], letters: b"P", ..EITHER },
+    Flagged { programs: &["redis-cli", "keydb-cli", "valkey-cli"], letters: b"a", joined: false, ..EITHER },
     Flagged {
-        programs: &["ldapsearch", "ldapadd", "ldapmodify", "ldapdelete"],
-        letter: b'w',
-        joined: true,
-        apart: true,
+        programs: &["ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "ldapwhoami"],
+        letters: b"w",
+        ..EITHER
     },
+    Flagged { programs: &["openssl"], letters: b"kK", joined: false, prefix: Some("pass:"), ..EITHER },
 ];

@@ -4,13 +4,17 @@
 //! `password=`. Written by hand: it is on the way of every run, and to compile as many regular expressions takes longer than
 //! a run may wait. It never decides whether something is recorded, only what of it is seen.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::os::unix::ffi::OsStrExt;
 
 use ringfence_policy::env::name_matches;
 
-use ringfence_policy::secrets::{FLAGGED, Flagged, SECRET_NAMES, SECRET_PARTS, SECRET_WORDS, TOKENS};
+use ringfence_policy::secrets::{
+    FLAGGED, Flagged, SECRET_ALONE, SECRET_INPUTS, SECRET_INPUTS_OF, SECRET_LINES, SECRET_NAMES, SECRET_PARTS,
+    SECRET_WORDS, TOKENS,
+};
 
 /// What stands in the place of a secret.
 pub const MARK: &str = "[redacted]";
@@ -24,8 +28,10 @@ pub(super) const SLACK: usize = 4 << 10;
 /// Knows the secrets of one caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redactor {
-    /// Longest first.
-    values: Vec<Vec<u8>>,
+    /// In order, so that a caller who declares very many does not slow a command down.
+    values: BTreeSet<Vec<u8>>,
+    /// Bytes that a value begins with, a bit for each.
+    begin: [u64; 4],
 }
 
 impl Redactor {
@@ -48,9 +54,50 @@ impl Redactor {
     /// One more value that must not be seen.
     pub fn add(&mut self, value: &OsStr) {
         let value = value.as_bytes().trim_ascii();
-        if value.len() >= SHORTEST_VALUE && !self.values.iter().any(|known| known == value) {
-            self.values.push(value.to_vec());
-            self.values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        if value.len() >= SHORTEST_VALUE {
+            self.begin[usize::from(value[0] / 64)] |= 1 << (value[0] % 64);
+            self.values.insert(value.to_vec());
+        }
+    }
+
+    /// The length of the longest value that a text begins with.
+    fn value_length(&self, text: &[u8]) -> Option<usize> {
+        let first = *text.first()?;
+        if self.begin[usize::from(first / 64)] & 1 << (first % 64) == 0 {
+            return None;
+        }
+        let mut most = text;
+        loop {
+            let range = (Bound::Unbounded, Bound::Included(most));
+            let value = self.values.range::<[u8], _>(range).next_back()?;
+            if most.starts_with(value) {
+                return Some(value.len());
+            }
+            // A value that the text begins with is not longer than what both have in common.
+            let common = value.iter().zip(most).take_while(|(a, b)| a == b).count();
+            most = &most[..common];
+            if common < SHORTEST_VALUE {
+                return None;
+            }
+        }
+    }
+
+    /// Values, also where they are written in base64, alone or in the middle of something.
+    fn values(&self, raw: &[u8], found: &mut Vec<Range<usize>>) {
+        if self.values.is_empty() {
+            return;
+        }
+        let has = |text: &[u8]| (0..text.len()).any(|at| self.value_length(&text[at..]).is_some());
+        let mut at = 0;
+        while at < raw.len() {
+            found.extend(self.value_length(&raw[at..]).map(|length| at..at + length));
+            let starts = is_base64(raw[at]) && (at == 0 || !is_base64(raw[at - 1]));
+            let length = if starts { run(raw, at, is_base64) } else { 0 };
+            // The bytes of a value begin at any of four places.
+            if length > SHORTEST_VALUE && (0..4).any(|skip| has(&decoded(&raw[at + skip..at + length]))) {
+                found.push(at..at + length + run_up_to(raw, at + length, 2, |b| b == b'='));
+            }
+            at += 1;
         }
     }
 
@@ -63,6 +110,8 @@ impl Redactor {
     pub fn command(&self, command: &[OsString]) -> Vec<String> {
         let mut room = COMMAND;
         let mut out = Vec::with_capacity(command.len().min(64));
+        let has_key_id = |argument: &OsString| has_key_id(&argument.as_bytes()[..argument.len().min(COMMAND)]);
+        let beside_key = command.iter().take(COMMAND).any(has_key_id);
         let (mut follows, mut flagged) = (Follows::Nothing, None);
         for argument in command {
             if room == 0 {
@@ -75,7 +124,7 @@ impl Redactor {
             let own = flagged.and_then(|flagged| joined(flagged, bytes));
             let mut text = match follows.range(bytes).or(own) {
                 Some(range) => write(bytes, 0..keep, &[range], Lines::Escape),
-                None => self.part(bytes, 0..keep, Lines::Escape),
+                None => write(bytes, 0..keep, &self.find(bytes, beside_key), Lines::Escape),
             };
             if keep < argument.len() {
                 text.push('…');
@@ -84,7 +133,7 @@ impl Redactor {
             // An empty argument costs something too: there may be many.
             room = room.saturating_sub(keep + 1);
             follows = match flagged {
-                Some(Flagged { letter, apart: true, .. }) if bytes == [b'-', *letter] => Follows::Secret,
+                Some(flagged) if flagged.apart && is_flag(flagged, bytes) => Follows::Secret,
                 _ => Follows::after(bytes),
             };
             // It may stand behind `env` or `sudo`.
@@ -104,20 +153,17 @@ impl Redactor {
     }
 
     fn part(&self, raw: &[u8], keep: Range<usize>, lines: Lines) -> String {
-        write(raw, keep, &self.find(raw), lines)
+        write(raw, keep, &self.find(raw, has_key_id(raw)), lines)
     }
 
-    /// Every secret, in order and apart from each other.
-    fn find(&self, raw: &[u8]) -> Vec<Range<usize>> {
+    /// Every secret, in order and apart from each other. `beside_key`: the id of a key of Amazon's stands in the same text.
+    fn find(&self, raw: &[u8], beside_key: bool) -> Vec<Range<usize>> {
         let mut found = Vec::new();
-        for value in &self.values {
-            let mut at = 0;
-            while let Some(index) = position(&raw[at..], value) {
-                found.push(at + index..at + index + value.len());
-                at += index + value.len();
-            }
-        }
+        self.values(raw, &mut found);
         private_keys(raw, &mut found);
+        if beside_key {
+            keys_of_amazon(raw, &mut found);
+        }
         for at in (0..raw.len()).filter(|at| *at == 0 || !is_word(raw[*at - 1])) {
             by_flag(raw, at, &mut found);
         }
@@ -218,10 +264,18 @@ fn flagged_program(name: &[u8]) -> Option<&'static Flagged> {
     FLAGGED.iter().find(|flagged| flagged.programs.iter().any(|program| program.as_bytes() == name))
 }
 
-/// The password in `-pPASSWORD`.
+/// The flag alone: `-p`.
+fn is_flag(flagged: &Flagged, word: &[u8]) -> bool {
+    matches!(word, [b'-', letter] if flagged.letters.contains(letter))
+}
+
+/// The password in `-pPASSWORD`, or in `pass:PASSWORD`.
 fn joined(flagged: &Flagged, word: &[u8]) -> Option<Range<usize>> {
-    let rest = word.strip_prefix(&[b'-', flagged.letter])?;
-    (flagged.joined && !rest.is_empty() && !is_reference(rest)).then_some(2..word.len())
+    let by_letter = flagged.joined && matches!(word, [b'-', letter, ..] if flagged.letters.contains(letter));
+    let by_prefix = flagged.prefix.filter(|prefix| word.starts_with(prefix.as_bytes()));
+    let start = if by_letter { 2 } else { by_prefix?.len() };
+    let rest = &word[start..];
+    (!rest.is_empty() && !is_reference(rest)).then_some(start..word.len())
 }
 
 /// `mysql -u me -pPASSWORD`, up to the end of the command.
@@ -237,7 +291,7 @@ fn by_flag(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         let quote = |at: usize| raw.get(at).filter(|b| matches!(b, b'"' | b'\''));
         if let Some(range) = joined(flagged, word) {
             found.push(start + range.start..start + range.end);
-        } else if word == [b'-', flagged.letter] && (flagged.apart || flagged.joined && quote(after).is_some()) {
+        } else if is_flag(flagged, word) && (flagged.apart || flagged.joined && quote(after).is_some()) {
             let (start, secret) = value(raw, after);
             if !is_reference(secret) {
                 found.push(start..start + secret.len());
@@ -313,6 +367,8 @@ fn at_boundary(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         found.push(start..start + run(raw, start, |b| is_token(b) || b == b'/'));
     }
     named_value(raw, at, found);
+    netrc(raw, at, found);
+    piped(raw, at, found);
     url(raw, at, found);
     random(raw, at, found);
 }
@@ -336,7 +392,8 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
         return;
     }
     let header = name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"set-cookie");
-    if !header && !is_secret_name(name) {
+    let alone = SECRET_ALONE.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()));
+    if !header && !alone && !is_secret_name(name) {
         return;
     }
     // The quote that ends a quoted name, which is escaped where it stands in another text.
@@ -355,6 +412,9 @@ fn named_value(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
     // `name => value`
     if sign == b'=' && raw.get(next + 1) == Some(&b'>') {
         next += 1;
+    }
+    if alone && sign != b'=' {
+        return;
     }
     // A comparison, or a path of modules.
     if matches!(raw.get(next + 1), Some(b'=')) || sign == b':' && raw.get(next + 1) == Some(&b':') {
@@ -397,6 +457,127 @@ fn value(raw: &[u8], at: usize) -> (usize, &[u8]) {
             (at, &raw[at..at + length])
         }
     }
+}
+
+/// `machine host login me password x`, and a line that is nothing but `password x`.
+fn netrc(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let is_line = |at: usize| raw[..at].iter().rev().find(|b| !matches!(b, b' ' | b'\t')).is_none_or(|b| *b == b'\n');
+    // The next word, also on the next line.
+    let word = |at: usize| {
+        let start = at + run_up_to(raw, at, 64, |b| b.is_ascii_whitespace());
+        start..start + run_up_to(raw, start, 512, |b| !b.is_ascii_whitespace())
+    };
+    let first = word(at);
+    if first.start != at {
+        return;
+    }
+    if SECRET_LINES.iter().any(|name| raw[first.clone()] == *name.as_bytes()) && is_line(at) {
+        let value = at + first.len() + run(raw, first.end, |b| matches!(b, b' ' | b'\t'));
+        let value = value..value + run(raw, value, |b| !b.is_ascii_whitespace());
+        let ends = value.end + run(raw, value.end, |b| matches!(b, b' ' | b'\t' | b'\r'));
+        if value.start > first.end && raw.get(ends).is_none_or(|b| *b == b'\n') && !is_reference(&raw[value.clone()]) {
+            found.push(value);
+        }
+    }
+    if raw[first.clone()] == *b"machine" {
+        let mut key = word(word(first.end).end);
+        for _ in 0..8 {
+            let value = word(key.end);
+            match &raw[key.clone()] {
+                b"password" | b"account" if !is_reference(&raw[value.clone()]) => found.push(value.clone()),
+                b"login" | b"user" | b"password" | b"account" => {}
+                _ => return,
+            }
+            key = word(value.end);
+        }
+    }
+}
+
+/// `echo x | docker login --password-stdin`
+fn piped(raw: &[u8], at: usize, found: &mut Vec<Range<usize>>) {
+    let rest = &raw[at..];
+    if !["echo ", "printf "].iter().any(|writer| rest.starts_with(writer.as_bytes())) {
+        return;
+    }
+    let mut next = at + run(raw, at, |b| b != b' ');
+    let mut secrets = Vec::new();
+    loop {
+        next += run(raw, next, |b| matches!(b, b' ' | b'\t'));
+        match raw.get(next) {
+            Some(b'|') => break,
+            None | Some(b'\n' | b';' | b'&' | b')') => return,
+            Some(_) if secrets.len() > 64 => return,
+            Some(_) => {}
+        }
+        let (start, word) = value(raw, next);
+        let skipped = word.is_empty() || word.starts_with(b"-") || word.starts_with(b"%") || is_reference(word);
+        if !skipped {
+            secrets.push(start..start + word.len());
+        }
+        // Behind the quote that ended it.
+        let end = start + word.len();
+        next = (end + usize::from(matches!(raw.get(end), Some(b'"' | b'\'')))).max(next + 1);
+    }
+    let reader = next + 1;
+    let reader =
+        &raw[reader..reader + run_up_to(raw, reader, 512, |b| !matches!(b, b'\n' | b';' | b'|' | b'&' | b')'))];
+    let words = || reader.split(|b| b.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let has = |wanted: &str| words().any(|word| word.rsplit(|b| *b == b'/').next() == Some(wanted.as_bytes()));
+    if SECRET_INPUTS.iter().any(|word| has(word)) || SECRET_INPUTS_OF.iter().any(|(name, flag)| has(name) && has(flag))
+    {
+        found.append(&mut secrets);
+    }
+}
+
+/// Whether the id of a key of Amazon's stands in a text: its secret stands beside it, and has no shape of its own.
+fn has_key_id(raw: &[u8]) -> bool {
+    let is_id = |at: usize| {
+        let rest = &raw[at..];
+        (rest.starts_with(b"AKIA") || rest.starts_with(b"ASIA"))
+            && (at == 0 || !is_word(raw[at - 1]))
+            && run_up_to(raw, at, 64, |b| b.is_ascii_uppercase() || b.is_ascii_digit()) == 20
+    };
+    (0..raw.len()).any(|at| raw[at] == b'A' && is_id(at))
+}
+
+/// Forty characters of base64, as the secret of such a key has.
+fn keys_of_amazon(raw: &[u8], found: &mut Vec<Range<usize>>) {
+    let is_key = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let mut at = 0;
+    while at < raw.len() {
+        let length = run(raw, at, is_key);
+        let word = &raw[at..at + length];
+        let has = |is: fn(&u8) -> bool| word.iter().any(|b| is(b));
+        if length == 40 && has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit) {
+            found.push(at..at + length);
+        }
+        at += length.max(1);
+    }
+}
+
+/// Of base64, with either alphabet.
+fn is_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
+}
+
+/// The bytes that a text of base64 stands for.
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let (mut bits, mut count, mut out) = (0u32, 0, Vec::with_capacity(text.len() * 3 / 4));
+    for byte in text {
+        let six = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            _ => 63,
+        };
+        (bits, count) = (bits << 6 | u32::from(six), count + 6);
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    out
 }
 
 /// `scheme://user:password@host`, `scheme://token@host`

@@ -140,6 +140,20 @@ fn what_follows_a_word() {
         ("sshpass -phunter2 ssh x", "sshpass -p[redacted] ssh x"),
         ("redis-cli -a hunter2 ping", "redis-cli -a [redacted] ping"),
         ("AccountKey=abc/def==;x", "AccountKey=[redacted];x"),
+        ("app --pw=hunter2 x pw=hunter3", "app --pw=[redacted] x pw=[redacted]"),
+        ("openssl enc -aes-256-cbc -k hunter2 -in a", "openssl enc -aes-256-cbc -k [redacted] -in a"),
+        ("openssl rsa -passin pass:hunter2 -in k", "openssl rsa -passin pass:[redacted] -in k"),
+        ("echo hunter2 | docker login -u me --password-stdin", "echo [redacted] | docker login -u me --password-stdin"),
+        (
+            "printf '%s' \"hun ter2\" | gh auth login --with-token",
+            "printf '%s' \"[redacted]\" | gh auth login --with-token",
+        ),
+        ("echo -n hunter2|sudo -S ls", "echo -n [redacted]|sudo -S ls"),
+        ("echo 'root:hunter2' | /usr/sbin/chpasswd", "echo '[redacted]' | /usr/sbin/chpasswd"),
+        ("machine h.org login me password hunter2", "machine h.org login me password [redacted]"),
+        ("machine h password hunter2 login me machine i", "machine h password [redacted] login me machine i"),
+        ("  password hunter2", "  password [redacted]"),
+        ("cqlsh -u me -p hunter2 host", "cqlsh -u me -p [redacted] host"),
         ("PGPASSWORD=x psql", "PGPASSWORD=[redacted] psql"),
         ("https://me:p@ss@host/x", "https://me:[redacted]@host/x"),
         ("postgresql://u:p%40@/db?host=/run", "postgresql://u:[redacted]@/db?host=/run"),
@@ -176,9 +190,61 @@ fn what_is_no_secret_stays() {
         "ask-for-something-very-long sk-learn-is-a-library-too",
         "AKIA is a prefix, ghp_ too",
         "ls -la -- --password",
+        "mkdir -pv a; pytest -k name; ps -px; grep -k x; pw: 3, npw=4",
+        "echo $TOKEN | docker login --password-stdin",
+        "echo hello | docker run -i image cat; echo hello && docker login --password-stdin",
+        "the password required here; machine learning with password managers",
+        "password is not given",
+        "openssl x509 -in pass.pem; echo pass:12",
     ] {
         assert_eq!(text(plain), plain);
     }
+}
+
+/// Built here from parts, as above.
+#[test]
+fn a_key_of_amazon_beside_its_id() {
+    let (id, secret) =
+        (format!("AKIA{}", "IOSFODNN7EXAMPLE"), format!("wJalrXUtnFEMI/K7MDENG/{}", "bPxRfiCYEXAMPLEKEY"));
+    assert_eq!(secret.len(), 40);
+    assert_eq!(text(&format!("{id},{secret}")), "[redacted],[redacted]");
+    assert_eq!(text(&format!("{id}\n{secret} x")), "[redacted]\\n[redacted] x");
+    let command = |args: &[&str]| redactor().command(&args.iter().map(OsString::from).collect::<Vec<_>>());
+    assert_eq!(command(&["x", &secret, &id]), ["x", "[redacted]", "[redacted]"]);
+    // Without the id it may be a path.
+    assert_eq!(text("src/components/ButtonGroup2/IndexPageHea"), "src/components/ButtonGroup2/IndexPageHea");
+    assert_eq!(
+        text("AKIA is a prefix; src/components/ButtonGroup2/IndexPageHea"),
+        text("AKIA is a prefix; src/components/ButtonGroup2/IndexPageHea")
+    );
+}
+
+#[test]
+fn known_values_in_base64() {
+    // `tr0ub4dor` alone, behind one, two and three other bytes, and with the other alphabet.
+    for encoded in
+        ["dHIwdWI0ZG9y", "OnRyMHViNGRvcg==", "YTp0cjB1YjRkb3I=", "bWU6dHIwdWI0ZG9y", "bWVfOnRyMHViNGRvcjo_Pz8"]
+    {
+        assert_eq!(text(&format!("x {encoded} y")), "x [redacted] y", "{encoded}");
+        assert_eq!(text(&format!("--data={encoded};")), "--data=[redacted];", "{encoded}");
+    }
+    for other in ["aGVsbG8gd29ybGQ=", "/usr/lib/x86_64-linux-gnu/libc", "dHIwdWI0"] {
+        assert_eq!(text(other), other);
+    }
+}
+
+/// Each with the same beginning, which is the slowest to tell apart.
+#[test]
+fn very_many_values() {
+    let values: Vec<(OsString, OsString)> = (0..60_000)
+        .map(|n| (OsString::from(format!("T{n}_TOKEN")), OsString::from(format!("a-long-beginning-{n:06}"))))
+        .collect();
+    let began = std::time::Instant::now();
+    let redactor = Redactor::new(values.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())), &[]);
+    let line = "a-long-beginning-0x a-long-beginning-059999 ".repeat(80);
+    assert_eq!(redactor.line(&line), "a-long-beginning-0x [redacted] ".repeat(80));
+    // Half a second in a debug build; half a minute when each is compared with each.
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
