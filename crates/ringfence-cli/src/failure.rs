@@ -459,6 +459,13 @@ impl From<SkillError> for Failure {
             }
             SkillError::OfTheCommunity { name, .. } => Failure::new(Kind::Usage, message)
                 .hint(format!("`ringfence skill rm {name}` forgets it, if you have looked at it and vouch for it")),
+            SkillError::NotScanned { name, version } => {
+                Failure::new(Kind::Skill, message).hint(format!("`ringfence skill scan {name}@{version}` scans it"))
+            }
+            SkillError::Scanner(error) => {
+                let failure = Failure::from(*error);
+                Failure { message: format!("cannot scan the code in a sandbox: {}", failure.message), ..failure }
+            }
             SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
             SkillError::Corrupt(_) => Failure::new(Kind::Records, message)
                 .hint("somebody changed the database: remove the skill and add it again"),

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     if let Some(code) = guard::stand() {
         return code;
     }
-    if let Some(code) = commands::session::supervise() {
+    if let Some(code) = commands::session::supervise().or_else(commands::skill::scanner_inside) {
         return code;
     }
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {

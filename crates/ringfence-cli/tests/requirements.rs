@@ -119,8 +119,17 @@ fn what_cannot_be_installed_leaves_nothing() {
         assert!(text == "escape" || done.err.contains("hint: only wheels are installed"), "{}", done.err);
         assert!(kept(&place).is_empty(), "{text}: {:?}", kept(&place));
     }
-    // The same index has one that can be.
-    assert_eq!(run("greeting", &[]).code, 0);
+    // A package that needs an address: pip would fetch it, and run its build.
+    for text in ["astray", "detour"] {
+        let done = run(text, &[]);
+        assert!(done.code == 125 && done.err.contains("by their names"), "{text}: {done:?}");
+        assert!(kept(&place).is_empty(), "{text}: {:?}", kept(&place));
+    }
+    assert_eq!((index.fetched("leads-1.0.tar.gz"), index.fetched("leads-1.0-py3-none-any.whl")), (0, 0));
+    // The same index has some that can be, one with a need that has a name.
+    for text in ["greeting", "needy"] {
+        assert_eq!(run(text, &[]).code, 0, "{text}");
+    }
     for (text, more, says) in [
         ("-r other.txt", &[][..], "line 1"),
         ("x @ http://127.0.0.1/x.whl", &[], "line 1"),
@@ -140,6 +149,7 @@ fn what_cannot_be_installed_leaves_nothing() {
         "http://me:secret@h/",
     ]);
     assert!(done.code == 125 && !done.err.contains("secret"), "{done:?}");
+    let there = kept(&place).len();
     // An index that never answers: cancelled, and killed.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/simple", silent.local_addr().unwrap());
@@ -158,12 +168,31 @@ fn what_cannot_be_installed_leaves_nothing() {
         if signal == rustix::process::Signal::KILL {
             let until = Instant::now() + Duration::from_secs(10);
             // The lock goes with its last holder.
-            while kept(&place).len() > 1 && Instant::now() < until {
+            while kept(&place).len() > there && Instant::now() < until {
                 place.ringfence(&["gc"]);
             }
         }
-        assert_eq!(kept(&place).len(), 1, "{signal:?}: {:?}", kept(&place));
+        assert_eq!(kept(&place).len(), there, "{signal:?}: {:?}", kept(&place));
     }
+}
+
+/// What holds pip when a package gets as far as its build.
+#[test]
+fn the_installer_starts_no_program() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("setup.py"), "open('ran', 'w')").unwrap();
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../ringfence/src/code/requirements/pip.py");
+    let install = |program: &[&str]| {
+        let mut pip = std::process::Command::new("/usr/bin/python3");
+        pip.arg("-I").args(program).args(["--isolated", "install", "--no-index", "--no-build-isolation"]);
+        pip.args(["--target", "made", "."]).current_dir(&dir).output().unwrap()
+    };
+    let done = install(&[rules]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("starts no other program"), "{said}");
+    assert!(!dir.path().join("ran").exists());
+    install(&["-m", "pip"]);
+    assert!(dir.path().join("ran").exists());
 }
 
 #[test]

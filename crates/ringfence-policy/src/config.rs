@@ -1,5 +1,6 @@
 //! Configuration files: TOML text to a [`Layer`]. Strict: what is not known is an error that says where and what was meant.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::Range;
 
@@ -8,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::caches;
 use crate::env::is_valid_name;
+use crate::glob::is_glob;
 use crate::guarantee::Guarantee;
 use crate::layer::{
     self, At, CommandSetting, Definition, FileEntry, Layer, LimitSettings, RecordSettings, SettingError, Settings,
@@ -55,6 +57,8 @@ pub enum ConfigErrorKind {
     Program(String),
     #[error("`{0}` belongs to your own configuration file, at its top")]
     OwnFileOnly(String),
+    #[error("more than {MOST_PATHS} paths, or {MOST_PATTERNS} with wildcards; name directories instead")]
+    TooManyPaths,
     #[error("profile `{0}` is built in and cannot be defined again; choose another name and extend it")]
     BuiltIn(String),
 }
@@ -100,7 +104,8 @@ type Item = (At<String>, Range<usize>);
 
 /// Reads one configuration file; `file` is its name in messages and origins.
 pub fn parse(text: &str, file: &str, kind: LayerKind) -> Result<Layer, ConfigError> {
-    let reader = Reader { text, file, kind };
+    let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let reader = Reader { lines, file, kind, paths: Cell::new((0, 0)) };
     let table = DeTable::parse(text).map_err(|error| {
         let message = error.message().trim().replace('\n', ", ");
         reader.error(&error.span().unwrap_or(0..0), ConfigErrorKind::Syntax(message))
@@ -120,16 +125,23 @@ pub fn parse(text: &str, file: &str, kind: LayerKind) -> Result<Layer, ConfigErr
     Ok(layer)
 }
 
+/// Paths and patterns in one file, and how many of them may have wildcards. Each is looked for before a command starts, and
+/// a project's file may mean to delay that.
+const MOST_PATHS: usize = 5000;
+const MOST_PATTERNS: usize = 1000;
+
 struct Reader<'a> {
-    text: &'a str,
+    /// Where each line begins.
+    lines: Vec<usize>,
     file: &'a str,
     kind: LayerKind,
+    /// How many paths were read, and how many of them have wildcards.
+    paths: Cell<(usize, usize)>,
 }
 
 impl Reader<'_> {
     fn line(&self, span: &Range<usize>) -> usize {
-        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
-        1 + before.iter().filter(|b| **b == b'\n').count()
+        self.lines.partition_point(|start| *start <= span.start).max(1)
     }
 
     fn error(&self, span: &Range<usize>, kind: ConfigErrorKind) -> ConfigError {
@@ -301,7 +313,13 @@ impl Reader<'_> {
                 "exclude" => Access::Exclude,
                 _ => return Err(self.unknown(&format!("{full}."), key, ["ro", "rw", "exclude"])),
             };
-            for (path, _) in self.strings(&format!("{full}.{access}"), value)? {
+            for (path, span) in self.strings(&format!("{full}.{access}"), value)? {
+                let (paths, patterns) = self.paths.get();
+                let read = (paths + 1, patterns + usize::from(is_glob(&path.value)));
+                if read.0 > MOST_PATHS || read.1 > MOST_PATTERNS {
+                    return Err(self.error(&span, ConfigErrorKind::TooManyPaths));
+                }
+                self.paths.set(read);
                 let missing = missing_in_file(access);
                 settings.files.push(At::new(FileEntry { access, path: path.value, missing }, path.place));
             }
@@ -576,6 +594,22 @@ memory = "1g"
         assert_eq!(settings.records.keep.as_ref().unwrap().place, "c.toml:39");
         assert_eq!(settings.records.max_size.as_ref().unwrap().value, None);
         assert_eq!(read("").unwrap(), Layer::new(LayerKind::Global, "c.toml"));
+    }
+
+    /// Sixty thousand patterns delayed a start by 19 s, and as many names by more.
+    #[test]
+    fn paths_are_bounded() {
+        let list = |name: &dyn Fn(usize) -> String, count| {
+            let lines: Vec<String> = (0..count).map(|n| format!("  \"{}\",", name(n))).collect();
+            format!("[files]\nexclude = [\n{}\n]", lines.join("\n"))
+        };
+        let glob = |n| format!("**/*{n}.x");
+        assert_eq!(read(&list(&glob, 1000)).unwrap().settings.files.len(), 1000);
+        let error = read(&list(&glob, 60_000)).unwrap_err();
+        assert_eq!((error.line, error.kind), (1003, ConfigErrorKind::TooManyPaths));
+        let name = |n| format!("name-{n}");
+        assert_eq!(read(&list(&name, 5000)).unwrap().settings.files[4999].place, "c.toml:5002");
+        assert_eq!(read(&list(&name, 5001)).unwrap_err().kind, ConfigErrorKind::TooManyPaths);
     }
 
     #[test]

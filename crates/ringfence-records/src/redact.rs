@@ -547,7 +547,7 @@ fn keys_of_amazon(raw: &[u8], found: &mut Vec<Range<usize>>) {
     while at < raw.len() {
         let length = run(raw, at, is_key);
         let word = &raw[at..at + length];
-        let has = |is: fn(&u8) -> bool| word.iter().any(|b| is(b));
+        let has = |is: fn(&u8) -> bool| word.iter().any(is);
         if length == 40 && has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit) {
             found.push(at..at + length);
         }

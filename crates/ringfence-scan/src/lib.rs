@@ -89,6 +89,16 @@ pub struct Scan {
     pub truncated: bool,
 }
 
+impl Scan {
+    /// The scan of a source that ended its scanner, and how that ended.
+    pub fn unread(how: &str) -> Scan {
+        let declared = Declared::default();
+        let mut findings = Findings::new("", &declared);
+        findings.add(&rules::FAILED, 0, how);
+        findings.into_scan()
+    }
+}
+
 /// What was declared, and so is no finding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Declared {

@@ -80,6 +80,7 @@ rules! {
     // The scanner's own limits.
     SYNTAX = "scan.syntax", Medium, "cannot be read as code of its language", "what was not understood was not looked at";
     NOT_TEXT = "scan.not-text", Medium, "is not text", "it cannot be read";
+    FAILED = "scan.failed", High, "ended what reads it", "it may have been written to do that";
     LIMIT = "scan.limit", Medium, "is too large or too involved to be read in full", "the rest was not looked at";
 }
 

@@ -12,7 +12,7 @@ use ringfence::policy::layers::content_hash;
 use ringfence::records::{Begin, End, Filter, Journal, Place, Recorder, Redactor, Store};
 use ringfence::skills::registry::Which;
 use ringfence::skills::scan::Verdict;
-use ringfence::skills::{New, Registry, Schema, Skill, SkillError, Source};
+use ringfence::skills::{New, Registry, Scanner, Schema, Skill, SkillError, Source};
 use serde_json::json;
 
 struct Shelf {
@@ -73,14 +73,16 @@ fn verdict(skill: &Skill) -> Verdict {
 fn versions_are_kept() {
     on_both(|shelf| {
         let mut registry = shelf.registry();
-        let first = registry.add(&new("greet", "print('a')")).unwrap();
+        let first = registry.add(&new("greet", "print('a')"), &Scanner::InProcess).unwrap();
         assert_eq!((first.version.as_str(), first.hash.as_str()), ("1", content_hash(b"print('a')").as_str()));
         assert_eq!((first.language.as_str(), first.source, verdict(&first)), ("python", Source::Local, Verdict::Clean));
         // The same once more is the same.
-        assert_eq!(registry.add(&new("greet", "print('a')")).unwrap().version, "1");
-        let second = registry.add(&new("greet", "print('é \u{1F600} \\' ; --')")).unwrap();
+        assert_eq!(registry.add(&new("greet", "print('a')"), &Scanner::InProcess).unwrap().version, "1");
+        let second = registry.add(&new("greet", "print('é \u{1F600} \\' ; --')"), &Scanner::InProcess).unwrap();
         assert_eq!(second.version, "2");
-        let named = registry.add(&New { version: Some("1.0+x".into()), ..new("greet", "print('a')") }).unwrap();
+        let named = registry
+            .add(&New { version: Some("1.0+x".into()), ..new("greet", "print('a')") }, &Scanner::InProcess)
+            .unwrap();
         assert_eq!(named.hash, first.hash);
         assert_eq!(registry.find(&which("greet")).unwrap().version, "1.0+x");
         assert_eq!(registry.find(&which("greet@2")).unwrap().code, "print('é \u{1F600} \\' ; --')");
@@ -96,9 +98,9 @@ fn versions_are_kept() {
         }
         let versions = registry.versions(&which("greet")).unwrap().skills;
         assert_eq!(versions.iter().map(|s| s.version.as_str()).collect::<Vec<_>>(), ["1.0+x", "2", "1"]);
-        let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") });
+        let taken = registry.add(&New { version: Some("1".into()), ..new("greet", "print('b')") }, &Scanner::InProcess);
         assert!(matches!(taken, Err(SkillError::VersionTaken { .. })), "{taken:?}");
-        registry.add(&new("another", "1")).unwrap();
+        registry.add(&new("another", "1"), &Scanner::InProcess).unwrap();
         let names: Vec<String> =
             registry.list().unwrap().skills.into_iter().map(|s| s.name + "@" + &s.version).collect();
         assert_eq!(names, ["another@1", "greet@1.0+x"]);
@@ -115,8 +117,11 @@ fn versions_are_kept() {
         assert_eq!((removed.versions.len(), removed.others), (2, 0));
         assert!(matches!(registry.remove(&which("greet")), Err(SkillError::NoSkill(_))));
         let other = New { language: Language::named("bash").unwrap(), ..new("greet", "print('a')") };
-        assert_eq!(registry.add(&other).unwrap().language, "bash");
-        assert!(matches!(registry.add(&new("greet2", "print('a')")), Err(SkillError::OtherLanguage(_))));
+        assert_eq!(registry.add(&other, &Scanner::InProcess).unwrap().language, "bash");
+        assert!(matches!(
+            registry.add(&new("greet2", "print('a')"), &Scanner::InProcess),
+            Err(SkillError::OtherLanguage(_))
+        ));
     });
 }
 
@@ -126,7 +131,7 @@ fn what_may_not_run() {
         let mut registry = shelf.registry();
         let schema = r#"{"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}"#;
         let inputs = Some(Schema::parse(schema, "schema").unwrap());
-        let double = registry.add(&New { inputs, ..new("double", "result = x * 2") }).unwrap();
+        let double = registry.add(&New { inputs, ..new("double", "result = x * 2") }, &Scanner::InProcess).unwrap();
         let code = double.code(json!({ "x": 21 }), Verdict::Clean, None, None).unwrap();
         assert_eq!((code.name.as_deref(), &code.inputs), (Some("double.py"), &json!({ "x": 21 })));
         assert!(matches!(
@@ -136,14 +141,14 @@ fn what_may_not_run() {
         // The time of the check counts as part of the run.
         let list = r#"{"properties": {"x": {"items": {"type": "integer"}}}}"#;
         let list = Some(Schema::parse(list, "schema").unwrap());
-        let list = registry.add(&New { inputs: list, ..new("list", "len(x)") }).unwrap();
+        let list = registry.add(&New { inputs: list, ..new("list", "len(x)") }, &Scanner::InProcess).unwrap();
         let started = std::time::Instant::now();
         let code = list.code(json!({ "x": vec![1; 300_000] }), Verdict::Clean, None, None).unwrap();
         assert!(code.spent >= Duration::from_millis(1) && code.spent <= started.elapsed(), "{:?}", code.spent);
         registry.remove(&which("list")).unwrap();
         // Added again without a word about them, its inputs are what they were; also under another version.
         for version in [None, Some("5".to_owned())] {
-            let again = registry.add(&New { version, ..new("double", "result = x * 2") }).unwrap();
+            let again = registry.add(&New { version, ..new("double", "result = x * 2") }, &Scanner::InProcess).unwrap();
             assert!(matches!(
                 again.code(json!({ "x": "21" }), Verdict::Clean, None, None),
                 Err(SkillError::Inputs { .. })
@@ -152,25 +157,27 @@ fn what_may_not_run() {
         assert_eq!(registry.remove(&which("double@5")).unwrap().versions.len(), 1);
         // What came from the community does not become somebody's own by a word.
         let source = Some(Source::Community);
-        registry.add(&New { source, ..new("theirs", "2") }).unwrap();
+        registry.add(&New { source, ..new("theirs", "2") }, &Scanner::InProcess).unwrap();
         for (version, sandbox_required) in [(None, true), (Some("1".to_owned()), false), (Some("7".to_owned()), true)] {
             let relabelled = New { source: Some(Source::Local), version, sandbox_required, ..new("theirs", "2") };
-            assert!(matches!(registry.add(&relabelled), Err(SkillError::OfTheCommunity { .. })));
+            assert!(matches!(registry.add(&relabelled, &Scanner::InProcess), Err(SkillError::OfTheCommunity { .. })));
         }
-        assert_eq!(registry.add(&new("theirs", "2")).unwrap().source, Source::Community);
+        assert_eq!(registry.add(&new("theirs", "2"), &Scanner::InProcess).unwrap().source, Source::Community);
         // Nor by another name.
         let renamed = New { source: Some(Source::Local), ..new("mine", "2") };
-        assert!(matches!(registry.add(&renamed), Err(SkillError::OfTheCommunity { .. })));
+        assert!(matches!(registry.add(&renamed, &Scanner::InProcess), Err(SkillError::OfTheCommunity { .. })));
         let optional = New { source: None, sandbox_required: false, ..new("mine", "2") };
-        assert!(matches!(registry.add(&optional), Err(SkillError::SandboxRequired)));
-        let unnamed = registry.add(&New { source: None, ..new("mine", "2") }).unwrap();
+        assert!(matches!(registry.add(&optional, &Scanner::InProcess), Err(SkillError::SandboxRequired)));
+        let unnamed = registry.add(&New { source: None, ..new("mine", "2") }, &Scanner::InProcess).unwrap();
         assert!(unnamed.source == Source::Community && unnamed.sandbox_required);
         registry.remove(&which("mine")).unwrap();
         registry.remove(&which("theirs")).unwrap();
         let vouched = New { source: Some(Source::Local), ..new("theirs", "2") };
-        assert_eq!(registry.add(&vouched).unwrap().source, Source::Local);
+        assert_eq!(registry.add(&vouched, &Scanner::InProcess).unwrap().source, Source::Local);
 
-        let bad = registry.add(&new("bad", "import base64\nexec(base64.b64decode('cHJpbnQoMSk='))")).unwrap();
+        let bad = registry
+            .add(&new("bad", "import base64\nexec(base64.b64decode('cHJpbnQoMSk='))"), &Scanner::InProcess)
+            .unwrap();
         assert_eq!(verdict(&bad), Verdict::Dangerous);
         assert!(!bad.scan.as_ref().unwrap().findings.is_empty());
         for allowed in [Verdict::Clean, Verdict::Review] {
@@ -181,8 +188,8 @@ fn what_may_not_run() {
         shelf.sql("UPDATE skills SET verdict = NULL, findings = NULL, scanned = NULL WHERE name = 'bad'").unwrap();
         let unseen = registry.find(&which("bad")).unwrap();
         assert!(unseen.scan.is_none());
-        assert!(matches!(unseen.code(json!({}), Verdict::Review, None, None), Err(SkillError::Verdict { .. })));
-        assert_eq!(verdict(&registry.rescan(&which("bad")).unwrap()), Verdict::Dangerous);
+        assert!(matches!(unseen.code(json!({}), Verdict::Dangerous, None, None), Err(SkillError::NotScanned { .. })));
+        assert_eq!(verdict(&registry.rescan(&which("bad"), &Scanner::InProcess).unwrap()), Verdict::Dangerous);
 
         assert_eq!(registry.set_disabled(&which("double"), true).unwrap().versions.len(), 1);
         let disabled = registry.find(&which("double")).unwrap();
@@ -191,16 +198,18 @@ fn what_may_not_run() {
             Err(SkillError::Disabled { .. })
         ));
         // Adding it once more does not let it run again.
-        assert!(registry.add(&new("double", "result = x * 2")).unwrap().disabled);
+        assert!(registry.add(&new("double", "result = x * 2"), &Scanner::InProcess).unwrap().disabled);
         registry.set_disabled(&which("double"), false).unwrap();
         assert!(registry.find(&which("double")).unwrap().code(json!({ "x": 1 }), Verdict::Clean, None, None).is_ok());
 
         let declared = "import urllib.request\nurllib.request.urlopen('https://api.example.org/x')";
-        let undeclared = registry.add(&new("net", declared)).unwrap();
+        let undeclared = registry.add(&new("net", declared), &Scanner::InProcess).unwrap();
         let hosts = vec!["api.example.org".to_owned()];
-        let known = registry.add(&New { hosts, version: Some("2".into()), ..new("net", declared) }).unwrap();
+        let known = registry
+            .add(&New { hosts, version: Some("2".into()), ..new("net", declared) }, &Scanner::InProcess)
+            .unwrap();
         assert!(verdict(&known) < verdict(&undeclared), "{:?} {:?}", known.scan, undeclared.scan);
-        assert_eq!(verdict(&registry.rescan(&which("net@2")).unwrap()), verdict(&known));
+        assert_eq!(verdict(&registry.rescan(&which("net@2"), &Scanner::InProcess).unwrap()), verdict(&known));
     });
 }
 
@@ -209,22 +218,30 @@ fn what_cannot_be_registered() {
     on_both(|shelf| {
         let mut registry = shelf.registry();
         for name in ["", "a b", "../x", "-x", "a@b", "é", &"x".repeat(65)] {
-            assert!(matches!(registry.add(&new(name, "1")), Err(SkillError::Name(_))), "{name}");
+            assert!(matches!(registry.add(&new(name, "1"), &Scanner::InProcess), Err(SkillError::Name(_))), "{name}");
         }
         for version in ["", "a/b", " 1", "1@2", "-1"] {
             let add = New { version: Some(version.into()), ..new("x", "1") };
-            assert!(matches!(registry.add(&add), Err(SkillError::Version(_))), "{version}");
+            assert!(matches!(registry.add(&add, &Scanner::InProcess), Err(SkillError::Version(_))), "{version}");
         }
-        assert!(matches!(registry.add(&new("x", "a\0b")), Err(SkillError::Nul)));
-        assert!(matches!(registry.add(&new("x", &" ".repeat((4 << 20) + 1))), Err(SkillError::TooLarge(_))));
+        assert!(matches!(registry.add(&new("x", "a\0b"), &Scanner::InProcess), Err(SkillError::Nul)));
+        assert!(matches!(
+            registry.add(&new("x", &" ".repeat((4 << 20) + 1)), &Scanner::InProcess),
+            Err(SkillError::TooLarge(_))
+        ));
         let host = New { hosts: vec!["a b".into()], ..new("x", "1") };
-        assert!(matches!(registry.add(&host), Err(SkillError::Host(_))));
+        assert!(matches!(registry.add(&host, &Scanner::InProcess), Err(SkillError::Host(_))));
         let community = New { source: Some(Source::Community), sandbox_required: false, ..new("x", "1") };
-        assert!(matches!(registry.add(&community), Err(SkillError::SandboxRequired)));
+        assert!(matches!(registry.add(&community, &Scanner::InProcess), Err(SkillError::SandboxRequired)));
         assert!(registry.list().unwrap().skills.is_empty());
         let local = New { sandbox_required: false, ..new("x", "1") };
-        assert!(!registry.add(&local).unwrap().sandbox_required);
-        assert!(registry.add(&New { source: Some(Source::Community), ..new("y", "1") }).unwrap().sandbox_required);
+        assert!(!registry.add(&local, &Scanner::InProcess).unwrap().sandbox_required);
+        assert!(
+            registry
+                .add(&New { source: Some(Source::Community), ..new("y", "1") }, &Scanner::InProcess)
+                .unwrap()
+                .sandbox_required
+        );
         // Not by the table either.
         assert!(shelf.sql("UPDATE skills SET sandbox_required = 0 WHERE name = 'y'").is_err());
         assert!(shelf.sql("UPDATE skills SET source = 'elsewhere'").is_err());
@@ -241,11 +258,13 @@ fn a_bad_row_hides_no_other() {
         let mut registry = shelf.registry();
         let python = Language::named("python").unwrap();
         let wanted = |text: &str| Requirements::new(python, text.to_owned(), None).ok();
-        registry.add(&new("good", "1")).unwrap();
-        registry.add(&new("twice", "1")).unwrap();
-        registry.add(&New { requirements: wanted("numpy"), ..new("twice", "2") }).unwrap();
-        registry.add(&New { requirements: wanted("requests"), ..new("bad", "3") }).unwrap();
-        registry.add(&New { inputs: Some(Schema::parse("{}", "x").unwrap()), ..new("odd", "4") }).unwrap();
+        registry.add(&new("good", "1"), &Scanner::InProcess).unwrap();
+        registry.add(&new("twice", "1"), &Scanner::InProcess).unwrap();
+        registry.add(&New { requirements: wanted("numpy"), ..new("twice", "2") }, &Scanner::InProcess).unwrap();
+        registry.add(&New { requirements: wanted("requests"), ..new("bad", "3") }, &Scanner::InProcess).unwrap();
+        registry
+            .add(&New { inputs: Some(Schema::parse("{}", "x").unwrap()), ..new("odd", "4") }, &Scanner::InProcess)
+            .unwrap();
         assert_eq!(registry.list().unwrap().skills.len(), 4);
         // As if a later program had written it, or another rule held now.
         shelf.sql("UPDATE skills SET requirements = REPLACE(requirements, 'numpy', '-r /etc/passwd')").unwrap();
@@ -273,7 +292,7 @@ fn a_bad_row_hides_no_other() {
 fn executions_are_found() {
     on_both(|shelf| {
         let mut registry = shelf.registry();
-        let skill = registry.add(&new("greet", "print('a')")).unwrap();
+        let skill = registry.add(&new("greet", "print('a')"), &Scanner::InProcess).unwrap();
         let recorder = Recorder::new(shelf.dir.path(), Redactor::default(), None);
         let command = [OsString::from("skill"), "run".into(), "greet".into()];
         let run = skill.run();
@@ -312,7 +331,9 @@ fn many_at_once() {
             for n in 0..4 {
                 scope.spawn(move || {
                     let mut registry = shelf.registry();
-                    (0..5).for_each(|i| drop(registry.add(&new("busy", &format!("print({n}, {i})"))).unwrap()));
+                    (0..5).for_each(|i| {
+                        drop(registry.add(&new("busy", &format!("print({n}, {i})")), &Scanner::InProcess).unwrap())
+                    });
                 });
             }
         });
@@ -358,7 +379,7 @@ fn migrations_keep_skills_and_what_ran() {
         let mut registry = shelf.registry();
         let greet = registry.find(&which("greet")).unwrap();
         assert_eq!((greet.source, greet.sandbox_required, greet.hosts.len()), (Source::Cloud, true, 0));
-        assert!(greet.scan.is_none() && registry.rescan(&which("greet")).unwrap().scan.is_some());
+        assert!(greet.scan.is_none() && registry.rescan(&which("greet"), &Scanner::InProcess).unwrap().scan.is_some());
         assert_eq!(registry.list().unwrap().skills.len(), 2);
         drop(registry);
 
@@ -383,7 +404,7 @@ fn inputs_are_checked_within_the_time_limit() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::File(dir.path().join("records.db"));
     let shelf = Shelf { dir, place };
-    let skill = shelf.registry().add(&New { inputs, ..new("slow", "1") }).unwrap();
+    let skill = shelf.registry().add(&New { inputs, ..new("slow", "1") }, &Scanner::InProcess).unwrap();
     let costly = || json!({ "x": vec![7; 6_000] });
     let ended = |limit: Option<Duration>, cancel: Option<BorrowedFd<'_>>| match skill.code(
         costly(),

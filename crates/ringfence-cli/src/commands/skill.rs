@@ -9,7 +9,7 @@ use ringfence::policy::service::Verdict;
 use ringfence::records::SkillRun;
 use ringfence::skills::registry::{Changed, Listed, Which, check_hosts};
 use ringfence::skills::scan::Scan;
-use ringfence::skills::{self, New, Registry, Schema, Skill, SkillError};
+use ringfence::skills::{New, Registry, SCANNER_WORDS, Scanner, Schema, Skill, SkillError, scan_inside};
 use serde::Serialize;
 
 use crate::args::{self, SkillAdd, SkillChange, SkillScan};
@@ -34,6 +34,20 @@ pub fn skill(command: args::Skill) -> Result<ExitCode, Failure> {
         args::Skill::Enable(change) => self::change(&change, Act::Enabled),
         args::Skill::Rm(change) => self::change(&change, Act::Removed),
     }
+}
+
+/// Becomes the scanner in its sandbox, when that is what this process was started for.
+pub fn scanner_inside() -> Option<ExitCode> {
+    let args = std::env::args_os().skip(1);
+    if !args.eq(SCANNER_WORDS) {
+        return None;
+    }
+    let scanned = scan_inside(std::io::stdin().lock(), std::io::stdout().lock());
+    Some(if scanned.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn scanner() -> Result<Scanner, Failure> {
+    Ok(Scanner::Sandboxed(Box::new(host::here()?)))
 }
 
 fn registry() -> Result<Registry, Failure> {
@@ -66,7 +80,7 @@ fn add(args: &SkillAdd) -> Result<ExitCode, Failure> {
         sandbox_required: !args.sandbox_optional,
     };
     let mut registry = registry()?;
-    let skill = registry.add(&new)?;
+    let skill = registry.add(&new, &scanner()?)?;
     if args.json {
         output::json(&skill)?;
         return Ok(ExitCode::SUCCESS);
@@ -100,11 +114,11 @@ fn language(named: Option<&str>, file: &Path) -> Result<&'static Language, Failu
 
 fn scan(args: &SkillScan) -> Result<ExitCode, Failure> {
     let scan = match (&args.skill, &args.file) {
-        (Some(skill), _) => registry()?.rescan(&Which::parse(skill))?.scan,
+        (Some(skill), _) => registry()?.rescan(&Which::parse(skill), &scanner()?)?.scan,
         (None, Some(file)) => {
             let language = language(args.language.as_deref(), file)?;
             check_hosts(&args.host)?;
-            Some(skills::look(language, &code::read_source(file)?, &args.host))
+            Some(scanner()?.scan(language, &code::read_source(file)?, &args.host)?)
         }
         (None, None) => None,
     };

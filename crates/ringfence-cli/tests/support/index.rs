@@ -23,10 +23,10 @@ const SERVER: &str = r##"
 import http.server, io, json, os, sys, tarfile, time, zipfile
 os.chdir(sys.argv[1])
 
-def wheel(name, version, files):
+def wheel(name, version, files, needs=""):
     os.makedirs(f"simple/{name}", exist_ok=True)
     info = f"{name}-{version}.dist-info"
-    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
              f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n", f"{info}/RECORD": ""}
     with zipfile.ZipFile(f"simple/{name}/{name}-{version}-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
@@ -68,6 +68,11 @@ if len(sys.argv) > 3:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(sys.argv[3])
     server.socket = context.wrap_socket(server.socket, server_side=True)
+leads = f"http://{sys.argv[2]}:{server.server_address[1]}/elsewhere"
+wheel("astray", "1.0", {"astray.py": ""}, f"Requires-Dist: leads @ {leads}/leads-1.0.tar.gz\n")
+wheel("detour", "1.0", {"astray.py": ""}, f"Requires-Dist: leads @ {leads}/leads-1.0-py3-none-any.whl\n")
+wheel("needy", "1.0", {"needy.py": "import greeting"}, "Requires-Dist: greeting\n")
+tarball("elsewhere/leads-1.0.tar.gz", {"leads-1.0/setup.py": setup, "leads-1.0/PKG-INFO": "Metadata-Version: 1.0\nName: leads\nVersion: 1.0\n"})
 print(server.server_address[1], flush=True)
 server.serve_forever()
 "##;

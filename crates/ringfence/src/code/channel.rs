@@ -20,7 +20,7 @@ use crate::supervise::{Companion, Ended, Outcome, Wanted};
 const MAX_PIPE: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(crate) struct Channel {
     cancel: Option<OwnedFd>,
     cancelled: Option<Instant>,
     streams: [Option<OwnedFd>; 2],
@@ -42,7 +42,7 @@ const CANCEL: usize = 3;
 
 /// Somebody who waits for the result, and not for the end of the box.
 #[derive(Debug)]
-pub(super) struct Hurry {
+pub(crate) struct Hurry {
     pub code: Code,
     pub engine: EngineRef,
     pub started: Instant,
@@ -50,11 +50,11 @@ pub(super) struct Hurry {
 }
 
 /// What became of code; `None`: it has not begun.
-pub(super) type Answer = Option<Result<Ran, CodeError>>;
+pub(crate) type Answer = Option<Result<Ran, CodeError>>;
 
 /// What is left when the box is gone.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     pub stdout: Capture,
     pub stderr: Capture,
     pub received: Received,

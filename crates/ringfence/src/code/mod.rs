@@ -20,7 +20,7 @@
 //! # }
 //! ```
 
-mod channel;
+pub(crate) mod channel;
 mod context;
 mod frames;
 mod javascript;

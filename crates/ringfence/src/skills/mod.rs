@@ -2,8 +2,8 @@
 //!
 //! A [`Registry`] keeps them beside the records, every version by the hash of its code. [`Skill::code`] is the only way from a
 //! skill to something that runs, and it is where all that can be refused is refused: a skill that is disabled, a verdict that
-//! the policy does not let through, inputs that do not fit. Nothing here runs code, and the sandbox holds whatever the scan
-//! says.
+//! the policy does not let through, inputs that do not fit. Nothing here runs code but the scanner, which reads a skill in a
+//! sandbox, and the sandbox of the skill holds whatever the scan says.
 //!
 //! ```no_run
 //! use ringfence::skills::{Registry, registry::Which};
@@ -17,6 +17,7 @@
 //! ```
 
 pub mod registry;
+mod scanner;
 mod schema;
 
 use std::os::fd::BorrowedFd;
@@ -29,9 +30,10 @@ use serde_json::Value;
 
 pub use registry::Registry;
 pub use ringfence_scan as scan;
+pub use scanner::{Scanner, WORDS as SCANNER_WORDS, scan_inside};
 pub use schema::Schema;
 
-use self::scan::{Declared, Scan, Verdict};
+use self::scan::{Scan, Verdict};
 use self::schema::Unfit;
 use crate::code::requirements::Requirements;
 use crate::code::{Code, CodeResult, Language};
@@ -190,6 +192,12 @@ pub enum SkillError {
     /// The verdict of the scan is worse than the policy allows.
     #[error("skill `{name}` {version} is {verdict}, and the policy lets nothing run that is worse than {allowed}")]
     Verdict { name: String, version: String, verdict: Verdict, allowed: Verdict },
+    /// Nobody has scanned the version.
+    #[error("skill `{name}` {version} was never scanned")]
+    NotScanned { name: String, version: String },
+    /// The scan's own sandbox did not start.
+    #[error("cannot scan the code in a sandbox: {0}")]
+    Scanner(#[source] Box<crate::SandboxError>),
     /// The inputs do not fit the schema.
     #[error("the inputs of skill `{name}` do not fit: {}", .reasons.join("; "))]
     Inputs { name: String, reasons: Vec<String> },
@@ -236,10 +244,8 @@ impl Skill {
             return Err(SkillError::Disabled { name: name(), version: version() });
         }
         let language = self.known_language()?;
-        // One that was there before there were scans is looked at now.
-        let verdict = match &self.scan {
-            Some(scan) => scan.verdict,
-            None => self.look(language).verdict,
+        let Some(Scan { verdict, .. }) = self.scan else {
+            return Err(SkillError::NotScanned { name: name(), version: version() });
         };
         if verdict > allowed {
             return Err(SkillError::Verdict { name: name(), version: version(), verdict, allowed });
@@ -279,13 +285,4 @@ impl Skill {
         let unknown = || SkillError::Language { name: name.clone(), language: language.clone() };
         Language::named(language).ok_or_else(unknown)
     }
-
-    fn look(&self, language: &Language) -> Scan {
-        look(language, &self.code, &self.hosts)
-    }
-}
-
-/// Scans code that reaches these hosts by declaration.
-pub fn look(language: &Language, code: &str, hosts: &[String]) -> Scan {
-    scan::scan(language.scanned, code.as_bytes(), &Declared { hosts: hosts.to_vec(), files: Vec::new() })
 }

@@ -6,7 +6,7 @@
 use ringfence_policy::layers::content_hash;
 
 use super::scan::{Finding, Scan, Verdict};
-use super::{New, Schema, Skill, SkillError, Source, Unreadable, look};
+use super::{New, Scanner, Schema, Skill, SkillError, Source, Unreadable};
 use crate::code::requirements::Requirements;
 use crate::code::{Language, MAX_SOURCE};
 use crate::records::database::{Database, DatabaseError, Row, Value};
@@ -113,7 +113,7 @@ impl Registry {
     }
 
     /// Scans a skill and registers it. The same once more changes nothing, unless another version is asked for.
-    pub fn add(&mut self, new: &New) -> Result<Skill, SkillError> {
+    pub fn add(&mut self, new: &New, scanner: &Scanner) -> Result<Skill, SkillError> {
         check(new)?;
         let hash = content_hash(new.code.as_bytes());
         let mut new = new.clone();
@@ -141,7 +141,7 @@ impl Registry {
                 Some(Source::Community) | None => new.source = Some(Source::Community),
             }
         }
-        let scan = look(new.language, &new.code, &new.hosts);
+        let scan = scanner.scan(new.language, &new.code, &new.hosts)?;
         let version = self.store.database().transaction(|database| insert(database, &new, &hash, &scan))?;
         self.find(&Which { name: new.name, version: Some(version) })
     }
@@ -172,9 +172,9 @@ impl Registry {
     }
 
     /// Scans again: the rules may have changed since.
-    pub fn rescan(&mut self, which: &Which) -> Result<Skill, SkillError> {
+    pub fn rescan(&mut self, which: &Which, scanner: &Scanner) -> Result<Skill, SkillError> {
         let skill = self.find(which)?;
-        let scan = skill.look(skill.known_language()?);
+        let scan = scanner.scan(skill.known_language()?, &skill.code, &skill.hosts)?;
         let values = [
             scan.verdict.name().into(),
             findings(&scan).into(),

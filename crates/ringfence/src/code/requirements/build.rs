@@ -1,7 +1,7 @@
 //! The build: an installer in a box of its own, which sees nothing of the user's and has the network.
 //!
-//! Packages are unpacked and nothing of theirs runs: wheels only, and no install scripts of npm. What the installer writes
-//! lands in one directory beside the place of the set, whose size is watched from outside. For an image the installer is the
+//! Packages are unpacked and nothing of theirs runs: wheels only, no addresses, no install scripts of npm, and the installer
+//! starts no other program. What it writes lands in one directory beside the place of the set, whose size is watched from outside. For an image the installer is the
 //! image's own, in a container (`container`).
 
 use std::ffi::OsString;
@@ -83,6 +83,14 @@ impl Kind {
         }
     }
 
+    /// What it is held to, and the name of that file in its working directory.
+    fn rules(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Pip => ("pip.py", include_str!("pip.py")),
+            Kind::Npm => ("npm.cjs", include_str!("npm.cjs")),
+        }
+    }
+
     /// What it fills, below the working directory.
     fn makes(self) -> &'static str {
         match self {
@@ -94,8 +102,7 @@ impl Kind {
 
 const PIP: &[&str] = &[
     "-I",
-    "-m",
-    "pip",
+    "pip.py",
     "--isolated",
     "--no-input",
     "--disable-pip-version-check",
@@ -268,7 +275,7 @@ impl Build {
             Ok((work, believed.is_some()))
         });
         let made = furnished.and_then(|(work, believes)| {
-            let policy = policy_for(policy, &work, &installer.target, believes, facts);
+            let policy = policy_for(policy, &work, &installer, believes, facts);
             let plan = plan::plan(&policy, facts, &installer.command)?;
             let (engine, report) = engines::select(choice, &plan, facts)?;
             if !engine.writes_as_caller(facts)? {
@@ -408,6 +415,8 @@ fn furnish(
         give(&path)
     };
     believed.map(|bytes| write(authorities::FILE, bytes)).transpose()?;
+    let (name, rules) = installer.kind.rules();
+    write(name, rules.as_bytes())?;
     match installer.kind {
         Kind::Pip => write("requirements.txt", requirements.lines()?.join("\n").as_bytes())?,
         Kind::Npm => {
@@ -490,8 +499,8 @@ fn names(kind: Kind, requirements: &Requirements) -> String {
 }
 
 /// The box of the installer: the same wherever code is to run, but for what its policy does without.
-fn policy_for(policy: &Policy, work: &Path, target: &Target, believes: bool, facts: &Facts) -> Policy {
-    let (root, network, (uid, gid)) = match target {
+fn policy_for(policy: &Policy, work: &Path, installer: &Installer, believes: bool, facts: &Facts) -> Policy {
+    let (root, network, (uid, gid)) = match &installer.target {
         Target::Host { .. } => (Root::Programs, Network::Open, NOBODYS),
         // What it writes must be the caller's to remove: nothing maps ids there.
         Target::Image { id, .. } => {
@@ -505,7 +514,9 @@ fn policy_for(policy: &Policy, work: &Path, target: &Target, believes: bool, fac
     let own = ["HOME", "TMPDIR"].map(|name| (name.to_owned(), tmp()));
     let believed = authorities::VARIABLES.iter().filter(|_| believes);
     let believed = believed.map(|name| (name.to_string(), format!("{INSIDE}/{}", authorities::FILE).into()));
-    let set = own.into_iter().chain(believed).collect();
+    let rules = (installer.kind == Kind::Npm)
+        .then(|| ("NODE_OPTIONS".to_owned(), format!("--require={INSIDE}/{}", installer.kind.rules().0).into()));
+    let set = own.into_iter().chain(believed).chain(rules).collect();
     Policy {
         profile: "requirements".to_owned(),
         workspace: Workspace::HostDirectory(work.to_path_buf()),
