@@ -466,6 +466,9 @@ impl From<SkillError> for Failure {
                 let failure = Failure::from(*error);
                 Failure { message: format!("cannot scan the code in a sandbox: {}", failure.message), ..failure }
             }
+            SkillError::VersionIsHash(version) => {
+                Failure::new(Kind::Usage, message).hint(format!("write `v{version}`, or put a dot in it"))
+            }
             SkillError::SandboxRequired => Failure::new(Kind::Usage, message).hint("leave --sandbox-optional away"),
             SkillError::Corrupt(_) => Failure::new(Kind::Records, message)
                 .hint("somebody changed the database: remove the skill and add it again"),

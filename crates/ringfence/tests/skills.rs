@@ -224,6 +224,10 @@ fn what_cannot_be_registered() {
             let add = New { version: Some(version.into()), ..new("x", "1") };
             assert!(matches!(registry.add(&add, &Scanner::InProcess), Err(SkillError::Version(_))), "{version}");
         }
+        for version in ["abcdef", "20261119"] {
+            let add = New { version: Some(version.to_owned()), ..new("x", "1") };
+            assert!(matches!(registry.add(&add, &Scanner::InProcess), Err(SkillError::VersionIsHash(_))), "{version}");
+        }
         assert!(matches!(registry.add(&new("x", "a\0b"), &Scanner::InProcess), Err(SkillError::Nul)));
         assert!(matches!(
             registry.add(&new("x", &" ".repeat((4 << 20) + 1)), &Scanner::InProcess),

@@ -215,7 +215,7 @@ impl Registry {
     fn whole(&mut self, which: &Which) -> Result<Which, SkillError> {
         let Some(version) = &which.version else { return Ok(which.clone()) };
         let digits = version.strip_prefix("sha256:").unwrap_or(version);
-        if digits.len() < SHORTEST_HASH || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        if !is_hash_prefix(digits) {
             return Ok(which.clone());
         }
         let query = "SELECT version, hash FROM skills WHERE name = $1";
@@ -281,6 +281,11 @@ impl Registry {
     }
 }
 
+/// Whether a text could be the beginning of a hash.
+fn is_hash_prefix(text: &str) -> bool {
+    text.len() >= SHORTEST_HASH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn check(new: &New) -> Result<(), SkillError> {
     let New { name, version, language: _, code, source, requirements: _, inputs: _, hosts, sandbox_required } = new;
     if !is_word(name, "._-") {
@@ -288,6 +293,9 @@ fn check(new: &New) -> Result<(), SkillError> {
     }
     if let Some(version) = version.as_ref().filter(|version| !is_word(version, "._-+")) {
         return Err(SkillError::Version(version.clone()));
+    }
+    if let Some(version) = version.as_ref().filter(|version| is_hash_prefix(version)) {
+        return Err(SkillError::VersionIsHash(version.clone()));
     }
     if code.len() > MAX_SOURCE {
         return Err(SkillError::TooLarge(code.len()));
