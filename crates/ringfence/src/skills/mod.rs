@@ -156,13 +156,10 @@ pub enum SkillError {
     /// This text cannot be a version.
     #[error("`{0}` cannot be a version: letters, digits, `.`, `_`, `-` and `+`, at most 64, a letter or digit first")]
     Version(String),
-<<<<<<< HEAD
-    /// The code has this many bytes, which is too many.
-=======
     /// This version could be the beginning of a hash.
     #[error("`{0}` cannot be a version: `NAME@{0}` could mean a hash that begins like this")]
     VersionIsHash(String),
->>>>>>> 3f35652 (skills: a version cannot be the beginning of a hash)
+    /// The code has this many bytes, which is too many.
     #[error("the code of a skill is at most {most} bytes, and not {0}", most = crate::code::MAX_SOURCE)]
     TooLarge(usize),
     /// The code has a NUL character.
