@@ -681,6 +681,35 @@ async fn limits_of_a_live_session_are_tightened_and_raised_again() {
     session.stop().await.unwrap();
 }
 
+/// Also without a cgroup: the supervisor keeps the clocks.
+#[tokio::test]
+async fn the_time_limit_of_commands_of_a_live_session_is_changed() {
+    use ringfence::session::LimitChange;
+    let home = Home::new();
+    let made = home.create_with(|layer| layer.timeout("20s").unwrap());
+    let session = home.sessions.create(made).await.unwrap();
+    let time = |millis: u64| LimitChange { timeout: Some(Duration::from_millis(millis)), ..LimitChange::default() };
+    let reason = async |exec: Exec| session.exec(exec).await.unwrap().output().await.unwrap().outcome.reason;
+    // One that runs keeps the limit that it was started with.
+    let earlier = session.exec(Exec::new(["sleep", "2"])).await.unwrap();
+    session.change_limits(time(300)).await.unwrap();
+    assert_eq!(reason(Exec::new(["sleep", "10"])).await, Some(Reason::Time));
+    let long = session.exec(Exec::new(["true"]).timeout(Duration::from_secs(1))).await;
+    assert!(matches!(long, Err(SessionError::TimeoutAboveCeiling { .. })), "{long:?}");
+    let info = session.info().await.unwrap();
+    assert_eq!((info.timeout, info.timeout_ceiling), (time(300).timeout, time(300).timeout));
+    let report = serde_json::to_string(&session.report().await.unwrap()).unwrap();
+    assert!(report.contains("changed to 300ms"), "{report}");
+    assert_eq!(earlier.output().await.unwrap().exit_code(), Some(0));
+    // Up to what it was made with, and no further.
+    let above = session.change_limits(time(3_600_000)).await;
+    assert!(matches!(above, Err(SessionError::AboveLimit { .. })), "{above:?}");
+    assert!(matches!(session.change_limits(time(0)).await, Err(SessionError::BadRequest)));
+    session.change_limits(time(5_000)).await.unwrap();
+    assert_eq!(reason(Exec::new(["sleep", "0.5"]).timeout(Duration::from_secs(4))).await, None);
+    session.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn one_whose_disk_stalls_is_stopped_and_removed() {
     let outer = tempfile::tempdir().unwrap();

@@ -91,6 +91,8 @@ pub struct LimitChange {
     pub cpus: Option<f64>,
     /// Processes and threads.
     pub processes: Option<u64>,
+    /// The longest time of a command that starts from now on, also of one that asks for none.
+    pub timeout: Option<Duration>,
 }
 
 /// What the sandbox of a session uses; `None` where nothing counts it.

@@ -66,7 +66,7 @@ use error::unexpected;
 use homes::{HomeFile, Homes};
 use link::Link;
 use place::{Place, StateFile};
-use protocol::{ClientRequest, Refusal, SupervisorReply};
+use protocol::{ClientRequest, Refusal, SupervisorReply, TIME_LIMITS};
 use tokio::time::error::Elapsed;
 
 pub use contents::{FileReader, FileWriter};
@@ -824,8 +824,13 @@ impl Session {
         self.change(&ClientRequest::Thaw).await
     }
 
-    /// Sets other limits of the tree as a whole: lower ones, or higher ones up to those that it was made with.
+    /// Sets other limits of the tree as a whole, and of the time of commands: lower ones, or higher ones up to those that it
+    /// was made with.
     pub async fn change_limits(&self, change: LimitChange) -> Result<(), SessionError> {
+        // An older supervisor would leave the time as it is and say that all is done.
+        if change.timeout.is_some() && self.link.lacks(TIME_LIMITS) {
+            return Err(SessionError::UnknownRequest { id: self.id().to_owned() });
+        }
         self.change(&ClientRequest::ChangeLimits(change)).await
     }
 

@@ -18,8 +18,11 @@ use crate::supervise::Reason;
 /// Pipes that come with a request about a file reach the guest. Without it, contents go through frames.
 pub const PIPES: u64 = 1;
 
+/// `ChangeLimits` can change the time limit of commands.
+pub const TIME_LIMITS: u64 = 2;
+
 /// What this release says first, as a client and as a supervisor.
-pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES };
+pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES | TIME_LIMITS };
 
 /// The first frame of a supervisor, a `Reply` on stream 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringfence_policy::Guarantee;
-use ringfence_policy::limits::{Limits, format_size};
+use ringfence_policy::limits::{Limits, format_duration, format_size};
 
 use super::super::info::{LimitChange, State};
 use super::super::protocol::{ClientRequest, Refusal, SupervisorReply};
@@ -21,6 +21,13 @@ impl Supervisor {
             ClientRequest::Thaw => Change::Thaw,
             ClientRequest::ChangeLimits(change) => {
                 self.check(*change)?;
+                // Time limits are kept here, and hold at once.
+                if *change == (LimitChange { timeout: change.timeout, ..LimitChange::default() }) {
+                    self.changed(What::Limited(*change), true);
+                    self.worker.keep(self.kept());
+                    self.clients.answer_last(place, &SupervisorReply::Done { bytes: 0 });
+                    return Ok(());
+                }
                 let none = Limits { memory: None, cpus: None, pids: None, ..self.plan.limits.clone() };
                 Change::Limits { change: *change, others: Box::new(none), room: self.tree.room() }
             }
@@ -43,9 +50,10 @@ impl Supervisor {
     /// None may be higher than the one that the session was made with. Changes may be under way: what is not given stays as
     /// they leave it.
     fn check(&self, change: LimitChange) -> Result<(), Refusal> {
-        let LimitChange { memory, cpus, processes } = change;
+        let LimitChange { memory, cpus, processes, timeout } = change;
         let usable = memory.is_none_or(|n| n > 0)
             && processes.is_none_or(|n| n > 0)
+            && timeout.is_none_or(|time| !time.is_zero())
             && cpus.is_none_or(|n| n.is_finite() && n > 0.0);
         if !usable {
             return Err(Refusal::BadRequest);
@@ -53,7 +61,8 @@ impl Supervisor {
         let above = |asked: Option<u64>, made: Option<u64>| asked.zip(made).is_some_and(|(asked, made)| asked > made);
         let made = &self.ceiling;
         let too_many_cpus = cpus.zip(made.cpus).is_some_and(|(asked, made)| asked > made);
-        if above(memory, made.memory) || above(processes, made.pids) || too_many_cpus {
+        let too_long = timeout.zip(made.timeout_ceiling).is_some_and(|(asked, made)| asked > made);
+        if above(memory, made.memory) || above(processes, made.pids) || too_many_cpus || too_long {
             return Err(Refusal::AboveLimit);
         }
         Ok(())
@@ -93,10 +102,13 @@ impl Supervisor {
                 }
             }
             What::Frozen | What::Thawed => {}
-            What::Limited(LimitChange { memory, cpus, processes }) => {
+            What::Limited(LimitChange { memory, cpus, processes, timeout: longest }) => {
                 let limits = self.plan.limits.clone();
                 let (memory, cpus, pids) = (memory.or(limits.memory), cpus.or(limits.cpus), processes.or(limits.pids));
-                self.set_limits(Limits { memory, cpus, pids, ..limits });
+                // A command that asks for no time has what the session was made with, as far as that is allowed.
+                let timeout = longest.map_or(limits.timeout, |most| Some(self.ceiling.timeout.unwrap_or(most).min(most)));
+                let timeout_ceiling = longest.or(limits.timeout_ceiling);
+                self.set_limits(Limits { memory, cpus, pids, timeout, timeout_ceiling, ..limits });
                 // It may have been made by the old ones meanwhile.
                 self.tree.forget_room();
             }
@@ -109,11 +121,13 @@ impl Supervisor {
         let now = |old: Option<String>, new: Option<String>| (old != new).then_some(new).flatten();
         let size = |n: &Limits| n.memory.map(format_size);
         let number = |n: Option<u64>| n.map(|n| n.to_string());
+        let time = |n: &Limits| n.timeout_ceiling.map(format_duration);
         let before = &self.plan.limits;
         let changed = [
             (Guarantee::LimitMemory, now(size(before), size(&limits))),
             (Guarantee::LimitCpu, now(before.cpus.map(|n| n.to_string()), limits.cpus.map(|n| n.to_string()))),
             (Guarantee::LimitProcesses, now(number(before.pids), number(limits.pids))),
+            (Guarantee::LimitTime, now(time(before), time(&limits))),
         ];
         for (id, value) in changed {
             let answer = self.report.guarantees.iter_mut().find(|answer| answer.id == id);
@@ -123,6 +137,7 @@ impl Supervisor {
             }
         }
         (self.info.memory, self.info.cpus, self.info.processes) = (limits.memory, limits.cpus, limits.pids);
+        (self.info.timeout, self.info.timeout_ceiling) = (limits.timeout, limits.timeout_ceiling);
         self.plan.limits = limits;
     }
 }
@@ -136,6 +151,7 @@ fn not_all(trouble: &str, held: LimitChange) -> String {
         held.processes.map(|n| format!("processes {n}")),
         held.memory.map(|n| format!("memory {}", format_size(n))),
         held.cpus.map(|n| format!("cpus {n}")),
+        held.timeout.map(|time| format!("timeout {}", format_duration(time))),
     ];
     match all.into_iter().flatten().collect::<Vec<_>>() {
         held if held.is_empty() => trouble.to_owned(),

@@ -113,7 +113,7 @@ fn make(control: &dyn Control, change: Change, closed: &AtomicBool) -> (What, Re
         Change::Freeze => (What::Frozen, freeze_unless(closed, || control.freeze(), || control.thaw())),
         Change::Thaw => (What::Thawed, control.thaw()),
         Change::Limits { change, others, room } => {
-            let (held, result) = one_by_one(change, |LimitChange { memory, cpus, processes }| {
+            let (held, result) = one_by_one(change, |LimitChange { memory, cpus, processes, .. }| {
                 // A file of the kernel takes no more than that.
                 let pids = processes.map(|n| n.saturating_add(room).min(i64::MAX as u64));
                 control.set(&Limits { memory, cpus, pids, ..(*others).clone() })
@@ -136,14 +136,15 @@ fn freeze_unless<E>(
     if closed.load(Ordering::SeqCst) { thaw() } else { Ok(()) }
 }
 
-/// Sets each limit by itself, up to the first that cannot be set: those that hold.
+/// Sets each limit by itself, up to the first that cannot be set: those that hold. The supervisor itself keeps the time
+/// limit, which therefore always holds.
 fn one_by_one<E>(
     change: LimitChange,
     mut set: impl FnMut(LimitChange) -> Result<(), E>,
 ) -> (LimitChange, Result<(), E>) {
-    let LimitChange { memory, cpus, processes } = change;
+    let LimitChange { memory, cpus, processes, timeout } = change;
     let none = LimitChange::default();
-    let mut held = none;
+    let mut held = LimitChange { timeout, ..none };
     let all = [LimitChange { processes, ..none }, LimitChange { memory, ..none }, LimitChange { cpus, ..none }];
     for one in all.into_iter().filter(|one| *one != none) {
         if let Err(error) = set(one) {
@@ -153,6 +154,7 @@ fn one_by_one<E>(
             memory: held.memory.or(one.memory),
             cpus: held.cpus.or(one.cpus),
             processes: held.processes.or(one.processes),
+            timeout,
         };
     }
     (held, Ok(()))
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_holds_of_a_change_that_fails_is_known() {
-        let change = LimitChange { memory: Some(1), cpus: Some(0.5), processes: Some(7) };
+        let change = LimitChange { memory: Some(1), cpus: Some(0.5), processes: Some(7), timeout: None };
         assert_eq!(one_by_one(change, |_| Ok::<_, ()>(())), (change, Ok(())));
         let mut asked = Vec::new();
         let (held, result) = one_by_one(change, |one| {

@@ -232,7 +232,12 @@ fn the_bytes_of_every_message_are_as_they_were() {
         ClientRequest::Usage,
         ClientRequest::Freeze,
         ClientRequest::Thaw,
-        ClientRequest::ChangeLimits(LimitChange { memory: Some(1), cpus: Some(0.5), processes: None }),
+        ClientRequest::ChangeLimits(LimitChange {
+            memory: Some(1),
+            cpus: Some(0.5),
+            processes: None,
+            timeout: Some(Duration::from_secs(2)),
+        }),
     ];
     golden.messages(Kind::Open, request, &requests);
     let inputs = [

@@ -53,7 +53,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Placeholders,
         ClientRequest::Usage,
         ClientRequest::Freeze,
-        ClientRequest::ChangeLimits(LimitChange { memory: Some(1), cpus: Some(0.5), processes: None }),
+        ClientRequest::ChangeLimits(LimitChange { memory: Some(1), cpus: Some(0.5), processes: None, timeout: None }),
     ]
 }
 
