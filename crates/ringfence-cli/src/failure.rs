@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ringfence::code::requirements::RequirementsError;
 use ringfence::code::{CodeError, ContextError};
+use ringfence::denials::Grant;
 use ringfence::facts::FactsError;
 use ringfence::host::FileError;
 use ringfence::policy::Cure;
@@ -12,6 +13,7 @@ use ringfence::policy::config::ConfigError;
 use ringfence::policy::layers::LayerError;
 use ringfence::policy::limits::format_size;
 use ringfence::policy::plan::PlanError;
+use ringfence::policy::policy::Network;
 use ringfence::policy::tree::{PRIVATE, TreeError};
 use ringfence::records::StoreError;
 use ringfence::session::SessionError;
@@ -574,6 +576,19 @@ fn cure(cure: &Cure) -> String {
             (key, Some("true")) => format!("use {}", flag(key)),
             (key, Some(value)) => format!("use {} {value}", flag(key)),
         },
+    }
+}
+
+/// What allows what was denied, as a person writes it on a command line.
+pub fn grant(grant: &Grant) -> String {
+    match grant {
+        Grant::Path { access, path, missing } => {
+            let first = if *missing { " (make it first)" } else { "" };
+            format!("{} {}{first}", flag(&access.to_string()), crate::output::one_line(&path.to_string_lossy()))
+        }
+        Grant::Preset { without } => format!("{} '!{without}'", flag("preset")),
+        Grant::Network { network: Network::Open } => flag("network"),
+        Grant::Network { network } => format!("{}={}", flag("network"), network.name()),
     }
 }
 

@@ -5,6 +5,7 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 
+use serde_json::json;
 use support::{Done, Place};
 
 fn says(done: &Done, code: i32, words: &[&str]) {
@@ -266,15 +267,20 @@ fn flags_for_what_was_denied() {
     }
     place.write("project/.git/HEAD", "ref: refs/heads/main\n");
     let text = "git config a.b c; mkdir .vscode/x; echo > ~/new; true";
+    let said = place.run(&["--trace-denials"], text).err;
+    for allowed in ["--preset '!@git' allows", "--preset '!@dotfiles' allows", "/new (make it first) allows"] {
+        assert!(said.contains(allowed), "{allowed}: {said}");
+    }
     let done = place.run(&["--trace-denials", "--json"], text).json();
-    let allow = |object: &str| {
+    let grant = |object: &str| {
         let denied = done["denied"].as_array().unwrap();
         let found = denied.iter().find(|denial| denial["object"].as_str().unwrap().ends_with(object));
-        found.unwrap_or_else(|| panic!("{object}: {done}"))["allow"].as_str().unwrap().to_owned()
+        found.unwrap_or_else(|| panic!("{object}: {done}"))["grant"].clone()
     };
-    assert_eq!(allow("/.git/config"), "--preset '!@git'");
-    assert_eq!(allow("/.vscode/x"), "--preset '!@dotfiles'");
-    assert_eq!(allow("/new"), format!("--rw {}/new (make it first)", place.home.display()));
+    assert_eq!(grant("/.git/config"), json!({"kind": "preset", "without": "@git"}));
+    assert_eq!(grant("/.vscode/x"), json!({"kind": "preset", "without": "@dotfiles"}));
+    let path = place.home.join("new");
+    assert_eq!(grant("/new"), json!({"kind": "path", "access": "rw", "path": path, "missing": true}));
     std::fs::write(place.home.join("new"), "").unwrap();
     let new = format!("{}/new", place.home.display());
     let flags = ["--preset", "!@git", "--preset", "!@dotfiles", "--rw", new.as_str()];

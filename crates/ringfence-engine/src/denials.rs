@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::notify::{self, Act, Call};
-pub use ringfence_policy::outcome::Denial;
-use ringfence_policy::policy::{Network, Policy, Root};
+use ringfence_linux::notify::{self, Call};
+pub use ringfence_policy::outcome::{Act, Denial, Grant};
+use ringfence_policy::policy::{Network, Policy};
 use ringfence_policy::rules::{Access, Kind, normalise};
 use ringfence_policy::tree::{Node, PRIVATE, State, Tree};
 use rustix::io::Errno;
@@ -23,7 +23,6 @@ const MOST: usize = 100;
 pub struct Tracer {
     listener: OwnedFd,
     tree: Tree,
-    root: Root,
     network: Network,
     workdir: PathBuf,
     workdir_at: Option<PathBuf>,
@@ -35,7 +34,6 @@ impl Tracer {
         Self {
             listener,
             tree,
-            root: policy.root.clone(),
             network: policy.network.clone(),
             workdir: policy.workdir().to_path_buf(),
             workdir_at: policy.workdir_at.clone(),
@@ -52,7 +50,7 @@ impl Tracer {
     pub fn look(&mut self) -> Result<(), Errno> {
         let Some(call) = notify::next(self.listener.as_fd())? else { return Ok(()) };
         let denial = match call {
-            Call::Path { act, path } => self.judge(act, &path),
+            Call::Path { act, path } => self.judge(tried(act), &path),
             Call::Connect(address) => self.judge_address(address),
         };
         if self.found.len() < MOST
@@ -80,44 +78,40 @@ impl Tracer {
         let node = self.tree.decide(&real);
         // A box for code works in private space, where the working directory would be if a rule showed it.
         let private = PRIVATE.iter().any(|p| real.starts_with(p) || inside.starts_with(p)) && node.is_none();
-        let (rule, flag) = match (node.map(|(_, n)| (n.access, &n.origin)), act) {
+        let (rule, access) = match (node.map(|(_, n)| (n.access, &n.origin)), act) {
             _ if private => return None,
-            (Some((Access::Exclude, origin)), _) => (format!("exclude of {origin}"), "--ro"),
-            (Some((Access::Ro, origin)), Act::Write) => (format!("ro of {origin}"), "--rw"),
-            (None, Act::Write) => ("everything outside the writable places is read-only".to_owned(), "--rw"),
-            (None, _) if self.root != Root::Host => return None,
+            (Some((Access::Exclude, origin)), _) => (format!("exclude of {origin}"), Access::Ro),
+            (Some((Access::Ro, origin)), Act::Write) => (format!("ro of {origin}"), Access::Rw),
+            (None, Act::Write) => ("everything outside the writable places is read-only".to_owned(), Access::Rw),
             _ => return None,
         };
         // What the caller could not do outside either was not refused by the policy.
         let right = match act {
             Act::Write => rustix::fs::Access::WRITE_OK,
-            Act::Read => rustix::fs::Access::READ_OK,
             Act::Execute => rustix::fs::Access::EXEC_OK,
+            Act::Read | Act::Connect => rustix::fs::Access::READ_OK,
         };
         let there = if real.exists() { real.as_path() } else { real.parent()? };
         if (!real.exists() && act != Act::Write) || rustix::fs::access(there, right).is_err() {
             return None;
         }
-        let act = match act {
-            Act::Read => "read",
-            Act::Write => "write",
-            Act::Execute => "execute",
-        };
         let object = printable(&real);
-        let preset = node.and_then(|(_, n)| n.origin.place.strip_prefix("preset "));
-        let by_flag = |path: &Path| format!("{flag} {}", printable(path));
-        let allow = match (preset, node) {
-            (Some(preset), Some((at, node))) if self.needs_preset(at, node) => format!("--preset '!{preset}'"),
-            _ if real.exists() => by_flag(&real),
+        let preset = node.and_then(|(_, n)| n.origin.preset());
+        let by_rule = |path: &Path, missing| Grant::Path { access, path: path.to_path_buf(), missing };
+        let grant = match (preset, node) {
+            (Some(preset), Some((at, node))) if self.needs_preset(at, node) => {
+                Grant::Preset { without: preset.to_owned() }
+            }
+            _ if real.exists() => by_rule(&real, false),
             // All of home, or of the disk, for the sake of one name: rather the name.
-            (_, Some((at, _))) if at == there => format!("{} (make it first)", by_flag(&real)),
-            (_, None) if there == Path::new("/") => format!("{} (make it first)", by_flag(&real)),
-            _ => by_flag(there),
+            (_, Some((at, _))) if at == there => by_rule(&real, true),
+            (_, None) if there == Path::new("/") => by_rule(&real, true),
+            _ => by_rule(there, false),
         };
-        Some(Denial { object, act, rule, allow })
+        Some(Denial { object, act, rule, grant })
     }
 
-    /// Whether no flag can allow it: what is not there cannot be named, and a stand-in is there only while the box runs; and
+    /// Whether no file rule can allow it: what is not there cannot be named, and a stand-in is there only while the box runs; and
     /// a file that is named cannot be replaced, as git replaces its configuration.
     fn needs_preset(&self, at: &Path, node: &Node) -> bool {
         let in_writable = self.tree.above(at).is_some_and(|(_, above)| above.access == Access::Rw);
@@ -133,9 +127,9 @@ impl Tracer {
         }
         Some(Denial {
             object: address.to_string(),
-            act: "connect",
+            act: Act::Connect,
             rule: "the network is off".to_owned(),
-            allow: "--network".to_owned(),
+            grant: Grant::Network { network: Network::Open },
         })
     }
 
@@ -145,6 +139,14 @@ impl Tracer {
             Some(below) => self.workdir.join(below),
             None => path.to_path_buf(),
         }
+    }
+}
+
+fn tried(act: notify::Act) -> Act {
+    match act {
+        notify::Act::Read => Act::Read,
+        notify::Act::Write => Act::Write,
+        notify::Act::Execute => Act::Execute,
     }
 }
 
@@ -185,25 +187,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_names_the_rule_and_the_flag() {
+    fn what_was_refused_names_the_rule_and_the_grant() {
         let (_dir, home, tracer) = tracer(|_| {});
-        let judge = |act, name: &str| tracer.judge(act, &home.join(name)).map(|d| (d.act, d.rule, d.allow));
-        let flag = |flag: &str, name: &str| format!("{flag} {}", home.join(name).display());
+        let judge = |act, name: &str| tracer.judge(act, &home.join(name)).map(|d| (d.act, d.rule, d.grant));
+        let path = |access, name: &str| Grant::Path { access, path: home.join(name), missing: false };
+        let without = |name: &str| Grant::Preset { without: name.to_owned() };
         let key = judge(Act::Read, ".ssh/id").unwrap();
-        assert_eq!(key, ("read", "exclude of preset @secrets".to_owned(), flag("--ro", ".ssh/id")));
+        assert_eq!(key, (Act::Read, "exclude of preset @secrets".to_owned(), path(Access::Ro, ".ssh/id")));
         let open = judge(Act::Write, "open").unwrap();
-        assert_eq!(open, ("write", "ro of preset @base".to_owned(), flag("--rw", "open")));
+        assert_eq!(open, (Act::Write, "ro of preset @base".to_owned(), path(Access::Rw, "open")));
         // What is not there yet cannot be named, and all of home is too much.
-        assert_eq!(judge(Act::Write, "new").unwrap().2, format!("{} (make it first)", flag("--rw", "new")));
-        assert_eq!(judge(Act::Write, ".config/new").unwrap().2, flag("--rw", ".config"));
+        let new = Grant::Path { access: Access::Rw, path: home.join("new"), missing: true };
+        assert_eq!(judge(Act::Write, "new").unwrap().2, new);
+        assert_eq!(judge(Act::Write, ".config/new").unwrap().2, path(Access::Rw, ".config"));
         for name in ["p/.mcp.json", "p/.vscode"] {
-            assert_eq!(judge(Act::Write, name).unwrap().2, "--preset '!@dotfiles'", "{name}");
+            assert_eq!(judge(Act::Write, name).unwrap().2, without("@dotfiles"), "{name}");
         }
         // As a stand-in is while the box runs. And git replaces its configuration, which a mount refuses.
         std::fs::create_dir(home.join("p/.vscode")).unwrap();
-        assert_eq!(judge(Act::Write, "p/.vscode/x").unwrap().2, "--preset '!@dotfiles'");
-        assert_eq!(judge(Act::Write, "p/.git/config").unwrap().2, "--preset '!@git'");
-        assert_eq!(judge(Act::Write, "p/.git/hooks/x").unwrap().2, flag("--rw", "p/.git/hooks/x"));
+        assert_eq!(judge(Act::Write, "p/.vscode/x").unwrap().2, without("@dotfiles"));
+        assert_eq!(judge(Act::Write, "p/.git/config").unwrap().2, without("@git"));
+        assert_eq!(judge(Act::Write, "p/.git/hooks/x").unwrap().2, path(Access::Rw, "p/.git/hooks/x"));
         for (act, name) in [(Act::Read, "open"), (Act::Write, "p/file"), (Act::Read, "none"), (Act::Read, "p/../open")]
         {
             assert_eq!(judge(act, name), None, "{name}");

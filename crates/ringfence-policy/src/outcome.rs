@@ -1,8 +1,14 @@
 //! How a command ended, what it used, and what it was refused.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::policy::Network;
+use crate::rules::Access;
+use crate::wire;
 
 /// How a command ended, and what it used.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,14 +54,65 @@ pub enum Reason {
 }
 
 /// Something that the policy refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// A path of the host, or an address.
+    /// A path of the host or an address, with control characters escaped.
     pub object: String,
-    /// `read`, `write`, `execute` or `connect`.
-    pub act: &'static str,
+    /// What was tried with it.
+    pub act: Act,
     /// The rule that refused it, and its layer.
     pub rule: String,
-    /// The flag that would allow it.
-    pub allow: String,
+    /// What would allow it.
+    pub grant: Grant,
+}
+
+/// What a command tried to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Act {
+    /// Open a file or a directory for reading.
+    Read,
+    /// Open a file for writing, or change a name.
+    Write,
+    /// Execute a file.
+    Execute,
+    /// Connect to an address.
+    Connect,
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Act::Read => "read",
+            Act::Write => "write",
+            Act::Execute => "execute",
+            Act::Connect => "connect",
+        })
+    }
+}
+
+/// The least change of a policy that allows what was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Grant {
+    /// A file rule.
+    Path {
+        /// What the rule allows.
+        access: Access,
+        /// The path of the rule, on the host.
+        #[serde(with = "wire::absolute")]
+        path: PathBuf,
+        /// Nothing is at the path yet. It must be made before a rule can name it.
+        missing: bool,
+    },
+    /// To leave out a preset.
+    Preset {
+        /// The preset, for example `@git`.
+        without: String,
+    },
+    /// More of the network.
+    Network {
+        /// What must be reachable.
+        network: Network,
+    },
 }

@@ -165,9 +165,9 @@ const DOTFILES: &str = "preset @dotfiles";
 /// Whether a rule that makes this path read-only is there to protect it. Such a rule shows nothing.
 pub(crate) fn only_protects(origin: &Origin, path: &Path, workdir: &Path) -> bool {
     // A repository that belongs to the working directory may lie outside, and git has to see it.
-    let of_project = |name: &str| name.starts_with("git") || name.starts_with("lint/");
-    origin.place == DOTFILES
-        || path.starts_with(workdir) && origin.place.strip_prefix("preset @").is_some_and(of_project)
+    let of_project = |name: &str| name.starts_with("@git") || name.starts_with("@lint/");
+    let preset = origin.preset();
+    preset == Some("@dotfiles") || path.starts_with(workdir) && preset.is_some_and(of_project)
 }
 
 /// `@name` or `!@name`.

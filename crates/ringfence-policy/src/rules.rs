@@ -119,7 +119,12 @@ pub struct Origin {
 impl Origin {
     /// Whether no user wrote the rule: a preset found it on this host, or it holds always.
     pub fn is_ours(&self) -> bool {
-        self.place.starts_with("preset @") || self.place == BUILT_IN
+        self.preset().is_some() || self.place == BUILT_IN
+    }
+
+    /// The preset that the rule comes from: `@git`. No configuration file and no flag has such a place.
+    pub fn preset(&self) -> Option<&str> {
+        self.place.strip_prefix("preset ").filter(|name| name.starts_with('@'))
     }
 }
 

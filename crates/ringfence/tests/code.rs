@@ -458,7 +458,7 @@ fn denials_are_named_where_traced() {
     assert_eq!(denied("open('/tmp/x', 'w').write('x')"), []);
     let refused = |path: &str| {
         let refused = denied(&format!("open('{path}', 'w')"));
-        refused.iter().any(|denial| denial.object == path && denial.act == "write")
+        refused.iter().any(|denial| denial.object == path && denial.act == ringfence::denials::Act::Write)
     };
     let own = host._dir.path().canonicalize().unwrap().join("x");
     assert!(refused(own.to_str().unwrap()));

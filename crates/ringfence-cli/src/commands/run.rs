@@ -252,8 +252,8 @@ fn denials(outcome: &Outcome, plan: &Plan) -> Vec<String> {
 
 /// One of them, for a person.
 pub fn denial(denial: &Denial) -> String {
-    let Denial { act, object, rule, allow } = denial;
-    format!("ringfence: denied: {act} `{object}` ({rule}); {allow} allows it")
+    let Denial { act, object, rule, grant } = denial;
+    format!("ringfence: denied: {act} `{object}` ({rule}); {} allows it", crate::failure::grant(grant))
 }
 
 /// Now, by the clock that file systems stamp with: it runs a tick behind, so that what is changed from here on is not older.

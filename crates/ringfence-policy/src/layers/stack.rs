@@ -266,7 +266,7 @@ impl<'a> Stack<'a> {
         }
         let is_outside = |rule: &FileRule| {
             let apart = |path: &Path| !path.starts_with(&self.workdir);
-            rule.origin.place.starts_with("preset @git") && matches!(&rule.pattern, Pattern::Exact(path) if apart(path))
+            matches!(rule.origin.preset(), Some("@git" | "@git-strict")) && matches!(&rule.pattern, Pattern::Exact(path) if apart(path))
         };
         all.retain(|rule| access == Some(Access::Ro) || !is_outside(rule));
         all.iter_mut().filter(|rule| is_outside(rule)).for_each(|rule| rule.access = Access::Ro);
@@ -537,5 +537,5 @@ fn hides_now(rule: &FileRule, path: &Path) -> bool {
 }
 
 fn is_preset(rule: &FileRule) -> bool {
-    rule.origin.layer == LayerKind::Profile || rule.origin.place.starts_with("preset ")
+    rule.origin.layer == LayerKind::Profile || rule.origin.preset().is_some()
 }

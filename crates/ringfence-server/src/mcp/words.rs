@@ -80,7 +80,7 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
 
 /// A path that the owner named, as opposed to a preset's or a built-in one.
 fn own(rule: &FileRule) -> Option<&Path> {
-    let named = !rule.origin.place.starts_with("preset") && rule.origin.place != "built-in";
+    let named = !rule.origin.is_ours();
     match &rule.pattern {
         Pattern::Exact(path) if named => Some(path),
         _ => None,

@@ -26,7 +26,7 @@ pub(super) fn of(
     choice: &EngineChoice,
 ) -> Result<String, CanonicalError> {
     let mut policy = policy.clone();
-    let presets = policy.rules.iter().filter(|rule| rule.origin.place.starts_with("preset @"));
+    let presets = policy.rules.iter().filter(|rule| rule.origin.preset().is_some());
     let presets: BTreeSet<_> = presets.map(|rule| (rule.origin.layer, rule.origin.place.clone())).collect();
     // A sandbox that sees nothing of the working directory is the same one wherever it was made.
     let Workspace::HostDirectory(workdir) = &policy.workspace;
