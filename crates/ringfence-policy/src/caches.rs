@@ -6,6 +6,7 @@
 /// One cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cache {
+    /// What users call it.
     pub name: &'static str,
     /// Variables that send the tool there.
     pub variables: &'static [&'static str],
@@ -29,6 +30,7 @@ pub const DIR: &str = "/var/cache/ringfence";
 /// Longest name of a group.
 const LONGEST: usize = 32;
 
+/// The cache of this name.
 pub fn find(name: &str) -> Option<&'static Cache> {
     ALL.iter().find(|cache| cache.name == name)
 }

@@ -27,38 +27,54 @@ use crate::suggest::Suggestion;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {kind}")]
 pub struct ConfigError {
+    /// The file, as messages call it.
     pub file: String,
+    /// Counted from 1.
     pub line: usize,
+    /// What is wrong.
     pub kind: ConfigErrorKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum ConfigErrorKind {
+    /// The text is not TOML.
     #[error("{0}")]
     Syntax(String),
+    /// No setting has this key.
     #[error("unknown key `{key}`{suggestion}")]
     UnknownKey { key: String, suggestion: Suggestion },
+    /// The value has another type than the key takes.
     #[error("`{key}` is {expected}, not {found}")]
     WrongType { key: String, expected: &'static str, found: String },
+    /// The key does not take this value.
     #[error("`{key}` cannot be `{value}`{suggestion}")]
     UnknownValue { key: String, value: String, suggestion: Suggestion },
+    /// No preset has this name.
     #[error(transparent)]
     UnknownPreset(#[from] UnknownPreset),
+    /// No guarantee has this id.
     #[error("unknown guarantee `{name}`{suggestion}")]
     UnknownGuarantee { name: String, suggestion: Suggestion },
+    /// The value of the key cannot be understood.
     #[error("`{key}`: {source}")]
     Setting { key: String, source: SettingError },
     /// What it is would show a password.
     #[error("`{0}` is an address that begins with `postgresql://`, and this one does not")]
     Database(String),
+    /// The text cannot be the name of a group of caches.
     #[error("`cache_group`: `{0}` is not of small letters, digits and dashes")]
     Group(String),
+    /// The text cannot be the name of a program.
     #[error("`commands`: `{0}` is not the name of a program")]
     Program(String),
+    /// Only the user's own file can have this key.
     #[error("`{0}` belongs to your own configuration file, at its top")]
     OwnFileOnly(String),
+    /// The file names more paths than rules can be made for.
     #[error("more than {MOST_PATHS} paths, or {MOST_PATTERNS} with wildcards; name directories instead")]
     TooManyPaths,
+    /// A built-in profile has this name.
     #[error("profile `{0}` is built in and cannot be defined again; choose another name and extend it")]
     BuiltIn(String),
 }

@@ -15,7 +15,9 @@ use crate::tree::{Node, PRIVATE, State, Tree, TreeError, real};
 pub enum Reach {
     /// Not there, or an empty, unreadable stand-in.
     Hidden,
+    /// It can be read.
     Read,
+    /// It can be read and written.
     Write,
     /// The box has something of its own there, not the host's.
     Private,
@@ -30,13 +32,16 @@ pub struct Explanation<'a> {
     pub path: PathBuf,
     /// Where it stands inside.
     pub inside: PathBuf,
+    /// What the sandbox can do there.
     pub reach: Reach,
+    /// Why.
     pub decides: Decides,
     /// Rules that also name the path or a directory above it, in the order in which they would decide.
     pub others: Vec<&'a FileRule>,
 }
 
 /// What has the last word on a path.
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decides {
     /// The rule that names this path, or a directory above it.

@@ -14,12 +14,16 @@ use crate::wire;
 /// Facts of this host and of the caller.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Facts {
+    /// The caller's user id.
     pub uid: u32,
+    /// The caller's group id.
     pub gid: u32,
     /// Root starts the box with ids of its own: to the host's files it is a stranger, save where ids are mapped.
     pub stranger: bool,
+    /// The caller's home directory.
     #[serde(with = "wire::path")]
     pub home: PathBuf,
+    /// The caller's environment.
     #[serde(with = "wire::variables")]
     pub env: BTreeMap<OsString, OsString>,
     /// The mounts of the caller's mount namespace.
@@ -50,6 +54,7 @@ pub struct Facts {
 /// A user of this host, as `/etc/passwd` has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
+    /// The user id.
     pub uid: u32,
     /// Absolute and canonical.
     #[serde(with = "wire::path")]
@@ -81,7 +86,9 @@ pub struct MountPoint {
     /// Where it is mounted.
     #[serde(with = "wire::path")]
     pub at: PathBuf,
+    /// The mount is read-only.
     pub read_only: bool,
+    /// The type of its file system, for example `ext4`.
     pub fs_type: String,
 }
 

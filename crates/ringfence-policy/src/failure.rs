@@ -12,9 +12,11 @@ use crate::Guarantee;
 pub struct Failure {
     /// `None` where no engine was chosen, or the failure is nobody's own.
     pub engine: Option<String>,
+    /// What was being done.
     pub step: Step,
     /// The promise that cannot be kept.
     pub guarantee: Option<Guarantee>,
+    /// What went wrong, in words.
     pub message: String,
     /// Each of them helps by itself.
     pub cures: Vec<Cure>,
@@ -52,6 +54,7 @@ pub enum Step {
 
 /// What helps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 #[serde(rename_all = "kebab-case")]
 pub enum Cure {
     /// Another value for a setting, by its key in a configuration file. Without one: any other that fits.
@@ -67,6 +70,7 @@ pub enum Cure {
 }
 
 impl Cure {
+    /// Another value for this setting.
     pub fn set(key: &'static str, value: impl Into<Cow<'static, str>>) -> Cure {
         Cure::Set { key: key.into(), value: Some(value.into()) }
     }
@@ -81,6 +85,7 @@ impl Cure {
         Cure::set("optional", guarantee.id())
     }
 
+    /// What a person does outside of Ringfence.
     pub fn host(words: impl Into<Cow<'static, str>>) -> Cure {
         Cure::Host(words.into())
     }

@@ -88,18 +88,25 @@ enum Token {
 /// A pattern that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
+    /// The pattern does not begin with `/`.
     #[error("pattern `{0}` is not absolute")]
     NotAbsolute(String),
+    /// A `[` has no `]`.
     #[error("pattern `{0}` has a `[` without its `]`")]
     UnclosedClass(String),
+    /// A `[]` is empty.
     #[error("pattern `{0}` has an empty `[]`")]
     EmptyClass(String),
+    /// A range in `[…]` runs backwards.
     #[error("pattern `{0}` has a range that runs backwards")]
     ReversedRange(String),
+    /// A `**` is not a whole component.
     #[error("pattern `{0}` has a `**` that is not a whole component")]
     PartialTree(String),
+    /// A `..` follows a wildcard.
     #[error("pattern `{0}` has a `..` after a wildcard")]
     ParentAfterWildcard(String),
+    /// The pattern has too many components.
     #[error("pattern `{0}` has more than {MAX_PARTS} components from its first wildcard on")]
     TooLong(String),
 }

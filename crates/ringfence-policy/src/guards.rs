@@ -19,7 +19,9 @@ pub use git::{AskGit, GitFacts, git};
 /// The texts are fixed: nothing of the command line, which may hold anything, gets into a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// The call may go on.
     Allow,
+    /// The call is refused.
     Refuse {
         /// The refused action: `git reset --hard`.
         what: &'static str,

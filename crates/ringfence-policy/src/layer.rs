@@ -18,11 +18,14 @@ use crate::suggest::Suggestion;
 /// A value and the place it comes from: `config.toml:12`, `--ro`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At<T> {
+    /// The value.
     pub value: T,
+    /// Where it was set: a file with its line, or a flag.
     pub place: String,
 }
 
 impl<T> At<T> {
+    /// A value that was set at this place.
     pub fn new(value: T, place: impl Into<String>) -> At<T> {
         At { value, place: place.into() }
     }
@@ -31,11 +34,13 @@ impl<T> At<T> {
 /// What one file or the flags say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
+    /// Which layer it is.
     pub kind: LayerKind,
     /// The file, for messages.
     pub name: String,
     /// The profile that it chooses.
     pub profile: Option<At<String>>,
+    /// What it sets.
     pub settings: Settings,
     /// Profiles that it defines.
     pub profiles: Vec<Definition>,
@@ -44,13 +49,17 @@ pub struct Layer {
 /// A profile of the user's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
+    /// What it is called.
     pub name: At<String>,
+    /// The profile that it starts from.
     pub extends: At<String>,
+    /// What it sets.
     pub settings: Settings,
 }
 
 /// Everything that can be set, in a file, in a profile or by flags. What is not said is not there.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs, reason = "a field is the key of its name in a configuration file (docs/configuration.md)")]
 pub struct Settings {
     pub engine: Option<At<EngineChoice>>,
     pub network: Option<At<Network>>,
@@ -80,8 +89,11 @@ pub struct Settings {
 /// One path of `ro`, `rw` or `exclude`, as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
+    /// What the rule allows.
     pub access: Access,
+    /// The path or pattern, as it was written.
     pub path: String,
+    /// What holds when the path is not there.
     pub missing: Missing,
 }
 
@@ -94,6 +106,7 @@ macro_rules! limits {
         /// Limits that are said; the inner `None` is "unlimited".
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct LimitSettings {
+            /// The key of this name in `[limits]`.
             $($(pub $name: Option<At<$type>>,)*)*
         }
 
@@ -175,6 +188,7 @@ impl<T: PartialOrd> Exceeds for Option<T> {
 
 /// `[records]`; the inner `None` is "without limit".
 #[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs, reason = "a field is the key of its name in `[records]` (docs/configuration.md)")]
 pub struct RecordSettings {
     pub output: Option<At<bool>>,
     pub secrets: Vec<At<String>>,
@@ -198,19 +212,27 @@ pub enum CommandSetting {
 
 /// A value that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum SettingError {
+    /// No preset has this name.
     #[error(transparent)]
     Preset(#[from] UnknownPreset),
+    /// The limit cannot be understood.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The text cannot be the name of an environment variable.
     #[error("`{0}` is not the name of an environment variable")]
     EnvName(String),
+    /// The text cannot be the name of a system call.
     #[error("`{0}` is not the name of a system call")]
     Syscall(String),
+    /// The text cannot be the name of an image.
     #[error("`{0}` is not the name of an image")]
     Image(String),
+    /// The text is not a user that a sandbox can have.
     #[error("`{0}` is neither `caller` nor UID:GID of somebody who is not root")]
     User(String),
+    /// No cache has this name.
     #[error("unknown cache `{name}`{suggestion}")]
     Cache { name: String, suggestion: Suggestion },
 }
@@ -255,6 +277,7 @@ pub fn missing_in_file(access: Access) -> Missing {
 }
 
 /// The layer of the flags: a method for each, named as it is.
+#[allow(missing_docs, reason = "a method is the flag of its name")]
 impl Layer {
     pub fn new(kind: LayerKind, name: impl Into<String>) -> Layer {
         Layer { kind, name: name.into(), profile: None, settings: Settings::default(), profiles: Vec::new() }
@@ -366,6 +389,7 @@ impl Layer {
 macro_rules! limit_flags {
     ($($flag:ident: $limit:ident $place:literal,)*) => {
         impl Layer {
+            /// The flag of this name.
             $(pub fn $flag(&mut self, text: &str) -> Result<(), SettingError> {
                 Ok(self.settings.limits.set(stringify!($limit), text, $place).map(drop)?)
             })*

@@ -32,14 +32,17 @@ use crate::suggest::Suggestion;
 /// What a policy is made of.
 #[derive(Debug, Clone)]
 pub struct Inputs {
+    /// The user's configuration file.
     pub global: Option<Layer>,
     /// The project's `.ringfence.toml`, or the file of `--config` in its place.
     pub project: Option<Layer>,
     /// The user trusts this very content (or named the file on the command line).
     pub project_trusted: bool,
+    /// What the command line or the program says.
     pub flags: Layer,
     /// The effective working directory: absolute and canonical.
     pub workdir: PathBuf,
+    /// The caller's home directory: absolute and canonical.
     pub home: PathBuf,
     /// Homes that count besides `home` ([`Facts::other_homes`](crate::facts::Facts::other_homes)).
     pub other_homes: Vec<PathBuf>,
@@ -79,8 +82,11 @@ impl Inputs {
 /// A policy and the settings of a service, and where everything in them comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
+    /// What the sandbox may do.
     pub policy: Policy,
+    /// What a service does with it.
     pub service: ServiceSettings,
+    /// The engine that is asked for.
     pub engine: EngineChoice,
     /// Where each value that is not the profile's own comes from, by key.
     origins: BTreeMap<String, Origin>,
@@ -88,6 +94,7 @@ pub struct Resolved {
     builtin: &'static Profile,
     /// What the project's file loosens, which holds because the user trusts it.
     pub loosened: Vec<Loosening>,
+    /// What the presets found and the user should know.
     pub warnings: Vec<Warning>,
 }
 
@@ -109,21 +116,30 @@ impl Resolved {
 
 /// Layers that make no policy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum LayerError {
+    /// No profile has this name.
     #[error("{place}: unknown profile `{name}`{suggestion}")]
     UnknownProfile { place: String, name: String, suggestion: Suggestion },
+    /// No engine has this name.
     #[error("{place}: unknown engine `{name}`{suggestion}")]
     UnknownEngine { place: String, name: String, suggestion: Suggestion },
+    /// A profile extends itself, perhaps through others.
     #[error("{place}: profile `{name}` extends itself")]
     ProfileCycle { place: String, name: String },
+    /// Two profiles have this name.
     #[error("{place}: profile `{name}` is already defined at {first}")]
     ProfileTwice { place: String, name: String, first: String },
+    /// The path of a rule cannot be understood.
     #[error("{place}: {source}")]
     Path { place: String, source: PathError },
+    /// The project's file allows more than the layers below, and is not trusted.
     #[error("`{file}` would loosen the sandbox, and you do not trust it yet{}", list(.loosenings))]
     Untrusted { file: String, loosenings: Vec<Loosening> },
+    /// A rule hides the working directory.
     #[error("working directory `{}` lies in `{rule}`, which is excluded ({origin})", .workdir.display())]
     WorkdirExcluded { workdir: PathBuf, rule: String, origin: Origin },
+    /// The time limit is above the longest that may be asked for.
     #[error(
         "{place}: a time limit of {timeout} is above the longest that may be asked for, {ceiling} ({ceiling_place})"
     )]

@@ -4,6 +4,7 @@
 //! facts of this host becomes a [`Plan`](plan::Plan). This crate looks paths up; it starts no process, writes no file and
 //! knows no engine.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod caches;
 pub mod canonical;

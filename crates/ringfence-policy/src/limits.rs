@@ -74,32 +74,45 @@ mod cpus {
     }
 }
 
+/// 1,024 bytes.
 pub const KIB: u64 = 1 << 10;
+/// 1,024 KiB.
 pub const MIB: u64 = 1 << 20;
+/// 1,024 MiB.
 pub const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// A limit that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
+    /// The text is not a size.
     #[error("`{0}` is not a size (such as `512m`, `1.5GiB` or a number of bytes)")]
     Size(String),
+    /// The size is smaller than this many bytes.
     #[error("size `{0}` is too small: at least {least}", least = format_size(*.1))]
     SizeTooSmall(String, u64),
+    /// The size is too large.
     #[error("size `{0}` is too large")]
     SizeRange(String),
+    /// The text is not a duration.
     #[error("`{0}` is not a duration (such as `500ms`, `30s`, `1h30m` or a number of seconds)")]
     Duration(String),
+    /// The duration is zero.
     #[error("a limit of no time at all is none")]
     NoTime,
+    /// The duration is too long.
     #[error("duration `{0}` is too long")]
     DurationRange(String),
+    /// The text is not a number of CPUs.
     #[error("`{0}` is not a number of CPUs above 0 (such as `0.5` or `2`)")]
     Cpus(String),
+    /// The text is not a number.
     #[error("`{0}` is not a whole number from 1 to 1073741824")]
     Count(String),
+    /// The text is not a number of processes.
     #[error("`{0}` is not a number of processes from 1 to {MOST_PROCESSES}")]
     Processes(String),
+    /// The text is not a number of files.
     #[error("`{0}` is not a number of files from {LEAST_INODES} to 1073741824: a sandbox needs some itself")]
     Inodes(String),
 }

@@ -66,6 +66,7 @@ impl From<fs::FileType> for Found {
 pub struct Walk {
     /// The path without symlinks; what is missing at its end is as it was written.
     pub real: PathBuf,
+    /// What is there.
     pub end: End,
     /// The real path of every symlink on the way.
     pub links: Vec<PathBuf>,
@@ -76,8 +77,11 @@ pub struct Walk {
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
+    /// A directory.
     Dir,
+    /// Anything else.
     File,
+    /// Nothing.
     Missing,
 }
 

@@ -21,9 +21,12 @@ use crate::tree::PRIVATE;
 
 /// Policies of which no sandbox can be both.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum NarrowError {
+    /// The roots differ, and one sandbox has one root.
     #[error("a sandbox cannot be made of {one} and of {other} at once")]
     Root { one: Root, other: Root },
+    /// The users differ, and a command has one user.
     #[error("a command cannot run as {one} and as {other} at once")]
     User { one: User, other: User },
 }

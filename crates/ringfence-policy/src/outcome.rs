@@ -13,11 +13,15 @@ use crate::wire;
 /// How a command ended, and what it used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
+    /// How the command itself ended.
     pub ended: Ended,
     /// Why Ringfence or a limit ended it; `None` when it ended by itself.
     pub reason: Option<Reason>,
+    /// From start to end.
     pub duration: Duration,
+    /// CPU time of the whole tree.
     pub cpu: Duration,
+    /// Bytes of memory at most.
     pub peak_memory: u64,
     /// What the policy refused, where that was traced.
     pub denied: Vec<Denial>,
@@ -35,7 +39,9 @@ impl Outcome {
 /// How the command itself ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
+    /// By itself, with this exit code.
     Exited(i32),
+    /// By this signal.
     Signaled(i32),
 }
 
@@ -43,9 +49,13 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
+    /// The time limit.
     Time,
+    /// The limit on CPU time.
     CpuTime,
+    /// The memory limit.
     Memory,
+    /// The limit on processes.
     Processes,
     /// The user or the caller ended it.
     Cancelled,

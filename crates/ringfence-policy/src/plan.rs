@@ -39,7 +39,9 @@ pub struct Plan {
     pub stubs: Vec<Stub>,
     /// The image that the root is made of; else the mounts make it.
     pub image: Option<String>,
+    /// What can be reached over the network.
     pub network: Network,
+    /// Devices of the host that are let in.
     pub devices: Vec<Device>,
     /// A cache that cannot be had stops the box.
     pub caches_required: bool,
@@ -47,9 +49,11 @@ pub struct Plan {
     pub tmp_exec: bool,
     /// The Docker socket is bound in.
     pub docker: bool,
+    /// The sandbox may make user namespaces.
     pub nesting: bool,
     /// Ids of the command inside.
     pub uid: u32,
+    /// Group id of the command inside.
     pub gid: u32,
     /// Somebody else owns the working directory, and root works in it: what the box makes there is the owner's.
     pub owner: Option<Owner>,
@@ -58,14 +62,20 @@ pub struct Plan {
     pub workdir: PathBuf,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
+    /// What is started.
     pub runs: Runs,
     /// A socket of the host's is among the descriptors that the command starts with, though it has another network: the filter
     /// lets nobody ask it about that. Not where the host's network is shared (stacked) nor where a guest makes the channel (images).
     pub handed_socket: bool,
+    /// What it may spend.
     pub limits: Limits,
+    /// System calls that are let through although the filter's list refuses them.
     pub allow_syscalls: Vec<String>,
+    /// Denied opens are watched for.
     pub trace_denials: bool,
+    /// A stand-in for a limit is refused.
     pub strict: bool,
+    /// What the plan promises.
     pub promises: Vec<Promise>,
     /// What the policy or this host takes from a promise, whichever engine keeps it.
     pub weakened: Vec<(Guarantee, String)>,
@@ -138,9 +148,12 @@ impl Plan {
 /// Who owns a tree of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
+    /// The directory.
     #[serde(with = "wire::path")]
     pub at: PathBuf,
+    /// Its owner's user id.
     pub uid: u32,
+    /// Its owner's group id.
     pub gid: u32,
 }
 
@@ -164,10 +177,12 @@ pub enum Runs {
 }
 
 impl Runs {
+    /// Whether it is the guest.
     pub fn is_guest(&self) -> bool {
         matches!(self, Runs::Guest)
     }
 
+    /// The command, where it is one.
     pub fn command(&self) -> Option<&Command> {
         match self {
             Runs::Command(command) => Some(command),
@@ -189,6 +204,7 @@ pub struct Command {
 /// One promise of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
+    /// What is promised.
     pub guarantee: Guarantee,
     /// The policy lets the box start without it.
     pub optional: bool,
@@ -196,6 +212,7 @@ pub struct Promise {
 
 /// One step that shapes what the box sees. Every path is absolute and free of symlinks; targets are paths inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "paths, modes and sizes: the sentence of a variant says what is mounted")]
 pub enum Mount {
     /// A host file or tree with all that is mounted below it; never set-user-id, never a device.
     Bind {
@@ -281,6 +298,7 @@ pub enum Mount {
 }
 
 impl Mount {
+    /// Where it is mounted, inside.
     pub fn target(&self) -> &Path {
         match self {
             Mount::Bind { target, .. }
@@ -300,6 +318,7 @@ impl Mount {
 }
 
 /// Space that an engine keeps under a name.
+#[allow(missing_docs, reason = "the name of the cache, and the group that shares it")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Volume {
     /// The home directory of the session of this box.
@@ -311,8 +330,10 @@ pub enum Volume {
 /// A name made on the host before the command starts and taken away when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stub {
+    /// The name: an absolute path of the host.
     #[serde(with = "wire::path")]
     pub path: PathBuf,
+    /// Whether it is a file or a directory.
     pub kind: Kind,
     /// What the file holds; empty for most, and for directories.
     pub text: String,
@@ -365,21 +386,30 @@ impl Look {
 
 /// Why there is no plan: nothing was started.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum PlanError {
+    /// The rules cannot be applied to this host.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// No such program was found.
     #[error("cannot find the program `{}`", .0.display())]
     ProgramNotFound(PathBuf),
+    /// The file is not executable.
     #[error("cannot execute `{}`: not an executable file", .0.display())]
     ProgramNotExecutable(PathBuf),
+    /// The command is empty.
     #[error("no command")]
     NoCommand,
+    /// A built-in guard needs the `ringfence` program.
     #[error("`commands.{0}` needs the `ringfence` program, which is not in `PATH`")]
     NoGuard(String),
+    /// The program in front of another cannot be used.
     #[error("cannot use the wrapper `{}` of `{program}`: {source}", path.display())]
     Wrapper { program: String, path: PathBuf, source: std::io::Error },
+    /// The Docker socket does not exist.
     #[error("the Docker socket `{}` does not exist", .0.display())]
     DockerSocketMissing(PathBuf),
+    /// The path of the Docker socket is not a socket.
     #[error("`{}` is not a socket, and Docker was asked for", .0.display())]
     DockerSocketWrong(PathBuf),
 }

@@ -38,6 +38,7 @@ pub struct Policy {
     pub rules: Vec<FileRule>,
     /// Directories of the host that stand at places of their own inside, read-only. Not where the root is the host's.
     pub shown: Vec<Shown>,
+    /// What it can reach over the network.
     pub network: Network,
     /// Devices of the host that the sandbox may use, besides the few that every sandbox has. No engine lets one in yet.
     pub devices: Vec<Device>,
@@ -51,8 +52,11 @@ pub struct Policy {
     pub docker: bool,
     /// Whether the box may make user namespaces of its own.
     pub nesting: bool,
+    /// The environment of commands.
     pub env: EnvPolicy,
+    /// Whom commands run as.
     pub user: User,
+    /// What it may spend.
     pub limits: Limits,
     /// Guards in front of programs, by program name.
     pub commands: BTreeMap<String, CommandRule>,
@@ -75,6 +79,7 @@ pub struct Shown {
     /// Absolute and canonical.
     #[serde(with = "wire::absolute")]
     pub source: PathBuf,
+    /// Where it stands inside.
     #[serde(with = "wire::absolute")]
     pub target: PathBuf,
 }
@@ -200,6 +205,7 @@ impl Network {
     /// What configuration and flags can name, the tightest first.
     pub const NAMES: [&'static str; 3] = ["none", "bridge", "open"];
 
+    /// The word for it in configuration files and flags.
     pub fn name(&self) -> &'static str {
         match self {
             Network::None => "none",
@@ -209,6 +215,7 @@ impl Network {
         }
     }
 
+    /// The value of such a word.
     pub fn from_name(name: &str) -> Option<Network> {
         match name {
             "none" => Some(Network::None),
@@ -255,6 +262,7 @@ impl NetworkRules {
 
 /// Whom the command runs as inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the ids inside")]
 #[serde(into = "String", try_from = "String")]
 pub enum User {
     /// The caller's own ids.
@@ -302,6 +310,7 @@ impl User {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caches {
+    /// The names of the caches.
     pub names: Vec<String>,
     /// Who may poison whom: only boxes of one group share a cache. `None` is the group of all that name none.
     #[serde(deserialize_with = "wire::given")]
@@ -343,5 +352,6 @@ pub enum CommandRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guard {
+    /// Stops git from throwing work away.
     Git,
 }

@@ -31,9 +31,13 @@ pub enum Preset {
     Git,
     /// Tags and other branches read-only.
     GitStrict,
+    /// TypeScript lint configuration read-only.
     LintTs,
+    /// Go lint configuration read-only.
     LintGo,
+    /// Python lint configuration read-only.
     LintPython,
+    /// Rust lint configuration read-only.
     LintRust,
     /// Shell start-up files, editor and agent configuration of the project protected.
     Dotfiles,
@@ -173,9 +177,11 @@ pub(crate) fn only_protects(origin: &Origin, path: &Path, workdir: &Path) -> boo
 /// `@name` or `!@name`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
+    /// The name, with its `@`.
     pub name: &'static str,
     /// `!@name`: takes away.
     pub remove: bool,
+    /// What it adds or takes away.
     pub presets: &'static [Preset],
 }
 
@@ -208,7 +214,9 @@ impl std::fmt::Display for Selection {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown preset `{name}`{suggestion}")]
 pub struct UnknownPreset {
+    /// The name that is not known.
     pub name: String,
+    /// What may have been meant.
     pub suggestion: Suggestion,
 }
 
@@ -217,15 +225,18 @@ pub struct UnknownPreset {
 pub struct Places<'a> {
     /// The working directory: absolute and canonical.
     pub workdir: &'a Path,
+    /// The caller's home directory: absolute and canonical.
     pub home: &'a Path,
     /// Configuration of git besides the repository's.
     pub git: &'a git::Outer,
+    /// Looks paths up, each once.
     pub lookup: &'a Lookup,
 }
 
 /// Something that a preset found and that the user should know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
+    /// A repository is not what it should be.
     #[error(transparent)]
     Git(#[from] git::Suspicion),
 }

@@ -13,12 +13,15 @@ pub enum EngineChoice {
     /// The first that can honour the policy.
     #[default]
     Auto,
+    /// This engine.
     Named(Cow<'static, str>),
 }
 
 impl EngineChoice {
+    /// The word that leaves the choice to Ringfence.
     pub const AUTO: &'static str = "auto";
 
+    /// The word for it in configuration files and flags.
     pub fn name(&self) -> &str {
         match self {
             EngineChoice::Auto => EngineChoice::AUTO,
@@ -42,6 +45,7 @@ impl std::fmt::Display for EngineChoice {
 /// What a policy must know of an engine that can be named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownEngine {
+    /// What users call it.
     pub name: Cow<'static, str>,
     /// Its sandboxes have the root of an image, and no other.
     pub images: bool,
@@ -49,6 +53,7 @@ pub struct KnownEngine {
 
 /// A built-in profile, complete: every value that the layers above may change.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "a field is the default of the setting of its name (docs/configuration.md)")]
 pub struct Profile {
     pub name: &'static str,
     pub engine: EngineChoice,

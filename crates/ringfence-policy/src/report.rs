@@ -10,7 +10,9 @@ use crate::{Cure, Guarantee};
 /// What was promised, and how each promise was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// The engine that answers.
     pub engine: Cow<'static, str>,
+    /// An answer for each promise.
     #[serde(deserialize_with = "known")]
     pub guarantees: Vec<Answer>,
     /// Paths of the host's devices that are let in.
@@ -33,7 +35,9 @@ fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Answer>, D::E
 /// The answer for one guarantee.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
+    /// The promise.
     pub id: Guarantee,
+    /// How far it was met.
     pub state: State,
     /// The mechanism that enforces it, or the reason why nothing does.
     pub by: String,
@@ -43,6 +47,7 @@ pub struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
+    /// All of it.
     Enforced,
     /// Less than the whole promise; `by` says what is missing.
     Weakened,
@@ -55,9 +60,13 @@ pub enum State {
 
 /// What an engine says about one guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "why it is not kept, and what helps")]
 pub enum Verdict {
+    /// It is kept, by this mechanism.
     Enforced(String),
+    /// Less than all of it is kept; what is missing.
     Weakened(String),
+    /// It is not kept.
     Missing { reason: String, cures: Vec<Cure> },
 }
 

@@ -19,8 +19,11 @@ use crate::wire;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
+    /// It can be read and written.
     Rw,
+    /// It can be read.
     Ro,
+    /// It can neither be read nor seen.
     Exclude,
 }
 
@@ -38,10 +41,13 @@ impl fmt::Display for Access {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRule {
+    /// What it allows.
     pub access: Access,
+    /// Which paths it names.
     pub pattern: Pattern,
     /// What holds when an exact path is not there.
     pub missing: Missing,
+    /// Where it was set.
     pub origin: Origin,
 }
 
@@ -91,6 +97,7 @@ pub enum PlaceholderText {
 }
 
 impl PlaceholderText {
+    /// The text itself.
     pub fn text(self) -> &'static str {
         match self {
             PlaceholderText::SameDirectory => ".\n",
@@ -103,7 +110,9 @@ impl PlaceholderText {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// Anything that is not a directory.
     File,
+    /// A directory.
     Dir,
 }
 
@@ -111,6 +120,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
+    /// The layer.
     pub layer: LayerKind,
     /// `preset @base`, `/home/u/.config/ringfence/config.toml:12`, `--ro`.
     pub place: Cow<'static, str>,
@@ -138,9 +148,13 @@ impl fmt::Display for Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayerKind {
+    /// The profile, built in or the user's own.
     Profile,
+    /// The user's configuration file.
     Global,
+    /// The project's file.
     Project,
+    /// The command line, or the program that asks.
     Flags,
 }
 
@@ -183,12 +197,16 @@ pub fn candidates<'a>(rules: &'a [FileRule], path: &Path) -> Vec<&'a FileRule> {
 /// A path of a rule that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
+    /// The path is empty.
     #[error("path is empty")]
     Empty,
+    /// The path has a NUL byte.
     #[error("path `{0}` contains a NUL byte")]
     Nul(String),
+    /// The path begins with `~` and a name.
     #[error("path `{0}` names another user's home, which is not supported")]
     OtherHome(String),
+    /// The pattern cannot be understood.
     #[error(transparent)]
     Glob(#[from] GlobError),
 }

@@ -114,7 +114,9 @@ pub const SECRET_PARTS: &[&str] = &["password", "passwd", "secret", "token", "ap
 /// Programs that take a password by a flag of one letter.
 #[derive(Debug, Clone, Copy)]
 pub struct Flagged {
+    /// The programs.
     pub programs: &'static [&'static str],
+    /// The letters of their flags.
     pub letters: &'static [u8],
     /// It stands in the same word: `-pPASSWORD`.
     pub joined: bool,
@@ -127,6 +129,7 @@ pub struct Flagged {
 const JOINED: Flagged = Flagged { programs: &[], letters: b"p", joined: true, apart: false, prefix: None };
 const EITHER: Flagged = Flagged { apart: true, ..JOINED };
 
+/// All of them.
 pub const FLAGGED: &[Flagged] = &[
     // `-p` alone asks for it, and a name follows.
     Flagged {

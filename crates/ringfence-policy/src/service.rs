@@ -13,6 +13,7 @@ use crate::wire;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSettings {
+    /// What is recorded, and for how long.
     pub records: Records,
     /// The worst verdict of the scan with which a skill may run.
     pub skill_verdict: Verdict,
@@ -47,16 +48,20 @@ pub const MOST_WARM: u64 = 256;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    /// The scan found nothing.
     Clean,
     /// A person should look at it.
     #[default]
     Review,
+    /// The code must not run.
     Dangerous,
 }
 
 impl Verdict {
+    /// All verdicts, the best first.
     pub const ALL: [Verdict; 3] = [Verdict::Clean, Verdict::Review, Verdict::Dangerous];
 
+    /// The word for it in configuration files and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Clean => "clean",
@@ -65,6 +70,7 @@ impl Verdict {
         }
     }
 
+    /// The verdict of such a word.
     pub fn from_name(name: &str) -> Option<Verdict> {
         Self::ALL.into_iter().find(|verdict| verdict.name() == name)
     }

@@ -5,6 +5,7 @@ use std::fmt;
 /// What to say after an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Suggestion {
+    /// This name is near.
     Nearest(String),
     /// Nothing is near: all that is valid.
     OneOf(Vec<String>),

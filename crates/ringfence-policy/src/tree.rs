@@ -23,25 +23,36 @@ use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 
 /// Why the rules cannot be applied to this host.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum TreeError {
+    /// The path of a rule could not be looked up.
     #[error("cannot look up `{}` (rule {access} of {origin}): {source}", path.display())]
     Lookup { path: PathBuf, access: Access, origin: Origin, source: io::Error },
+    /// The path of a rule does not exist.
     #[error("`{}` (rule {access} of {origin}) does not exist", path.display())]
     Missing { path: PathBuf, access: Access, origin: Origin },
+    /// A file to be hidden has other names, where it could still be read.
     #[error("`{}` is to be hidden ({origin}), but has {links} names (hard links)", path.display())]
     HardLinked { path: PathBuf, origin: Origin, links: u64 },
+    /// The path of a rule lies in space that is private to each sandbox.
     #[error("`{}` (rule {access} of {origin}) lies in a place that every sandbox has of its own", path.display())]
     Synthetic { path: PathBuf, access: Access, origin: Origin },
+    /// A rule makes the target of a symlink writable, and the sandbox could replace the symlink.
     #[error("`{}` (rule rw of {origin}) is a symlink in a writable place, and leads to `{}`", path.display(), real.display())]
     LinkInWritable { path: PathBuf, real: PathBuf, origin: Origin },
+    /// A rule hides the working directory.
     #[error("the working directory `{}` lies inside the excluded `{}` ({origin})", workdir.display(), excluded.display())]
     WorkdirExcluded { workdir: PathBuf, excluded: PathBuf, origin: Origin },
+    /// No rule shows the working directory.
     #[error("the working directory `{}` would not be there: no rule shows it", .0.display())]
     WorkdirNotShown(PathBuf),
+    /// The working directory lies in space that is private to each sandbox.
     #[error("the working directory `{}` is a place that every sandbox has of its own", .0.display())]
     WorkdirPrivate(PathBuf),
+    /// A symlink took the place of a directory.
     #[error("`{}` is a link by now, to `{}`", dir.display(), real.display())]
     Moved { dir: PathBuf, real: PathBuf },
+    /// The working directory holds too much to be writable.
     #[error("the working directory `{}` is part of the system, or holds a home directory: all of it would be writable", .0.display())]
     WorkdirTooWide(PathBuf),
 }
@@ -49,9 +60,13 @@ pub enum TreeError {
 /// What holds at one real path of the host, and below it until a deeper node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// What may be done there.
     pub access: Access,
+    /// Whether it is a file or a directory.
     pub kind: Kind,
+    /// The rule that decides.
     pub origin: Origin,
+    /// What is there on the host.
     pub state: State,
     /// The rule names the path itself; false for what a glob found and for aliases.
     pub exact: bool,
@@ -69,6 +84,7 @@ impl Node {
 /// How the path stands on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
+    /// It is there.
     Present,
     /// Not there, and must not appear; the stand-in holds this text. Where it is writable: not there, and to be made.
     Absent(&'static str),

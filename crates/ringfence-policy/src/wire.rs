@@ -68,6 +68,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// For `#[serde(with = "wire::path")]`.
+#[allow(missing_docs, reason = "serde calls these two")]
 pub mod path {
     use std::path::{Path, PathBuf};
 
@@ -83,6 +84,7 @@ pub mod path {
 }
 
 /// For `#[serde(with = "wire::paths")]`.
+#[allow(missing_docs, reason = "serde calls these two")]
 pub mod paths {
     use std::path::PathBuf;
 

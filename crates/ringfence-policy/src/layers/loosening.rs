@@ -15,7 +15,9 @@ use crate::tree;
 /// One setting of the project's file that allows what the layers below do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loosening {
+    /// The file and line.
     pub place: String,
+    /// What it allows.
     pub what: String,
 }
 

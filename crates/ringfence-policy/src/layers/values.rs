@@ -103,7 +103,10 @@ impl Resolved {
 /// One resolved value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
+    /// The key in a configuration file, with dots.
     pub key: String,
+    /// The value as text.
     pub text: String,
+    /// Where it was set.
     pub origin: Origin,
 }
