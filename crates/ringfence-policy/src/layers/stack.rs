@@ -266,7 +266,8 @@ impl<'a> Stack<'a> {
         }
         let is_outside = |rule: &FileRule| {
             let apart = |path: &Path| !path.starts_with(&self.workdir);
-            matches!(rule.origin.preset(), Some("@git" | "@git-strict")) && matches!(&rule.pattern, Pattern::Exact(path) if apart(path))
+            matches!(rule.origin.preset(), Some("@git" | "@git-strict"))
+                && matches!(&rule.pattern, Pattern::Exact(path) if apart(path))
         };
         all.retain(|rule| access == Some(Access::Ro) || !is_outside(rule));
         all.iter_mut().filter(|rule| is_outside(rule)).for_each(|rule| rule.access = Access::Ro);

@@ -106,7 +106,8 @@ impl Supervisor {
                 let limits = self.plan.limits.clone();
                 let (memory, cpus, pids) = (memory.or(limits.memory), cpus.or(limits.cpus), processes.or(limits.pids));
                 // A command that asks for no time has what the session was made with, as far as that is allowed.
-                let timeout = longest.map_or(limits.timeout, |most| Some(self.ceiling.timeout.unwrap_or(most).min(most)));
+                let timeout =
+                    longest.map_or(limits.timeout, |most| Some(self.ceiling.timeout.unwrap_or(most).min(most)));
                 let timeout_ceiling = longest.or(limits.timeout_ceiling);
                 self.set_limits(Limits { memory, cpus, pids, timeout, timeout_ceiling, ..limits });
                 // It may have been made by the old ones meanwhile.
