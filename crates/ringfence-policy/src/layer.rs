@@ -106,8 +106,10 @@ macro_rules! limits {
         /// Limits that are said; the inner `None` is "unlimited".
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct LimitSettings {
-            /// The key of this name in `[limits]`.
-            $($(pub $name: Option<At<$type>>,)*)*
+            $($(
+                #[doc = concat!("The key `", stringify!($name), "` of `[limits]`.")]
+                pub $name: Option<At<$type>>,
+            )*)*
         }
 
         impl LimitSettings {
@@ -389,8 +391,9 @@ impl Layer {
 macro_rules! limit_flags {
     ($($flag:ident: $limit:ident $place:literal,)*) => {
         impl Layer {
-            /// The flag of this name.
-            $(pub fn $flag(&mut self, text: &str) -> Result<(), SettingError> {
+            $(
+            #[doc = concat!("The flag `", $place, "`.")]
+            pub fn $flag(&mut self, text: &str) -> Result<(), SettingError> {
                 Ok(self.settings.limits.set(stringify!($limit), text, $place).map(drop)?)
             })*
         }

@@ -13,6 +13,7 @@ pub mod env;
 pub mod explain;
 pub mod facts;
 pub mod failure;
+#[allow(missing_docs, reason = "a suspicion's text says what it is")]
 pub mod git;
 pub mod glob;
 pub mod guarantee;
