@@ -30,6 +30,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
+    /// Of a sandbox whose filter reports calls to this listener.
     pub fn new(listener: OwnedFd, tree: Tree, policy: &Policy) -> Self {
         Self {
             listener,
@@ -63,7 +64,7 @@ impl Tracer {
     }
 
     /// What was refused, in the order in which it was first tried.
-    pub fn into_denials(self) -> Vec<Denial> {
+    pub(crate) fn into_denials(self) -> Vec<Denial> {
         self.found
     }
 

@@ -13,11 +13,15 @@ use ringfence_policy::rules::normalise;
 
 /// Why a fact could not be gathered.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum FactsError {
+    /// A file of the kernel's could not be read.
     #[error("cannot read `{path}`: {source}")]
     Read { path: &'static str, source: std::io::Error },
+    /// There is no home directory.
     #[error("cannot tell the home directory: HOME is not set")]
     NoHome,
+    /// The home directory cannot be used.
     #[error("the home directory `{}` cannot be used: {source}", path.display())]
     Home { path: PathBuf, source: std::io::Error },
 }

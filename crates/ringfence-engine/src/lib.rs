@@ -2,11 +2,13 @@
 //!
 //! Nothing here decides policy, prints, or reads the user's configuration.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod denials;
 pub mod engines;
 pub mod facts;
 pub mod guest;
+#[allow(missing_docs, reason = "only `ringfence` and tests use it")]
 pub mod keeper;
 pub mod report;
 pub mod supervise;

@@ -6,14 +6,17 @@ use ringfence_policy::{Cure, Guarantee};
 
 use crate::engines::EngineError;
 
+/// It is kept, by this mechanism.
 pub fn enforced(by: impl Into<String>) -> Verdict {
     Verdict::Enforced(by.into())
 }
 
+/// Less than all of it is kept; what is missing.
 pub fn weakened(by: impl Into<String>) -> Verdict {
     Verdict::Weakened(by.into())
 }
 
+/// It is not kept, for this reason.
 pub fn missing(reason: impl Into<String>, cures: impl Into<Vec<Cure>>) -> Verdict {
     Verdict::Missing { reason: reason.into(), cures: cures.into() }
 }

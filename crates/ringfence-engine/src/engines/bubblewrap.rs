@@ -36,6 +36,7 @@ use crate::report::{Report, answer, enforced, missing, recorded, weakened};
 
 const NAME: &str = "bubblewrap";
 
+/// The engine `bubblewrap`.
 pub const ENGINE: EngineRef = &Bubblewrap;
 
 #[derive(Debug)]

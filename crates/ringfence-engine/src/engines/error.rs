@@ -17,55 +17,78 @@ use crate::keeper::KeeperError;
 
 /// Why a sandbox did not start. Nothing of the command ran.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum EngineError {
+    /// The engine cannot do this at all.
     #[error("engine {engine} has no {what}")]
     Cannot { engine: &'static str, what: &'static str, cures: Vec<Cure> },
+    /// The engine cannot keep a promise of the plan.
     #[error("engine {engine} cannot promise {guarantee}: {reason}")]
     Unmet { engine: &'static str, guarantee: Guarantee, reason: String, cures: Vec<Cure> },
+    /// The engine lets in no such device.
     #[error("engine {engine} cannot let in the device `{}`", device.display())]
     Device { engine: &'static str, device: PathBuf },
+    /// The engine is not written yet.
     #[error("engine {0} is not there yet")]
     NotThere(String),
+    /// No engine of this program has this name.
     #[error("there is no engine `{0}` in this program")]
     Unknown(String),
+    /// No engine can honour the policy; what each said.
     #[error("no engine can honour this policy: {}", list(.0))]
     NoEngine(Vec<EngineError>),
+    /// An argument or a variable has a NUL byte.
     #[error("`{}` has a NUL byte in it", .0.display())]
     Nul(OsString),
     /// An engine's own error, with what others need to know of it.
     #[error("{source}")]
     Own { failure: Box<Failure>, source: Box<dyn Error + Send + Sync> },
+    /// Placeholders could not be made.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
+    /// A limit could not be set.
     #[error(transparent)]
     Limits(#[from] LimitError),
+    /// The kernel refused to wait for process 1.
     #[error("cannot wait for process 1: {0}")]
     Wait(Errno),
+    /// The user namespace could not be made.
     #[error("cannot prepare user ids: {0}")]
     UserNamespace(Errno),
+    /// Process 1 could not be started.
     #[error("cannot start process 1: {0}")]
     Fork(Errno),
+    /// Arguments could not be handed to a program.
     #[error("cannot hand arguments to `{}`: {source}", program.display())]
     Arguments { program: PathBuf, source: Errno },
     /// `step`: the one of the plan that failed, where one did.
     #[error("cannot {}: {errno}", step.as_ref().map_or_else(|| stage.to_string(), ToString::to_string))]
     Setup { stage: Stage, step: Option<Box<SetupStep>>, errno: Errno },
+    /// `bwrap` could not build the sandbox.
     #[error("bubblewrap cannot build the sandbox: {reason}")]
     Builder { reason: String },
+    /// The program could not be executed.
     #[error("cannot execute `{}`: {errno}", program.display())]
     Execute { program: PathBuf, errno: Errno },
+    /// Process 1 ended before it said how the command ended.
     #[error("process 1 of the sandbox is gone: {0}")]
     Lost(String),
+    /// The system-call filter could not be made.
     #[error(transparent)]
     Filter(#[from] ringfence_linux::seccomp::Error),
+    /// The standard descriptors could not be prepared.
     #[error("cannot prepare standard descriptors: {0}")]
     Stdio(Errno),
+    /// A standard descriptor would lead out of the sandbox.
     #[error("cannot give {stream} to the sandbox: {unfit}")]
     Unfit { stream: StandardStream, unfit: Unfit },
+    /// The guest's program could not be prepared.
     #[error("cannot prepare the guest: {0}")]
     Guest(Errno),
+    /// The plan could not be hashed.
     #[error(transparent)]
     Hash(#[from] CanonicalError),
+    /// The guest did not say anything in time.
     #[error("the guest did not answer in {} s", live::GUEST_ANSWERS.as_secs())]
     Silent,
 }

@@ -32,6 +32,7 @@ pub struct About<'a> {
     pub session: &'a str,
     /// The name of its session.
     pub name: Option<&'a str>,
+    /// The profile of its policy.
     pub profile: &'a str,
     /// Where state of this user lies.
     pub state: &'a Path,
@@ -43,6 +44,7 @@ pub struct About<'a> {
 /// A package cache that a policy asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
+    /// The name of the cache.
     pub name: String,
     /// Why the sandbox runs without it. `None`: it is ready.
     pub failed: Option<String>,
@@ -51,7 +53,9 @@ pub struct Cache {
 /// A program of this host that a sandbox needs beside it as long as it lives. Its supervisor starts it and ends it.
 #[derive(Debug, Clone)]
 pub struct Helper {
+    /// The program.
     pub path: PathBuf,
+    /// Its arguments, without its name.
     pub args: Vec<OsString>,
     /// All of its environment.
     pub env: Vec<(OsString, OsString)>,

@@ -51,6 +51,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// What it is, in a few words for people.
     fn about(&self) -> &'static str;
 
+    /// What it can do.
     fn abilities(&self) -> Abilities;
 
     /// What it answers for each promise of the plan; an error when one that is not optional cannot be kept.
@@ -123,6 +124,7 @@ pub struct Abilities {
     pub descriptors: bool,
     /// The root of a sandbox is an image. Without, it is made from this host.
     pub images: bool,
+    /// It keeps space under a name: homes and caches.
     pub volumes: bool,
     /// A sandbox can be frozen where its host lets it.
     pub freeze: bool,
@@ -136,6 +138,7 @@ pub struct Left<'a> {
     pub state: &'a Path,
     /// As [`About::keys`].
     pub keys: &'a Path,
+    /// What is known of this host.
     pub facts: &'a Facts,
     /// Whether the session of this id lives.
     pub lives: &'a dyn Fn(&str) -> bool,
@@ -150,29 +153,39 @@ impl fmt::Debug for Left<'_> {
 /// Something that an engine needs, and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
+    /// What is needed.
     pub fact: &'static str,
+    /// How it stands.
     pub state: Standing,
+    /// What was found, in words.
     pub detail: String,
+    /// What helps.
     pub cures: Vec<Cure>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
+    /// As it should be.
     Ok,
+    /// Good enough for less.
     Degraded,
+    /// Not there.
     Missing,
 }
 
 impl Finding {
+    /// It is as it should be.
     pub fn ok(fact: &'static str, detail: impl Into<String>) -> Finding {
         Finding { fact, state: Standing::Ok, detail: detail.into(), cures: Vec::new() }
     }
 
+    /// It is good enough for less.
     pub fn degraded(fact: &'static str, detail: impl Into<String>, cures: impl Into<Vec<Cure>>) -> Finding {
         Finding { fact, state: Standing::Degraded, detail: detail.into(), cures: cures.into() }
     }
 
+    /// It is not there.
     pub fn missing(fact: &'static str, detail: impl Into<String>, cures: impl Into<Vec<Cure>>) -> Finding {
         Finding { fact, state: Standing::Missing, detail: detail.into(), cures: cures.into() }
     }
@@ -183,6 +196,7 @@ impl Finding {
 pub enum Tried<'a> {
     /// None was run.
     Not,
+    /// It ran.
     Ran,
     /// What the engine said, where the failure was its own.
     Failed(Option<&'a EngineError>),

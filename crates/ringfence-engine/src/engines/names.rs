@@ -16,8 +16,10 @@ pub struct Name(String);
 /// What cannot be part of a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
+    /// The text cannot be part of a name.
     #[error("`{0}` is not of small letters, digits and single dashes")]
     Part(String),
+    /// The text is not the id of a session.
     #[error("`{0}` is not an id of at least 8 hex digits")]
     Id(String),
 }
@@ -54,6 +56,7 @@ impl Name {
         Name(format!("{PREFIX}-bridge"))
     }
 
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -35,6 +35,7 @@ use look::AppArmor;
 
 const NAME: &str = "native";
 
+/// The engine `native`.
 pub const ENGINE: EngineRef = &Native;
 
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub fn all() -> Vec<EngineRef> {
     BUILT_IN.iter().chain(added.iter()).copied().collect()
 }
 
+/// The engine of this name.
 pub fn find(name: &str) -> Option<EngineRef> {
     all().into_iter().find(|engine| engine.name() == name)
 }

@@ -21,6 +21,7 @@ const BUILDING: Duration = Duration::from_secs(10);
 
 /// The standard descriptors of the command.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "rows and columns of the terminal, and where stderr goes")]
 pub enum StdioSpec {
     /// These descriptors.
     Files([OwnedFd; 3]),
@@ -170,8 +171,11 @@ pub(super) fn stdio_parts(stdio: StdioSpec) -> Result<(Terminal, [Option<OwnedFd
 /// A standard descriptor of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StandardStream {
+    /// Descriptor 0.
     Stdin,
+    /// Descriptor 1.
     Stdout,
+    /// Descriptor 2.
     Stderr,
 }
 
@@ -195,6 +199,7 @@ const NSFS_MAGIC: u64 = 0x6e73_6673;
 /// Why a descriptor is not handed into a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
+    /// A directory, through which a process reaches everything in it.
     Directory,
     /// Opened with `O_PATH`. It cannot be read or written; it only names something of the host.
     PathHandle,

@@ -25,6 +25,7 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 pub struct Abilities {
     /// Version of its API.
     pub api: (usize, usize),
+    /// Version of the daemon.
     pub server: String,
     /// Filters system calls.
     pub seccomp: bool,
@@ -32,9 +33,13 @@ pub struct Abilities {
     pub rootless: bool,
     /// Maps ids of containers to others of the host.
     pub userns: bool,
+    /// Memory can be limited.
     pub memory: bool,
+    /// Swap can be limited.
     pub swap: bool,
+    /// CPUs can be limited.
     pub cpus: bool,
+    /// Processes can be limited.
     pub pids: bool,
     /// Where it keeps its files.
     pub root: PathBuf,
@@ -109,6 +114,7 @@ impl Daemon {
         Ok(Daemon { docker, socket: socket.to_path_buf(), asked })
     }
 
+    /// The socket that it listens at.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -13,46 +13,68 @@ use super::names::{Name, NameError};
 use crate::engines::EngineError;
 
 /// Why the daemon did not do what it was asked to.
+/// Nothing listens at the daemon's socket.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum DockerError {
+    /// This user may not use the daemon's socket.
     #[error("no container daemon listens at `{}`", .0.display())]
     Absent(PathBuf),
+    /// The text is not the address of a daemon on this host.
     #[error("not permitted to use the container daemon at `{}`", .0.display())]
     Permission(PathBuf),
+    /// The daemon did not answer in time.
     #[error("`{0}` is not the address of a daemon on this host")]
     Address(String),
+    /// The connection to the daemon broke.
     #[error("the container daemon did not answer in time: {0}")]
     Slow(Step),
+    /// The daemon refused.
     #[error("the container daemon went away: {step}: {source}")]
     Gone { step: Step, source: Bollard },
+    /// The daemon's answer cannot be understood.
     #[error("cannot {step}: {source}")]
     Refused { step: Step, status: u16, source: Bollard },
+    /// The daemon's disk is full.
     #[error("the container daemon's answer makes no sense: {step}: {source}")]
     Answer { step: Step, source: Bollard },
+    /// The daemon has no addresses for another network.
     #[error("cannot {step}: no space is left at `{}`", at.display())]
     DiskFull { step: Step, at: PathBuf, source: Box<DockerError> },
+    /// The image is neither here nor can it be pulled.
     #[error("cannot {step}: no addresses are left for another network")]
     NoAddresses { step: Step, source: Bollard },
+    /// A network of this name belongs to something else.
     #[error("there is no image `{name}` here, and it cannot be pulled: {source}")]
     NoImage { name: String, source: Box<DockerError> },
+    /// A volume of this name belongs to something else.
     #[error("network `{name}` is there, and not ours: {difference}")]
     ForeignNetwork { name: Name, difference: String },
+    /// The cache cannot be had.
     #[error("volume `{name}` is there, and not ours: {difference}")]
     ForeignVolume { name: Name, difference: String },
+    /// The network could not be shut off from services of this host.
     #[error("cache `{cache}` cannot be had: {source}")]
     Cache { cache: String, source: Box<DockerError> },
+    /// A name cannot be made.
     #[error("cannot keep the services of this host from network `{name}`: {reason}")]
     Firewall { name: Name, reason: String },
+    /// The container ended before its guest answered.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// The guest did not answer in time.
     #[error("the container ended before its guest answered{}", detail(.0))]
     Ended(String),
+    /// The container could not be removed.
     #[error("the guest in the container did not answer within {} s", .0.as_secs())]
     NoGuest(Duration),
+    /// A file for the container could not be made or read.
     #[error("container `{0}` cannot be removed")]
     Stuck(String),
+    /// The user of the container cannot write to the directory.
     #[error("cannot {what} `{}`: {source}", path.display())]
     Files { what: &'static str, path: PathBuf, source: io::Error },
+    /// A thread could not be started.
     #[error("`{}` cannot be written by {uid}:{gid}, whom the container runs as", path.display())]
     NotWritable { path: PathBuf, uid: u32, gid: u32, owner: (u32, u32) },
     #[error("cannot start a thread for the container daemon: {0}")]
@@ -75,6 +97,7 @@ fn shortened(mut message: String) -> String {
 
 /// What was being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "its text says what each is")]
 pub enum Step {
     Connect,
     Ask,

@@ -104,6 +104,7 @@ impl Key {
         Self::find(owner, dir)?.ok_or_else(gone)
     }
 
+    /// Whose key it is.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }

@@ -21,13 +21,18 @@ const VERSION: &str = "ringfence.version";
 /// What an object is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
+    /// A session's container.
     Sandbox,
+    /// The shared network.
     Network,
+    /// A package cache.
     Cache,
+    /// The home of a session.
     Home,
 }
 
 impl Purpose {
+    /// The word for it in a label.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Sandbox => "sandbox",
@@ -45,6 +50,7 @@ impl Purpose {
 pub struct Owner(String);
 
 impl Owner {
+    /// The owner with this user id and state directory.
     pub fn new(uid: u32, state: &std::path::Path) -> Owner {
         use std::os::unix::ffi::OsStrExt;
         let hash = ringfence_policy::layers::content_hash(state.as_os_str().as_bytes());
@@ -52,6 +58,7 @@ impl Owner {
         Owner(format!("{uid}-{}", digits.get(..16).unwrap_or(digits)))
     }
 
+    /// The owner as a label has it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,7 +67,9 @@ impl Owner {
 /// The labels of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox<'a> {
+    /// The id of its session.
     pub session: &'a str,
+    /// The profile of its policy.
     pub profile: &'a str,
     /// Hash of everything that the container is made from.
     pub policy: &'a str,

@@ -3,17 +3,17 @@
 //! [`compile`] and [`request`] are pure; what they cannot express they refuse. The rest talks to the daemon: through its
 //! API alone. What it removes carries a label that proves it ours ([`key`]), beside our other [`labels`].
 
-pub mod compile;
+mod compile;
 pub mod container;
-pub mod daemon;
-pub mod error;
-pub mod files;
-pub mod images;
+mod daemon;
+mod error;
+mod files;
+mod images;
 pub mod key;
 pub mod labels;
-pub mod network;
+mod network;
 pub mod recipe;
-pub mod request;
+mod request;
 mod seccomp;
 pub mod volumes;
 
@@ -47,6 +47,7 @@ use request::{Image, Parts, Places};
 
 const NAME: &str = "docker";
 
+/// The engine `docker`.
 pub const ENGINE: EngineRef = &Docker;
 
 #[derive(Debug)]

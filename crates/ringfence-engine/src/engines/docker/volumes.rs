@@ -20,6 +20,7 @@ use crate::engines::Cache;
 /// The volumes of a box: what is ready, and what is not and why.
 #[derive(Debug, Default)]
 pub struct Volumes {
+    /// Volumes that are ready, by what asked for them.
     pub ready: Vec<(Volume, Name)>,
     /// Caches that the box runs without, and why.
     failed: Vec<(String, DockerError)>,
