@@ -114,7 +114,7 @@ fn accounts(uid: u32) -> Vec<Account> {
 }
 
 /// The home directory of an account, as `/etc/passwd` has it; `HOME` may say anything.
-pub fn account_home(uid: u32) -> Option<PathBuf> {
+pub(crate) fn account_home(uid: u32) -> Option<PathBuf> {
     let passwd = read("/etc/passwd").ok()?;
     Account::parse(&passwd, |other| uid == other).next().map(|account| account.home)
 }

@@ -17,7 +17,7 @@ pub fn open() -> Result<OwnedFd, Errno> {
 }
 
 /// The same program for what builds boxes: there it is the starter.
-pub fn open_starter() -> Result<OwnedFd, Errno> {
+pub(crate) fn open_starter() -> Result<OwnedFd, Errno> {
     ringfence_linux::starter::sealed_program(c"starter", PROGRAM)
 }
 

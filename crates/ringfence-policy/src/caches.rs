@@ -43,7 +43,7 @@ impl Cache {
 }
 
 /// Whether this can be the name of a group: it becomes part of the name of a volume.
-pub fn is_group(name: &str) -> bool {
+pub(crate) fn is_group(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=LONGEST).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') && !name.ends_with('-')
 }

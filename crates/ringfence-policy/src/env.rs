@@ -134,7 +134,7 @@ pub fn name_matches(pattern: &str, name: &OsStr) -> bool {
 }
 
 /// Whether the built-in table keeps this name out, whatever its value.
-pub fn is_dropped(name: &OsStr) -> bool {
+pub(crate) fn is_dropped(name: &OsStr) -> bool {
     DROPPED.iter().any(|pattern| name_matches(pattern, name)) || DROPPED_BY_VALUE.iter().any(|(n, _)| name == *n)
 }
 
@@ -148,7 +148,7 @@ fn is_inherited(name: &OsStr, value: &OsStr) -> bool {
 }
 
 /// Whether a name can stand in an environment at all.
-pub fn is_valid_name(name: &OsStr) -> bool {
+pub(crate) fn is_valid_name(name: &OsStr) -> bool {
     !name.is_empty() && !name.as_bytes().iter().any(|b| matches!(b, b'=' | 0))
 }
 

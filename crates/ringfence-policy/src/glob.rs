@@ -115,7 +115,7 @@ pub enum GlobError {
 const MAX_PARTS: usize = 63;
 
 /// Whether a path has wildcards in it.
-pub fn is_glob(text: &str) -> bool {
+pub(crate) fn is_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
@@ -129,7 +129,7 @@ impl Glob {
     }
 
     /// Parses a pattern below `base`, which is taken literally whatever characters it has.
-    pub fn parse_under(base: &Path, pattern: &str) -> Result<Glob, GlobError> {
+    pub(crate) fn parse_under(base: &Path, pattern: &str) -> Result<Glob, GlobError> {
         let failed = |error: fn(String) -> GlobError| error(pattern.to_owned());
         let mut prefix = base.to_path_buf();
         let mut parts: Vec<Part> = Vec::new();
@@ -199,7 +199,7 @@ impl Glob {
 
     /// Every path that is there and that the pattern names. Symbolic links are named but not followed below the literal
     /// prefix, and `/proc`, of which every box has its own, is left out.
-    pub fn expand(&self) -> Matches {
+    pub(crate) fn expand(&self) -> Matches {
         let (mut found, mut closed) = (Vec::new(), BTreeSet::new());
         let start = self.start();
         if self.accepts(start) && fs::symlink_metadata(&self.prefix).is_ok() {

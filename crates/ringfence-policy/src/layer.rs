@@ -271,7 +271,7 @@ pub(crate) fn syscall(name: &str) -> Result<String, SettingError> {
 }
 
 /// What a missing path means in a file: read-only and hidden places must not appear either.
-pub fn missing_in_file(access: Access) -> Missing {
+pub(crate) fn missing_in_file(access: Access) -> Missing {
     match access {
         Access::Rw => Missing::Ignore,
         Access::Ro | Access::Exclude => Missing::Protect(Kind::Dir),

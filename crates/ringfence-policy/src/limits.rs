@@ -188,12 +188,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, LimitError> {
 }
 
 /// Reads a size of memory: less than a program needs to start would end it without a word.
-pub fn parse_memory(text: &str) -> Result<u64, LimitError> {
+pub(crate) fn parse_memory(text: &str) -> Result<u64, LimitError> {
     at_least(text, MIB)
 }
 
 /// Reads a size of private space. To the kernel, none would mean without limit.
-pub fn parse_space(text: &str) -> Result<u64, LimitError> {
+pub(crate) fn parse_space(text: &str) -> Result<u64, LimitError> {
     at_least(text, 4 * KIB)
 }
 
@@ -202,13 +202,13 @@ fn at_least(text: &str, least: u64) -> Result<u64, LimitError> {
 }
 
 /// Reads a number of CPUs: finite and above 0.
-pub fn parse_cpus(text: &str) -> Result<f64, LimitError> {
+pub(crate) fn parse_cpus(text: &str) -> Result<f64, LimitError> {
     let cpus: f64 = text.trim().parse().map_err(|_| LimitError::Cpus(text.to_owned()))?;
     check_cpus(cpus)
 }
 
 /// Whether a number of CPUs can be a limit.
-pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
+pub(crate) fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
     if cpus.is_finite() && cpus > 0.0 { Ok(cpus) } else { Err(LimitError::Cpus(cpus.to_string())) }
 }
 
@@ -216,7 +216,7 @@ pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
 const MOST: u64 = 1 << 30;
 
 /// Reads a count of processes or files: a whole number from 1 to 1073741824.
-pub fn parse_count(text: &str) -> Result<u64, LimitError> {
+pub(crate) fn parse_count(text: &str) -> Result<u64, LimitError> {
     text.trim().parse().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(|| LimitError::Count(text.to_owned()))
 }
 
@@ -224,7 +224,7 @@ pub fn parse_count(text: &str) -> Result<u64, LimitError> {
 const MOST_PROCESSES: u64 = (1 << 22) - 64;
 
 /// Reads a number of processes.
-pub fn parse_processes(text: &str) -> Result<u64, LimitError> {
+pub(crate) fn parse_processes(text: &str) -> Result<u64, LimitError> {
     let error = || LimitError::Processes(text.to_owned());
     parse_count(text).ok().filter(|n| *n <= MOST_PROCESSES).ok_or_else(error)
 }
@@ -233,7 +233,7 @@ pub fn parse_processes(text: &str) -> Result<u64, LimitError> {
 const LEAST_INODES: u64 = 64;
 
 /// Reads how many files and directories private space can hold.
-pub fn parse_inodes(text: &str) -> Result<u64, LimitError> {
+pub(crate) fn parse_inodes(text: &str) -> Result<u64, LimitError> {
     parse_count(text).ok().filter(|n| *n >= LEAST_INODES).ok_or_else(|| LimitError::Inodes(text.to_owned()))
 }
 

@@ -111,7 +111,7 @@ impl Lookup {
     }
 
     /// `false` only when the normalised path was not there when the directories were read: asks the kernel for nothing.
-    pub fn may_exist(&self, path: &Path) -> bool {
+    pub(crate) fn may_exist(&self, path: &Path) -> bool {
         self.listed.iter().all(|listing| {
             let below = path.as_os_str().as_bytes().strip_prefix(listing.dir.as_os_str().as_bytes());
             match below.and_then(|below| below.strip_prefix(b"/")) {

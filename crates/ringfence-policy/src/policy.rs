@@ -240,7 +240,7 @@ impl Network {
     }
 
     /// Whether it allows nothing that the other one does not.
-    pub fn is_within(&self, other: &Network) -> bool {
+    pub(crate) fn is_within(&self, other: &Network) -> bool {
         self.narrowed_by(other) == *self
     }
 }

@@ -42,7 +42,7 @@ impl Default for ServiceSettings {
 /// Interpreters that are held ready where nothing else is said.
 const WARM: u64 = 2;
 /// Nobody needs more.
-pub const MOST_WARM: u64 = 256;
+pub(crate) const MOST_WARM: u64 = 256;
 
 /// What a scan says of a piece of code, the best first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

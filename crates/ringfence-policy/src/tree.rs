@@ -272,7 +272,7 @@ impl Tree {
     }
 
     /// Whether some node below the path shows something.
-    pub fn exposes_below(&self, path: &Path) -> bool {
+    pub(crate) fn exposes_below(&self, path: &Path) -> bool {
         let mut first = path.as_os_str().to_owned();
         if path != Path::new("/") {
             first.push("/");
@@ -350,7 +350,7 @@ impl Tree {
     }
 
     /// Whether it is hidden because a stranger cannot enter it anyway, and not because a rule says so.
-    pub fn is_barred(node: &Node) -> bool {
+    pub(crate) fn is_barred(node: &Node) -> bool {
         node.origin.place == BARRED
     }
 

@@ -99,7 +99,7 @@ fn list(errors: &[EngineError]) -> String {
 
 impl EngineError {
     /// The engine lacks this, and another may have it.
-    pub fn unable(engine: &'static str, what: &'static str) -> EngineError {
+    pub(crate) fn unable(engine: &'static str, what: &'static str) -> EngineError {
         EngineError::Cannot { engine, what, cures: vec![Cure::another("engine")] }
     }
 

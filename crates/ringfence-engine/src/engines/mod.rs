@@ -315,7 +315,7 @@ fn gateway_cures() -> Vec<Cure> {
 }
 
 /// The answer to `net.by-name`.
-pub fn no_gateway() -> Verdict {
+pub(crate) fn no_gateway() -> Verdict {
     missing(NO_GATEWAY, gateway_cures())
 }
 

@@ -104,7 +104,7 @@ impl Running {
     }
 
     /// Whether the kernel limits the tree as a whole.
-    pub fn has_group(&self) -> bool {
+    pub(crate) fn has_group(&self) -> bool {
         self.group.is_some()
     }
 

@@ -106,7 +106,7 @@ impl Directories {
     }
 
     /// What the user trusts.
-    pub fn trust_file(&self) -> PathBuf {
+    pub(crate) fn trust_file(&self) -> PathBuf {
         self.state.join("trust")
     }
 }
