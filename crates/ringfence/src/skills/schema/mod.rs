@@ -1,5 +1,9 @@
 //! Declared inputs: a JSON Schema, checked before a run. It fetches nothing, whatever a schema refers to, and a hostile pattern
 //! costs no more than the text is long.
+//!
+//! A child process with limits would need no such counting, but there is no simple one. A process with threads cannot fork
+//! safely; the library has no program of its own to execute; and the skill's sandbox has nothing that knows JSON Schema.
+//! Schemas are also read where nothing runs, for each skill of a list.
 
 mod cost;
 mod work;
