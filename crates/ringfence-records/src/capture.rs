@@ -16,6 +16,7 @@ pub struct Capture {
 }
 
 impl Capture {
+    /// Keeps this many bytes.
     pub fn new(limit: u64) -> Capture {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let head_limit = limit / 2;

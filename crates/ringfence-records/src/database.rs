@@ -28,15 +28,21 @@ pub enum Place {
 
 /// What a database had to say.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum DatabaseError {
+    /// The file could not be made.
     #[error("cannot make `{}`: {source}", path.display())]
     Make { path: PathBuf, source: std::io::Error },
+    /// SQLite refused.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
+    /// PostgreSQL refused, or could not be reached.
     #[error("{}", said(.0))]
     Postgres(#[from] postgres::Error),
+    /// The server is another machine, and the connection would not be encrypted.
     #[error("`{0}` is another machine, and the connection would not be encrypted")]
     NotLocal(String),
+    /// A row has another type than it should.
     #[error("a row has {0} where something else was expected")]
     Unexpected(&'static str),
 }
@@ -53,8 +59,11 @@ fn said(error: &postgres::Error) -> String {
 /// A value of a row or of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
+    /// No value.
     Null,
+    /// A number.
     Integer(i64),
+    /// A text.
     Text(String),
 }
 
@@ -136,7 +145,9 @@ impl Row {
 
 /// One connection.
 pub enum Database {
+    /// A file of this host.
     Sqlite(rusqlite::Connection),
+    /// A server.
     Postgres(Box<postgres::Client>),
 }
 

@@ -29,21 +29,30 @@ const LONGEST: usize = 1 << 20;
 
 /// A line that could not be written or read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum JournalError {
+    /// A directory or file could not be made.
     #[error("cannot make `{}`: {source}", path.display())]
     Make { path: PathBuf, source: io::Error },
+    /// The journal could not be opened.
     #[error("cannot open `{}`: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
+    /// The journal is not a regular file.
     #[error("`{}` is not a regular file", .0.display())]
     NotAFile(PathBuf),
+    /// The journal could not be written.
     #[error("cannot write to `{}`: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    /// The journal could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// The journal could not be sealed.
     #[error("cannot seal `{}`: {source}", path.display())]
     Seal { path: PathBuf, source: io::Error },
+    /// A sealed journal could not be removed.
     #[error("cannot remove `{}`: {source}", path.display())]
     Remove { path: PathBuf, source: io::Error },
+    /// A line could not be written as JSON.
     #[error("cannot write a line: {0}")]
     Encode(#[from] serde_json::Error),
 }
@@ -51,9 +60,12 @@ pub enum JournalError {
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Line {
+    /// The id of the execution.
     pub id: String,
+    /// What is known at its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<Begun>,
+    /// What is known at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Ended>,
 }
@@ -63,14 +75,23 @@ pub struct Line {
 pub struct Begun {
     /// Milliseconds since 1970.
     pub time: i64,
+    /// The profile of its policy.
     pub profile: Option<String>,
+    /// The engine that ran it.
     pub engine: Option<String>,
+    /// The session or the container.
     pub sandbox: Option<String>,
+    /// The command, redacted.
     pub command: Vec<String>,
+    /// The working directory.
     pub workdir: Option<String>,
+    /// Who asked for it.
     pub caller: Caller,
+    /// The process that will write the end.
     pub owner: Owner,
+    /// The report, as JSON.
     pub report: Option<Box<RawValue>>,
+    /// The skill that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skill: Option<SkillRun>,
 }
@@ -78,23 +99,36 @@ pub struct Begun {
 /// What is known when it has ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ended {
+    /// Milliseconds since 1970.
     pub time: i64,
+    /// How it ended.
     pub status: Status,
+    /// The exit code, where it exited.
     pub exit_code: Option<i32>,
+    /// The signal that ended it.
     pub signal: Option<i32>,
+    /// Why Ringfence ended it, if it did.
     pub reason: Option<Reason>,
+    /// What Ringfence itself had to say.
     pub error: Option<String>,
+    /// Microseconds from start to end.
     pub duration_us: Option<u64>,
+    /// Microseconds of CPU time.
     pub cpu_us: Option<u64>,
+    /// Bytes of memory at most.
     pub peak_memory: Option<u64>,
+    /// What it wrote to stdout.
     pub stdout: Stream,
+    /// What it wrote to stderr.
     pub stderr: Stream,
 }
 
 /// What was written to one stream: how much, where that was seen, and what is kept of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
+    /// Bytes that were written.
     pub bytes: Option<u64>,
+    /// What came first.
     pub head: Option<String>,
     /// What came last, where something lies between it and the head.
     pub tail: Option<String>,
@@ -116,10 +150,12 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// The journal in this directory.
     pub fn new(dir: &Path) -> Journal {
         Journal { dir: dir.to_path_buf(), file: Arc::default() }
     }
 
+    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

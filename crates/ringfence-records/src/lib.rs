@@ -6,6 +6,7 @@
 //! the caller's to say; nothing here looks for a home directory.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod capture;
 pub mod database;
@@ -42,7 +43,9 @@ const KEPT: usize = 4 << 10;
 pub enum Status {
     /// Begun, and whoever runs it is alive.
     Running,
+    /// It ended by itself.
     Exited,
+    /// A signal ended it.
     Signaled,
     /// Ringfence itself failed.
     Failed,
@@ -53,9 +56,11 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them.
     pub const ALL: [Status; 6] =
         [Status::Running, Status::Exited, Status::Signaled, Status::Failed, Status::Interrupted, Status::Lost];
 
+    /// The word for it in JSON and in the database.
     pub fn name(self) -> &'static str {
         match self {
             Status::Running => "running",
@@ -67,6 +72,7 @@ impl Status {
         }
     }
 
+    /// The status of such a word.
     pub fn parse(name: &str) -> Option<Status> {
         Status::ALL.into_iter().find(|status| status.name() == name)
     }
@@ -75,12 +81,17 @@ impl Status {
 /// An execution that begins.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Begin<'a> {
+    /// The profile of its policy.
     pub profile: Option<&'a str>,
+    /// The engine that runs it.
     pub engine: Option<&'a str>,
     /// The session or the container; `None` for a box of one command.
     pub sandbox: Option<&'a str>,
+    /// The command.
     pub command: &'a [OsString],
+    /// The working directory.
     pub workdir: Option<&'a Path>,
+    /// What was promised, and how far each promise is kept.
     pub report: Option<&'a Report>,
     /// Who asked for it; `None`: the process that started this one.
     pub caller: Option<&'a Caller>,
@@ -91,6 +102,7 @@ pub struct Begin<'a> {
 /// Which skill an execution runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillRun {
+    /// The name of the skill.
     pub name: String,
     /// Not known of what ran before it was recorded.
     #[serde(default)]
@@ -102,14 +114,21 @@ pub struct SkillRun {
 /// How an execution ended.
 #[derive(Debug, Clone)]
 pub struct End<'a> {
+    /// How it ended.
     pub status: Status,
+    /// The exit code, where it exited.
     pub exit_code: Option<i32>,
+    /// The signal that ended it.
     pub signal: Option<i32>,
+    /// Why Ringfence ended it, if it did.
     pub reason: Option<Reason>,
     /// What Ringfence itself had to say.
     pub error: Option<&'a str>,
+    /// From start to end.
     pub duration: Option<Duration>,
+    /// CPU time of the whole tree.
     pub cpu: Option<Duration>,
+    /// Bytes of memory at most.
     pub peak_memory: Option<u64>,
     /// What was seen of stdout and stderr.
     pub seen: [Seen<'a>; 2],
@@ -183,6 +202,7 @@ struct Shared {
 }
 
 impl Recorder {
+    /// Writes to the journal in this directory, `max_size` bytes at most.
     pub fn new(dir: &Path, redactor: Redactor, max_size: Option<u64>) -> Recorder {
         Recorder { shared: Arc::new(Shared { journal: Journal::new(dir), redactor, max_size }) }
     }
@@ -264,6 +284,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The id of the record.
     pub fn id(&self) -> &str {
         &self.id
     }

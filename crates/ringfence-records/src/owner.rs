@@ -11,13 +11,16 @@ use super::redact;
 /// Who asked for an execution: the process that started this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
+    /// Its user id.
     pub uid: u32,
+    /// Its process id.
     pub pid: i32,
     /// The name of its program, as the kernel has it.
     pub program: Option<String>,
 }
 
 impl Caller {
+    /// The caller of this process.
     pub fn of_this_process() -> Caller {
         Caller::of(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()))
     }
@@ -37,6 +40,7 @@ impl Caller {
 /// process began, and with the start of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
+    /// Its process id.
     pub pid: i32,
     /// In ticks since the machine started; 0 when that could not be found out.
     pub start: u64,
@@ -49,6 +53,7 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// This process.
     pub fn of_this_process() -> Owner {
         static KNOWN: OnceLock<Owner> = OnceLock::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();

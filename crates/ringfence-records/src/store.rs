@@ -24,23 +24,33 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What went wrong with the records of the past. No run depends on it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of a variant names what its fields hold")]
 pub enum StoreError {
+    /// The database could not be opened.
     #[error("cannot open the records in {place}: {source}")]
     Open { place: String, source: DatabaseError },
+    /// The tables could not be changed to this version.
     #[error("cannot change the tables of the records to version {version} ({name}): {source}")]
     Migrate { version: i64, name: &'static str, source: DatabaseError },
+    /// The tables are of a newer release.
     #[error("the records have version {found}, and this program knows up to {known}")]
     Newer { found: i64, known: i64 },
+    /// No such version of the tables exists.
     #[error("there is no version {0} of the records")]
     NoVersion(i64),
+    /// The journal could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// A file could not be locked.
     #[error("cannot lock `{}`: {source}", path.display())]
     Lock { path: PathBuf, source: std::io::Error },
+    /// The database refused.
     #[error("cannot use the records: {0}")]
     Database(#[from] DatabaseError),
+    /// No record has this id.
     #[error("there is no record `{0}`")]
     NoRecord(String),
+    /// More than one id begins like this.
     #[error("`{id}` is the beginning of {count} records")]
     Ambiguous { id: String, count: usize },
 }
@@ -48,31 +58,51 @@ pub enum StoreError {
 /// What is kept of one execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Record {
+    /// The id of the execution.
     pub id: String,
     /// Milliseconds since 1970; as a date in JSON.
     #[serde(serialize_with = "date")]
     pub began: i64,
+    /// The same, where it has ended.
     #[serde(serialize_with = "date_or_none")]
     pub ended: Option<i64>,
+    /// How it stands or ended.
     pub status: Status,
+    /// The profile of its policy.
     pub profile: Option<String>,
+    /// The engine that ran it.
     pub engine: Option<String>,
+    /// The session or the container.
     pub sandbox: Option<String>,
+    /// The command, redacted.
     pub command: Vec<String>,
+    /// The working directory.
     pub workdir: Option<String>,
+    /// Who asked for it.
     pub caller: Option<Caller>,
+    /// The exit code, where it exited.
     pub exit_code: Option<i64>,
+    /// The signal that ended it.
     pub signal: Option<i64>,
+    /// Why Ringfence ended it, if it did.
     pub reason: Option<String>,
+    /// What Ringfence itself had to say.
     pub error: Option<String>,
+    /// Microseconds from start to end; milliseconds in JSON.
     #[serde(rename = "duration_ms", serialize_with = "millis")]
     pub duration_us: Option<i64>,
+    /// Microseconds of CPU time; milliseconds in JSON.
     #[serde(rename = "cpu_ms", serialize_with = "millis")]
     pub cpu_us: Option<i64>,
+    /// Bytes of memory at most.
     pub peak_memory: Option<i64>,
+    /// What it wrote to stdout.
     pub stdout: Stream,
+    /// What it wrote to stderr.
     pub stderr: Stream,
+    /// What was promised, and how far each promise was kept.
     pub report: Option<serde_json::Value>,
+    /// The skill that it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill: Option<SkillRun>,
 }
@@ -99,10 +129,13 @@ pub struct Filter {
     pub limit: Option<u64>,
     /// Begun at this time or later, in milliseconds since 1970.
     pub since: Option<i64>,
+    /// That stand or ended like this.
     pub status: Option<Status>,
+    /// Of this profile.
     pub profile: Option<String>,
     /// In the command, in capitals or not.
     pub command: Option<String>,
+    /// Of this session or container.
     pub sandbox: Option<String>,
     /// Executions of this skill.
     pub skill: Option<String>,
@@ -111,6 +144,7 @@ pub struct Filter {
 /// What folding found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Folded {
+    /// Lines that were read.
     pub lines: u64,
     /// Lines that could not be understood: a full disk cut them off, or somebody else wrote them.
     pub broken: u64,
@@ -119,8 +153,11 @@ pub struct Folded {
 /// What pruning removed, and what is left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
+    /// Records that were removed.
     pub removed: u64,
+    /// Records that are left.
     pub left: u64,
+    /// Bytes that those take.
     pub size: u64,
 }
 
