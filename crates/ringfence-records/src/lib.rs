@@ -202,7 +202,7 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Writes to the journal in this directory, `max_size` bytes at most.
+    /// Writes to the journal in this directory. `max_size` bounds what is not folded yet.
     pub fn new(dir: &Path, redactor: Redactor, max_size: Option<u64>) -> Recorder {
         Recorder { shared: Arc::new(Shared { journal: Journal::new(dir), redactor, max_size }) }
     }
