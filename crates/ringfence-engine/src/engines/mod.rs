@@ -163,6 +163,7 @@ pub struct Finding {
     pub cures: Vec<Cure>,
 }
 
+/// How something that an engine needs stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
