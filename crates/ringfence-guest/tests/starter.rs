@@ -1,15 +1,19 @@
 //! The starter, run the way a builder does, with the descriptors that it expects.
 #![allow(clippy::unwrap_used)] // a test may; the setting for that does not see helpers of integration tests
 
-use ringfence_linux::sys::starter::PATH;
+use ringfence_linux::sys::starter::{COMMAND, GUEST, PATH};
 
 fn start(limits: &[(u32, u64)], args: &str) -> (String, Option<i32>, Vec<u8>) {
+    start_as(COMMAND, limits, args)
+}
+
+fn start_as(how: &str, limits: &[(u32, u64)], args: &str) -> (String, Option<i32>, Vec<u8>) {
     let (report, table) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
     let bytes =
         limits.iter().flat_map(|(resource, value)| [&resource.to_ne_bytes()[..], &value.to_ne_bytes()].concat());
     std::fs::write(table.path(), bytes.collect::<Vec<u8>>()).unwrap();
     let script = format!(
-        "exec 7<{program} 8<{table} 3>{report} 4</dev/null 5>&1 6>&2 9</dev/null >/dev/null 2>&1; exec {PATH} {args}",
+        "exec 7<{program} 8<{table} 3>{report} 4</dev/null 5>&1 6>&2 9</dev/null >/dev/null 2>&1; exec {PATH} {how} {args}",
         program = env!("CARGO_BIN_EXE_ringfence-guest"),
         table = table.path().display(),
         report = report.path().display()
@@ -24,6 +28,21 @@ fn becomes_the_command() {
     assert_eq!(out, "a b\n0\n1\n2\n3\n", "3 is the directory that ls reads");
     assert_eq!(code, Some(7));
     assert_eq!(report, 0u32.to_ne_bytes());
+}
+
+#[test]
+fn stays_as_the_parent_of_a_command_and_becomes_a_guest() {
+    let (out, ..) = start(&[], "/bin/sh sh -c 'cat /proc/$PPID/comm'");
+    assert_eq!(out, "ringfence\n");
+    let (out, code, _) = start_as(GUEST, &[], "/bin/sh sh -c 'cat /proc/$PPID/comm; exit 3'");
+    assert_ne!(out, "ringfence\n");
+    assert_eq!(code, Some(3));
+}
+
+#[test]
+fn a_signal_is_a_status_as_of_a_shell() {
+    let (_, code, _) = start(&[], "/bin/sh sh -c 'kill -USR1 $$'");
+    assert_eq!(code, Some(128 + libc::SIGUSR1));
 }
 
 #[test]

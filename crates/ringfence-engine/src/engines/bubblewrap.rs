@@ -2,7 +2,7 @@
 //!
 //! `bwrap` is started with an empty environment and takes its arguments from a sealed file, so that no value of the
 //! environment is in a command line or in `/proc/1/environ`. What it executes in the finished box is the
-//! [`starter`], which becomes the command. What it cannot express is refused: see [`compile`] and [`promise`].
+//! [`starter`], process 1, which starts the command. What it cannot express is refused: see [`compile`] and [`promise`].
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -74,6 +74,9 @@ impl Engine for Bubblewrap {
                 weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
             }
             Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsDiskBounded if plan.nesting => {
+                weakened("bwrap: size limit of each tmpfs; a sandbox made inside mounts a tmpfs of any size")
+            }
             Guarantee::FsDiskBounded => weakened("bwrap: size limit of each tmpfs; it cannot limit inodes"),
             Guarantee::NetIsolated => enforced("bwrap: own network namespace with loopback only"),
             Guarantee::NetByName => no_gateway(),
@@ -110,7 +113,7 @@ impl Engine for Bubblewrap {
                 "bwrap applies no Landlock rules",
                 [Cure::another("engine"), Cure::optional(Guarantee::KernelSecondWall)],
             ),
-            Guarantee::LifeNoSurvivors => enforced("bwrap: PID namespace; process 1 kills and waits for what is left"),
+            Guarantee::LifeNoSurvivors => enforced("bwrap: PID namespace whose process 1 the command cannot trace"),
             Guarantee::LifeDiesWithOwner => {
                 enforced("process 1 ends when the socket to its owner closes, bwrap when process 1 does")
             }
@@ -267,9 +270,6 @@ pub(super) fn compile(plan: &Plan, filter: Option<Vec<u8>>, staged: &Staged) -> 
     }
     args.words(["--die-with-parent", "--cap-drop", "ALL", "--hostname", "ringfence"]);
     args.words(["--uid", &plan.uid.to_string(), "--gid", &plan.gid.to_string(), "--clearenv"]);
-    if plan.runs.is_guest() {
-        args.words(["--as-pid-1"]);
-    }
     for (name, value) in plan.env.iter().filter(|_| !plan.runs.is_guest()) {
         args.0.push(Arg::Variable { name: name.clone(), value: value.clone() });
     }
@@ -504,16 +504,17 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), Engine
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
             .map_err(failed)?;
     let runs = program(plan);
-    let program = match &plan.runs {
+    let (how, program) = match &plan.runs {
         // Handed over as an open file too; the starter executes it before that is closed.
         Runs::Guest => {
             files.push(crate::guest::open().map_err(EngineError::Guest)?);
-            format!("/proc/self/fd/{}", FIRST_FILE + files.len() as i32 - 1).into()
+            (starter::GUEST, format!("/proc/self/fd/{}", FIRST_FILE + files.len() as i32 - 1).into())
         }
-        Runs::Command(command) => command.program.clone(),
+        Runs::Command(command) => (starter::COMMAND, command.program.clone()),
     };
     let first = FIRST_FILE.to_string();
-    let argv = ["bwrap", "--args", &first, "--", starter::PATH].map(OsStr::new).into_iter();
+    // Process 1 of bwrap's own could be traced by the command, and then made to outlive everything.
+    let argv = ["bwrap", "--args", &first, "--as-pid-1", "--", starter::PATH, how].map(OsStr::new).into_iter();
     let command = [program.as_os_str()].into_iter().chain(runs.args.iter().map(|a| a.as_os_str()));
     let spec = Spec {
         namespaces: if from_root.is_some() { libc::CLONE_NEWNS as u64 } else { 0 },

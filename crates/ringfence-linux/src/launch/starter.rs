@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-pub use crate::sys::starter::{LAST, PATH};
+pub use crate::sys::starter::{COMMAND, GUEST, LAST, PATH};
 
 /// Limits as the starter reads them (`RLIMIT_*`, value).
 pub(crate) fn limits(limits: &[(u32, u64)]) -> Result<OwnedFd, Errno> {

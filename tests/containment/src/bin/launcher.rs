@@ -2,7 +2,7 @@
 //!
 //! Also what supervises sessions in these tests (`launcher session supervise`).
 //!
-//! `launcher ENGINE HOME PROJECT [limits] -- COMMAND…`, with the standard descriptors that it was started with.
+//! `launcher ENGINE HOME PROJECT [limits] [timeout] -- COMMAND…`, with the standard descriptors that it was started with.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ fn supervise_session() -> ExitCode {
 
 fn run() -> Result<u8, Refusal> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = || Refusal::Policy("launcher ENGINE HOME PROJECT [limits] -- COMMAND…".to_owned());
+    let usage = || Refusal::Policy("launcher ENGINE HOME PROJECT [limits] [timeout] -- COMMAND…".to_owned());
     let split = args.iter().position(|a| a == "--").ok_or_else(usage)?;
     let (options, command) = (&args[..split], &args[split + 1..]);
     let [engine, home, project, rest @ ..] = options else { return Err(usage()) };
@@ -55,6 +55,9 @@ fn run() -> Result<u8, Refusal> {
     if rest.iter().any(|r| r == "limits") {
         let set = flags.memory("256m").and(flags.pids("64")).and(flags.cpus("1"));
         set.map_err(|e| Refusal::Policy(e.to_string()))?;
+    }
+    if rest.iter().any(|r| r == "timeout") {
+        flags.timeout("3s").map_err(|e| Refusal::Policy(e.to_string()))?;
     }
     let mut facts = ringfence::facts::gather().map_err(|e| Refusal::Policy(e.to_string()))?;
     facts.home = PathBuf::from(home);

@@ -20,6 +20,8 @@ pub const STORIES: &[Story] = &[
     story(LifeNoSurvivors, "after many runs", many_runs).alone(),
     story(LifeDiesWithOwner, "kill -9 of the launcher, at every stage", killed_launcher).alone(),
     story(LifeDiesWithOwner, "kill -9 of the launcher and of what it keeps", killed_keeper).alone(),
+    story(LifeNoSurvivors, "after a time limit, whatever was attacked inside", attacked_in_time).alone(),
+    story(LifeDiesWithOwner, "kill -9 of the launcher, whatever was attacked inside", attacked_owner).alone(),
     story(LifeDiesWithOwner, "dropped without an end", dropped).alone(),
     story(LifeDiesWithOwner, "kill -9 of process 1", killed_process_one).alone(),
 ];
@@ -100,13 +102,18 @@ fn many_runs(stage: &Stage) -> Result<(), String> {
 }
 
 fn launch(stage: &Stage, scene: &Scene, acts: &str) -> Launcher {
+    launch_with(stage, scene, &["limits"], acts, Stdio::null())
+}
+
+fn launch_with(stage: &Stage, scene: &Scene, words: &[&str], acts: &str, stdout: Stdio) -> Launcher {
     let child = Command::new(&stage.launcher)
         .args([stage.engine.name(), &scene.home.display().to_string(), &scene.project.display().to_string()])
-        .args(["limits", "--"])
+        .args(words)
+        .arg("--")
         .arg(&scene.probe)
         .args(scene.act(acts))
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(stdout)
         .stderr(Stdio::null())
         .spawn();
     let launcher = Launcher(child.expect("the launcher"));
@@ -160,6 +167,43 @@ fn killed_keeper(stage: &Stage) -> Result<(), String> {
         }
     }
     Err(format!("after the next run: {changes} {left}"))
+}
+
+/// Starts a command that attacks every process that it sees; the launcher, once it has.
+fn attacked(stage: &Stage, scene: &Scene, words: &[&str]) -> Result<Launcher, String> {
+    same("outside", stage.outside(scene, "attack-child")?, ["ok"])?;
+    let said = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    let out = said.as_file().try_clone().map_err(|e| e.to_string())?;
+    let acts = "attack-child + attack {tag} + hold 1000 {tag}";
+    let launcher = launch_with(stage, scene, words, acts, out.into());
+    let mut text = String::new();
+    host::eventually(SOON, || {
+        text = std::fs::read_to_string(said.path()).unwrap_or_default();
+        text.lines().count() == 2
+    });
+    same("processes that were taken over", text.as_str(), "ok\nok none\n")?;
+    Ok(launcher)
+}
+
+fn attacked_in_time(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    let before = State::now();
+    let launcher = attacked(stage, &scene, &["timeout"])?;
+    let tag = scene.words["tag"].clone();
+    let ended = host::eventually(SOON, || host::processes_with(&tag).is_empty());
+    ensure(ended, || format!("processes {:?} are left", host::processes_with(&tag)))?;
+    drop(launcher);
+    nothing_left(&before)
+}
+
+fn attacked_owner(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    let before = State::now();
+    attacked(stage, &scene, &[])?.kill();
+    let tag = scene.words["tag"].clone();
+    let ended = host::eventually(SOON, || host::processes_with(&tag).is_empty());
+    ensure(ended, || format!("processes {:?} are left", host::processes_with(&tag)))?;
+    nothing_left(&before)
 }
 
 fn parent(pid: i32) -> Option<i32> {

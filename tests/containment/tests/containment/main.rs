@@ -124,14 +124,14 @@ fn trials(programs: &Arc<Programs>) -> Vec<Trial> {
             add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
         }
         // The same walls around a box that stays.
+        let stage = Stage { how: How::Session, ..stage };
         if engine == ringfence::engines::native::ENGINE {
-            let stage = Stage { how: How::Session, ..stage };
             for case in cases().filter(|c| c.only.is_none_or(|only| only == engine)) {
                 add(&mut trials, &stage, case.name(), case.needs, move |stage| case.prove(stage));
             }
-            for story in sessions::STORIES {
-                add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
-            }
+        }
+        for story in sessions::STORIES {
+            add(&mut trials, &stage, story.name(), story.needs, move |stage| story.prove(stage));
         }
     }
     trials

@@ -13,6 +13,8 @@ use ringfence::{EngineError, StdioSpec, Unfit, supervise};
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
 
+const DENIED_OR_CLOSED: &[&str] = &["EACCES", "EPERM", "ENOENT"];
+
 const NOT_THERE: &[&str] = &["ESRCH", "ENOENT"];
 
 const fn isolated(id: &'static str, works: &'static str, fails: &'static str) -> Case {
@@ -38,18 +40,13 @@ pub const CASES: &[Case] = &[
     isolated("root of a process", "exists /proc/self/root", "exists /proc/{pid}/root/etc"),
     isolated("environments of all", "pids", "find-bystander").answers(&["ok nothing"]),
     // Process 1 holds the box together: nobody inside stops, reads or traces it.
-    act(ProcIsolated, "trace process 1", "trace-child", "trace 1", &["EPERM", "EACCES"])
-        .outside(Outside::Untried)
-        .only(ringfence::engines::native::ENGINE),
+    act(ProcIsolated, "trace process 1", "trace-child", "trace 1", &["EPERM", "EACCES"]).outside(Outside::Untried),
     act(ProcIsolated, "read process 1", "trace-child", "vm-read 1 0x400000", &["EPERM", "EACCES", "EFAULT"])
-        .outside(Outside::Untried)
-        .only(ringfence::engines::native::ENGINE),
+        .outside(Outside::Untried),
     act(ProcIsolated, "memory of process 1", "read /proc/self/stat", "read /proc/1/maps", &["EACCES", "EPERM"])
-        .outside(Outside::Untried)
-        .only(ringfence::engines::native::ENGINE),
-    act(ProcIsolated, "descriptors of process 1", "list /proc/self/fd", "list /proc/1/fd", &["EACCES", "EPERM"])
-        .outside(Outside::Untried)
-        .only(ringfence::engines::native::ENGINE),
+        .outside(Outside::Untried),
+    act(ProcIsolated, "descriptors of process 1", "read /proc/self/fd/0", "read /proc/1/fd/0", DENIED_OR_CLOSED)
+        .outside(Outside::Untried),
     act(ProcIsolated, "shared memory", "shm-own", "shm {shm}", &["ENOENT"]).given(shared_memory),
     act(ProcIsolated, "message queue", "shm-own", "mqueue {mq}", &["ENOENT"]).given(message_queue),
     act(ProcIsolated, "host name", "hostname", "hostname", &["ok ringfence"]),

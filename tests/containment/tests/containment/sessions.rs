@@ -5,7 +5,9 @@ use std::path::Path;
 
 use containment::sandbox::block_on;
 use containment::{Place, Scene};
-use ringfence::policy::Guarantee::{NetHostSocketsClosed, NetIsolated, ProcIsolated};
+use ringfence::policy::Guarantee::{
+    LifeDiesWithOwner, LifeNoSurvivors, NetHostSocketsClosed, NetIsolated, ProcIsolated,
+};
 use ringfence::session::{Exec, Session, SessionError};
 
 use crate::case::{Stage, Story, ensure, same, story};
@@ -13,6 +15,8 @@ use crate::case::{Stage, Story, ensure, same, story};
 pub const STORIES: &[Story] = &[
     story(ProcIsolated, "two sessions do not see each other", two_sessions),
     story(NetIsolated, "two sessions do not reach each other", two_networks),
+    story(LifeNoSurvivors, "a session that is stopped, whatever was attacked inside", attacked_and_stopped),
+    story(LifeDiesWithOwner, "kill -9 of a supervisor, whatever was attacked inside", attacked_and_killed),
     story(NetHostSocketsClosed, "nobody reaches a supervisor from inside", supervisors),
 ];
 
@@ -139,4 +143,46 @@ fn supervisors(stage: &Stage) -> Result<(), String> {
         }
         end(&sessions).await.map_err(text)
     })
+}
+
+/// A session in which a command attacks every process that it sees, while another one is there to be attacked.
+async fn attacked(stage: &Stage, scene: &Scene) -> Result<Session, String> {
+    let text = |e: SessionError| e.to_string();
+    stage.hand_over(scene);
+    let sandbox = stage.sandbox(scene);
+    let create = sandbox.session().map_err(|e| e.to_string())?;
+    let session = sandbox.sessions().create(create).await.map_err(text)?;
+    same("a child", answers(&session, scene, "attack-child").await.map_err(text)?, vec!["ok"])?;
+    same("all processes", answers(&session, scene, "attack {tag}").await.map_err(text)?, vec!["ok none"])?;
+    hold(&session, scene, "attack {tag} + hold 1000 {tag}").await.map_err(text)?;
+    ensure(
+        containment::host::eventually(SOON, || containment::host::processes_with(&scene.words["tag"]).len() >= 2),
+        || "the command did not start".to_owned(),
+    )?;
+    Ok(session)
+}
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(15);
+
+fn nothing_of(scene: &Scene) -> Result<(), String> {
+    let found = || containment::host::processes_with(&scene.words["tag"]);
+    ensure(containment::host::eventually(SOON, || found().is_empty()), || format!("processes {:?} are left", found()))
+}
+
+fn attacked_and_stopped(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    block_on(async { attacked(stage, &scene).await?.stop().await.map_err(|e| e.to_string()) })?;
+    nothing_of(&scene)
+}
+
+/// On Docker the container is found again and removed by the next sweep.
+fn attacked_and_killed(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    block_on(async {
+        let session = attacked(stage, &scene).await?;
+        let pid = session.info().await.map_err(|e| e.to_string())?.pid;
+        let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        ensure(killed.is_ok_and(|status| status.success()), || "the supervisor could not be killed".to_owned())
+    })?;
+    nothing_of(&scene)
 }

@@ -14,6 +14,8 @@ pub const ACTS: &[(&str, Act)] = &[
     ("pidfd", |a| sys::call(libc::SYS_pidfd_open, &[number(a, 0)? as u64, 0]).map(done)),
     ("trace", |a| trace(number(a, 0)?)),
     ("trace-child", |_| trace_child()),
+    ("attack", |a| attack(arg(a, 0)?)),
+    ("attack-child", |_| attack_child()),
     ("vm-read", |a| vm_read(number(a, 0)?, number(a, 1)? as u64)),
     ("pids", |_| pids()),
     ("shm", |a| sys::call(libc::SYS_shmget, &[number(a, 0)? as u64, 0, 0]).map(done)),
@@ -63,6 +65,76 @@ fn trace_child() -> Found {
     child.kill()?;
     child.wait()?;
     traced
+}
+
+/// Takes over every process that it may trace and stops the others, so that none of them ends this one; then leaves a process
+/// behind that nothing but the end of the sandbox ends. Which processes were taken over.
+fn attack(tag: &str) -> Found {
+    let own = std::process::id();
+    let others = pids()?;
+    let others = others.split(' ').filter_map(|pid| pid.parse().ok()).filter(|pid| *pid != own);
+    let (taken, rest): (Vec<u32>, Vec<u32>) = others.partition(|pid| take_over(*pid).is_ok());
+    for pid in rest {
+        // That it may not is as good.
+        let _ = sys::call(libc::SYS_kill, &[u64::from(pid), libc::SIGSTOP as u64]);
+    }
+    let child = sys::fork(|| {
+        let null = std::process::Stdio::null;
+        let free = sys::call(libc::SYS_setsid, &[])
+            .and_then(|_| sys::call(libc::SYS_prctl, &[libc::PR_SET_PDEATHSIG as u64, 0]))
+            .and_then(|_| {
+                let mut left = Command::new("/proc/self/exe");
+                left.args(["hold", "1000", tag]).stdin(null()).stdout(null()).stderr(null()).spawn()
+            });
+        i32::from(free.is_err())
+    })?;
+    sys::wait(child)?;
+    let taken: Vec<String> = taken.iter().map(u32::to_string).collect();
+    Ok(if taken.is_empty() { "none".to_owned() } else { taken.join(" ") })
+}
+
+/// The same with a child, which may be traced.
+fn attack_child() -> Found {
+    let mut child = Command::new("/proc/self/exe").args(["hold", "30"]).spawn()?;
+    // Until it sleeps in a system call.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let taken = take_over(child.id());
+    let session = sys::call(libc::SYS_getsid, &[u64::from(child.id())])?;
+    child.kill()?;
+    child.wait()?;
+    taken?;
+    if session == i64::from(child.id()) { Ok(String::new()) } else { Err(io::Error::other("it kept its session")) }
+}
+
+/// Makes a process forget that it dies with its parent, and leave its session.
+#[cfg(target_arch = "x86_64")]
+fn take_over(pid: u32) -> io::Result<()> {
+    let trace =
+        |request: u64, address: u64, data: u64| sys::call(libc::SYS_ptrace, &[request, u64::from(pid), address, data]);
+    let stopped = || sys::call(libc::SYS_wait4, &[u64::from(pid), 0, libc::__WALL as u64, 0]);
+    trace(libc::PTRACE_ATTACH as u64, 0, 0)?;
+    stopped()?;
+    // SAFETY: an all-zero structure of registers is valid.
+    let mut saved: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    trace(libc::PTRACE_GETREGS as u64, 0, (&raw mut saved) as u64)?;
+    // It waits in a system call, whose instruction is before the next one.
+    for (call, args) in [(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, 0]), (libc::SYS_setsid, [0, 0])] {
+        let mut regs = saved;
+        (regs.rip, regs.rax, regs.orig_rax) = (saved.rip - 2, call as u64, u64::MAX);
+        [regs.rdi, regs.rsi] = args;
+        trace(libc::PTRACE_SETREGS as u64, 0, (&raw mut regs) as u64)?;
+        trace(libc::PTRACE_SINGLESTEP as u64, 0, 0)?;
+        stopped()?;
+    }
+    trace(libc::PTRACE_SETREGS as u64, 0, (&raw mut saved) as u64)?;
+    trace(libc::PTRACE_DETACH as u64, 0, 0).map(drop)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn take_over(pid: u32) -> io::Result<()> {
+    sys::call(libc::SYS_ptrace, &[libc::PTRACE_ATTACH as u64, u64::from(pid), 0, 0])?;
+    sys::call(libc::SYS_wait4, &[u64::from(pid), 0, libc::__WALL as u64, 0])?;
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
 fn vm_read(pid: i64, address: u64) -> Found {
