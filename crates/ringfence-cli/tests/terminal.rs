@@ -139,6 +139,33 @@ fn the_time_limit_holds_for_a_stopped_command() {
     assert!(terminal.line("sleep 1").contains("Exit 124"));
 }
 
+/// The watch is not part of the job: it goes on when that is stopped, and then continues it.
+#[test]
+fn watched_limits_hold_for_a_stopped_command() {
+    for engine in support::engines() {
+        let place = Place::new();
+        let mut terminal = Terminal::open(&place);
+        // In a session of its own it is not stopped.
+        let spin = "setsid sh -c \"while :; do :; done\" & sleep 0.1; kill -STOP 0";
+        terminal.typed(&format!("$R run --engine {engine} --cpu-time 1s sh -c '{spin}'\n"));
+        terminal.until("Stopped");
+        terminal.until("ended after 1s of processor time (limit.cpu)");
+        assert!(terminal.line("sleep 1").contains("Exit 124"), "{engine}");
+
+        let report = place.ringfence(&["run", "--engine", engine, "--memory", "100m", "--report", "--", "true"]);
+        // A cgroup is no affair of the job's.
+        if !report.err.contains("watch over the tree") {
+            continue;
+        }
+        let fill = "{ sleep 0.5; head -c 60000000 /dev/zero; sleep 1000; } | tail -c 50000000";
+        let fill = format!("for i in 1 2 3 4; do setsid sh -c \"{fill}\" & done; sleep 0.1; kill -STOP 0");
+        terminal.typed(&format!("$R run --engine {engine} --memory 100m sh -c '{fill}'\n"));
+        terminal.until("Stopped");
+        terminal.until("of memory (limit.memory)");
+        assert!(terminal.line("sleep 1").contains("Exit 137"), "{engine}");
+    }
+}
+
 #[test]
 fn interrupt_twice_ends_what_hangs() {
     let place = Place::new();

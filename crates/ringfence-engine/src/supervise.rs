@@ -6,17 +6,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_linux::limits::{self, Census};
-use ringfence_linux::sys;
+use ringfence_linux::sys::{self, Fork, Wait};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 pub use ringfence_policy::outcome::{Ended, Outcome, Reason};
 use ringfence_policy::policy::Policy;
 use ringfence_policy::tree::Tree;
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use crate::denials::Tracer;
@@ -26,6 +27,9 @@ use crate::engines::{EngineError, Event, Running};
 pub const GRACE: Duration = Duration::from_secs(2);
 /// How often a tree without a control group is counted.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Bytes of a note: five numbers.
+const NOTE: usize = 40;
 
 /// A signal as people know it: `SIGTERM (signal 15)`.
 pub fn signal_name(signal: i32) -> String {
@@ -64,8 +68,16 @@ pub trait Companion {
     fn ready(&mut self, key: usize, flags: PollFlags, running: &Running) -> Result<(), Errno>;
     /// The box's own terminal is there.
     fn terminal(&mut self, _master: OwnedFd) {}
-    /// The command was stopped by a signal; returns when it goes on. Without a terminal nobody waits with it: its time goes on.
+    /// The command was stopped by a signal. Its time goes on.
     fn stopped(&mut self, _signal: i32, _running: &Running) -> Result<(), Errno> {
+        Ok(())
+    }
+    /// Whether this process is to stop next, as a job of a shell does.
+    fn is_to_pause(&self) -> bool {
+        false
+    }
+    /// Stops this process until it is continued. Limits are watched by another process meanwhile.
+    fn pause(&mut self, _running: &Running) -> Result<(), Errno> {
         Ok(())
     }
     /// End the box by force at this time.
@@ -184,6 +196,9 @@ fn wait(
         }
     }
     watch.look(running, companion.give_up_at());
+    if companion.is_to_pause() {
+        watch.while_paused(running, || companion.pause(running)).map_err(lost)?;
+    }
     Ok(None)
 }
 
@@ -259,6 +274,82 @@ impl Watch<'_> {
             self.reason.get_or_insert(Reason::Memory);
             self.kill(running);
         }
+    }
+
+    /// Calls `pause`, which stops this process. A process that is no part of the stopped job counts the tree meanwhile.
+    fn while_paused(&mut self, running: &Running, pause: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        if self.killed || !self.watches_tree(running) {
+            return pause();
+        }
+        let notes = rustix::fs::memfd_create(c"watch", MemfdFlags::CLOEXEC)?;
+        let owner = rustix::process::getpid();
+        let watcher = match sys::fork(0)? {
+            Fork::Parent(pid) => pid.as_raw_nonzero().get(),
+            Fork::Child => {
+                let _ = self.count_for(owner, running, &notes);
+                sys::exit_now(0)
+            }
+        };
+        let paused = pause();
+        let _ = sys::kill(watcher, libc::SIGKILL);
+        sys::wait(watcher, Wait::UntilEnd)?;
+        self.take_note(&notes)?;
+        paused
+    }
+
+    /// The life of the process that counts while its parent, the owner of the sandbox, is stopped. A stopped process has
+    /// one thread at work, so that this copy of it may do what the owner does.
+    fn count_for(&mut self, owner: rustix::process::Pid, running: &Running, notes: &OwnedFd) -> Result<(), Errno> {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // Signals for the job are not for this process.
+        rustix::process::setsid()?;
+        // A pipe of the caller's that stayed open here would not end.
+        sys::close_all_but(&[running.events().as_raw_fd(), notes.as_raw_fd()]);
+        while rustix::process::getppid() == Some(owner) {
+            let began = Instant::now();
+            if self.killed {
+                // The job goes on, tells why, and ends. Again and again, for it may be about to stop only now.
+                sys::kill(owner.as_raw_nonzero().get(), libc::SIGCONT)?;
+            } else {
+                self.count(running);
+                rustix::io::pwrite(notes, &self.note(), 0)?;
+            }
+            sys::pause_for(LOOK + began.elapsed() * 3);
+        }
+        Ok(())
+    }
+
+    /// What the watch has found, for [`Watch::take_note`].
+    fn note(&self) -> [u8; NOTE] {
+        let reason = match self.reason {
+            Some(Reason::Memory) => 1,
+            Some(Reason::CpuTime) => 2,
+            _ => 0,
+        };
+        let Census { processes, memory, cpu } = self.peak;
+        let mut bytes = [0; NOTE];
+        let words = [u64::from(self.killed), reason, processes, memory, cpu.as_nanos() as u64];
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+            slot.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn take_note(&mut self, notes: &OwnedFd) -> Result<(), Errno> {
+        let mut bytes = [0; NOTE];
+        if rustix::io::pread(notes, &mut bytes, 0)? != NOTE {
+            // It was killed before its first look.
+            return Ok(());
+        }
+        let word = |index: usize| bytes[index * 8..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        let found = [None, Some(Reason::Memory), Some(Reason::CpuTime)];
+        self.reason = self.reason.or(found.get(word(1) as usize).copied().flatten());
+        self.peak = Census { processes: word(2), memory: word(3), cpu: Duration::from_nanos(word(4)) };
+        if word(0) != 0 {
+            self.kill_at = None;
+            self.killed = true;
+        }
+        Ok(())
     }
 
     fn at_process_limit(&self) -> bool {

@@ -20,6 +20,8 @@ pub struct Signals {
     give_up_at: Option<Instant>,
     /// When the time of the command is up.
     deadline: Option<Instant>,
+    /// This process is to stop, as the command has.
+    pauses: bool,
 }
 
 impl Signals {
@@ -29,7 +31,7 @@ impl Signals {
         let mut wanted: Vec<i32> = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
         wanted.extend([libc::SIGTSTP, libc::SIGCONT, libc::SIGWINCH, libc::SIGTTOU]);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Ok(Signals { fd: sys::signal_fd(&wanted)?, give_up_at: None, deadline })
+        Ok(Signals { fd: sys::signal_fd(&wanted)?, give_up_at: None, deadline, pauses: false })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -64,8 +66,18 @@ impl Signals {
         let _ = running.signal(signal);
     }
 
+    /// Stops this process when whoever waits for the command is ready for it.
+    pub fn pause_soon(&mut self) {
+        self.pauses = true;
+    }
+
+    pub fn is_to_pause(&self) -> bool {
+        self.pauses
+    }
+
     /// Stops this process until somebody continues it; the command's time goes on, and so must we when it is up.
-    pub fn pause(&self) -> Result<(), Errno> {
+    pub fn pause(&mut self) -> Result<(), Errno> {
+        self.pauses = false;
         sys::pause(self.deadline.map(|at| at.saturating_duration_since(Instant::now())))
     }
 }

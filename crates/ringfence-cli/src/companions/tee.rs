@@ -135,7 +135,10 @@ impl Companion for Tee {
     }
 
     fn ready(&mut self, key: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
-        let Some(stream) = self.streams.get_mut(key) else { return through::handle(&mut self.signals, running) };
+        let Some(stream) = self.streams.get_mut(key) else {
+            through::handle(&mut self.signals, running);
+            return Ok(());
+        };
         // One read a round, so that a flood does not keep us from looking at the time.
         if stream.buffer.is_empty() {
             stream.read()?;
@@ -143,6 +146,14 @@ impl Companion for Tee {
             stream.write();
         }
         Ok(())
+    }
+
+    fn is_to_pause(&self) -> bool {
+        self.signals.is_to_pause()
+    }
+
+    fn pause(&mut self, _: &Running) -> Result<(), Errno> {
+        self.signals.pause()
     }
 
     fn give_up_at(&self) -> Option<Instant> {

@@ -240,7 +240,16 @@ impl Companion for Relay {
     }
 
     /// The shell that started us shall see that its job has stopped, as with any other program.
-    fn stopped(&mut self, _: i32, running: &Running) -> Result<(), Errno> {
+    fn stopped(&mut self, _: i32, _: &Running) -> Result<(), Errno> {
+        self.signals.pause_soon();
+        Ok(())
+    }
+
+    fn is_to_pause(&self) -> bool {
+        self.signals.is_to_pause()
+    }
+
+    fn pause(&mut self, running: &Running) -> Result<(), Errno> {
         while self.shown.is_empty() && self.read_master()? {
             self.flush_shown()?;
         }

@@ -21,19 +21,20 @@ impl Through {
 }
 
 /// Looks at every signal that has come.
-pub(super) fn handle(signals: &mut Signals, running: &Running) -> Result<(), Errno> {
+pub(super) fn handle(signals: &mut Signals, running: &Running) {
     while let Some(signal) = signals.next() {
         match signal {
             // The command is stopped first, and continued by the CONT that continues us.
             libc::SIGTSTP => {
                 let _ = running.signal(libc::SIGTSTP);
-                signals.pause()?;
+                signals.pause_soon();
+                // What came with it is looked at when we go on.
+                return;
             }
             libc::SIGWINCH | libc::SIGTTOU => {}
             other => signals.forward(other, running),
         }
     }
-    Ok(())
 }
 
 impl Companion for Through {
@@ -42,7 +43,16 @@ impl Companion for Through {
     }
 
     fn ready(&mut self, _: usize, _: PollFlags, running: &Running) -> Result<(), Errno> {
-        handle(&mut self.signals, running)
+        handle(&mut self.signals, running);
+        Ok(())
+    }
+
+    fn is_to_pause(&self) -> bool {
+        self.signals.is_to_pause()
+    }
+
+    fn pause(&mut self, _: &Running) -> Result<(), Errno> {
+        self.signals.pause()
     }
 
     fn give_up_at(&self) -> Option<Instant> {

@@ -68,6 +68,9 @@ impl Engine for Native {
             }
             Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
             Guarantee::FsTempPrivate => enforced("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsDiskBounded if plan.nesting => {
+                weakened("size and inode limit of private space; a sandbox made inside mounts a tmpfs of any size")
+            }
             Guarantee::FsDiskBounded => enforced("size and inode limit of the tmpfs that they share"),
             Guarantee::NetIsolated => enforced("own network namespace with loopback only"),
             Guarantee::NetByName => no_gateway(),
