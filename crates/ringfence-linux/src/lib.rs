@@ -16,7 +16,7 @@ mod walls;
 #[cfg(feature = "box")]
 pub use cgroup::{limits, scope};
 #[cfg(feature = "box")]
-pub use launch::{beside, builder, detach, pages, setup, starter, userns};
+pub use launch::{beside, builder, detach, pages, reopen, setup, starter, userns};
 #[cfg(feature = "box")]
 pub use walls::{landlock, notify, seccomp};
 

@@ -12,6 +12,7 @@ mod live;
 pub mod names;
 pub mod native;
 pub mod registry;
+mod reopened;
 mod running;
 mod start;
 

@@ -13,6 +13,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::limits::GUEST_PROCESSES;
+use super::reopened::Position;
 use super::{Control, EngineError};
 use crate::keeper::Keeper;
 
@@ -53,6 +54,8 @@ pub struct Running {
     pub(super) group: Option<Group>,
     /// How many its guest holds its commands to, itself included, where no group does.
     pub(super) held: Option<u64>,
+    /// Files of the caller's that were opened again.
+    pub(super) positions: Vec<Position>,
     /// Held until every process of the box is gone.
     pub(super) keeper: Option<Keeper>,
 }
@@ -141,6 +144,7 @@ impl Running {
         // Already gone is what is wanted.
         let _ = self.launched.signal(libc::SIGKILL);
         let waited = self.launched.reap().map_err(EngineError::Wait)?;
+        self.positions.iter().for_each(Position::hand_back);
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
         // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
         let _ = self.group.map(Group::remove);

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ringfence_linux::launch::{self, Processors, Spec, Start};
+use ringfence_linux::launch::{self, Identity, Processors, Spec, Start};
 use ringfence_linux::limits::Group;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
@@ -10,7 +10,7 @@ use ringfence_policy::plan::Plan;
 
 use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, group, is_of_commands, most, rlimits, stand_ins};
 use super::running::stdio_parts;
-use super::{EngineError, Running, StdioSpec, program};
+use super::{EngineError, Running, StdioSpec, program, reopened};
 use crate::keeper::Keeper;
 
 /// What an engine of this host makes of a plan: everything that process 1 needs, and where a program that builds the box
@@ -25,7 +25,7 @@ pub(super) fn start(
     compile: impl FnOnce(&Plan, &Facts) -> Result<Compiled, EngineError>,
 ) -> Result<Running, EngineError> {
     // Before anything is made: what must not be handed in is refused.
-    let (terminal, stdio) = stdio_parts(stdio)?;
+    let (terminal, mut stdio) = stdio_parts(stdio)?;
     let guest = plan.runs.is_guest();
     let limits = match guest {
         // The guest's own processes do not count against the caller; process 1 is allowed for already.
@@ -44,11 +44,16 @@ pub(super) fn start(
     }
     let (mut spec, messages) = compile(plan, facts)?;
     let held = limit(&mut spec, plan, &limits, group.is_some());
+    // A run inside a sandbox is behind the mounts that its files were opened on.
+    let positions = match spec.identity {
+        Identity::Kept => Vec::new(),
+        _ => reopened::read_only(&mut stdio).map_err(EngineError::Stdio)?,
+    };
     let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
     let born_in = group.as_ref().and_then(Group::cradle);
     let launched = launch::launch(&spec, Start { groups, born_in, terminal, stdio }).map_err(EngineError::Fork)?;
     let program = program(plan).program.clone();
-    Ok(Running { launched, spec, program, messages, group, held, keeper })
+    Ok(Running { launched, spec, program, messages, group, held, keeper, positions })
 }
 
 /// Adds the limits, by what there is for them; how many processes a guest holds its commands to, where no group does.

@@ -10,6 +10,7 @@ pub mod builder;
 pub mod detach;
 mod inside;
 pub mod pages;
+pub mod reopen;
 pub mod setup;
 pub mod starter;
 pub mod userns;

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use containment::sandbox::Started;
 use containment::scene::{PLAIN, SECRET};
 use containment::{Place, Refusal, Scene, host};
-use ringfence::policy::Guarantee::{FsWritesConfined, ProcCleanStart, ProcIsolated, ProcUnprivileged};
+use ringfence::policy::Guarantee::{
+    FsProtectedPaths, FsWritesConfined, ProcCleanStart, ProcIsolated, ProcUnprivileged,
+};
 use ringfence::{EngineError, StdioSpec, Unfit, supervise};
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
@@ -125,6 +127,8 @@ pub const STORIES: &[Story] = &[
     story(ProcUnprivileged, "a file that was made set-user-id inside", made_inside),
     story(ProcCleanStart, "descriptors", descriptors),
     story(ProcCleanStart, "a directory as a standard descriptor", directory_as_descriptor),
+    story(FsProtectedPaths, "a protected file as standard input", protected_file_as_descriptor),
+    story(ProcCleanStart, "a file as standard input is as outside", file_as_descriptor),
     story(ProcCleanStart, "environment", environment_is_the_policy_s),
     story(ProcCleanStart, "a clean one for the other profiles", clean_environment),
     story(ProcCleanStart, "the launcher's environment is nowhere", launcher_is_nowhere),
@@ -292,6 +296,63 @@ fn directory_as_descriptor(stage: &Stage) -> Result<(), String> {
     same("a file", inside(file()?, &["cat".to_owned()])?, Ok(PLAIN.to_owned()))?;
     let by_file = inside(file()?, &way)?.map_err(|unfit| unfit.to_string())?;
     ensure(!by_file.contains(SECRET), || format!("by a file: {by_file}"))
+}
+
+/// Runs a script with these standard descriptors; what it wrote to the last one.
+fn with_files(stage: &Stage, scene: &Scene, stdin: File, script: &str) -> Result<String, String> {
+    let said = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    let out = || said.as_file().try_clone().map_err(|e| e.to_string());
+    let stdio = StdioSpec::Files([stdin.into(), out()?.into(), out()?.into()]);
+    let command = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
+    let Started { running, policy, facts, .. } =
+        stage.sandbox(scene).start(&command, stdio).map_err(|e| e.to_string())?;
+    supervise(running, &policy, &facts, &mut containment::sandbox::Nobody).map_err(|e| e.to_string())?;
+    std::fs::read_to_string(said.path()).map_err(|e| e.to_string())
+}
+
+/// It is open for reading, on a mount of the host's: its name in `/proc` must not lead there for writing.
+fn protected_file_as_descriptor(stage: &Stage) -> Result<(), String> {
+    let scene = stage.scene(Place::Home);
+    let file = scene.project.join(".git/hooks/pre-commit");
+    let prepared = std::fs::create_dir_all(file.parent().unwrap_or(&scene.project))
+        .and_then(|()| std::fs::write(&file, "plain\n"))
+        .and_then(|()| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)));
+    prepared.map_err(|e| e.to_string())?;
+    let open = || File::open(&file).map_err(|e| e.to_string());
+    let script = "cat; echo planted 2>&1 >>/proc/self/fd/0 && echo written; chmod 777 /proc/self/fd/0 && echo changed";
+    let said = with_files(stage, &scene, open()?, script)?;
+    ensure(said.starts_with("plain\n"), || format!("it must be readable: {said}"))?;
+    ensure(!said.contains("written") && !said.contains("changed"), || said.clone())?;
+    let mode = std::fs::metadata(&file).map_err(|e| e.to_string())?.permissions().mode() & 0o777;
+    let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
+    same("the file", (text.as_str(), mode), ("plain\n", 0o666))?;
+    let outside = Command::new("sh").args(["-c", script]).stdin(open()?).output().map_err(|e| e.to_string())?;
+    same("outside", String::from_utf8_lossy(&outside.stdout).as_ref(), "plain\nwritten\nchanged\n")
+}
+
+/// The position is the caller's before and after; the file can be mapped, read at any place, and grows.
+fn file_as_descriptor(stage: &Stage) -> Result<(), String> {
+    use std::io::{Read, Seek, SeekFrom, Write};
+    let scene = stage.scene(Place::Home);
+    let mut file = tempfile::NamedTempFile::new_in(&scene.home).map_err(|e| e.to_string())?;
+    let text = |e: std::io::Error| e.to_string();
+    file.write_all(b"zero\none\ntwo\n").map_err(text)?;
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o666)).map_err(text)?;
+    let mut callers = File::open(file.path()).map_err(text)?;
+    callers.seek(SeekFrom::Start(5)).map_err(text)?;
+    let said = with_files(stage, &scene, callers.try_clone().map_err(text)?, "read line; echo got $line")?;
+    same("the first line from there", said.as_str(), "got one\n")?;
+    let mut rest = String::new();
+    callers.read_to_string(&mut rest).map_err(text)?;
+    same("what is left to the caller", rest.as_str(), "two\n")?;
+    let script = "tail -c 4; test -f /proc/self/fd/0 && echo file; cat /dev/stdin | head -n 1";
+    callers.rewind().map_err(text)?;
+    let said = with_files(stage, &scene, callers, script)?;
+    same("as a file", said.as_str(), "two\nfile\nzero\n")?;
+    // What has lost its name is read as well.
+    let unnamed = File::open(file.path()).map_err(text)?;
+    file.close().map_err(text)?;
+    same("without a name", with_files(stage, &scene, unnamed, "cat")?.as_str(), "zero\none\ntwo\n")
 }
 
 fn environment_is_the_policy_s(stage: &Stage) -> Result<(), String> {
