@@ -10,6 +10,7 @@ mod compile;
 mod list;
 
 use compile::{Arch, Options, Sockets, compile};
+use list::Refused;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -20,23 +21,29 @@ fn main() {
         Ok("aarch64") => Arch::Aarch64,
         other => panic!("the system-call list has numbers for x86_64 and aarch64, not for {other:?}"),
     };
-    let mut source = String::from("/// By nesting, then by sockets.\nstatic PREBUILT: [[&[SockFilter]; 4]; 2] = [\n");
-    for nesting in [false, true] {
-        source.push_str("    [\n");
-        for sockets in [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly, Sockets::Handed] {
-            let options = Options { nesting, sockets, ..Options::default() };
-            source.push_str("        &[\n");
-            for i in compile(arch, &options).expect("no extra names, so none unknown") {
-                writeln!(
-                    source,
-                    "            SockFilter {{ code: {}, jt: {}, jf: {}, k: {} }},",
-                    i.code, i.jt, i.jf, i.k
-                )
-                .expect("writing to a string");
+    let mut source = String::from(
+        "/// By whether all groups are refused or none is, then by nesting, then by sockets.\nstatic PREBUILT: [[[&[SockFilter]; 4]; 2]; 2] = [\n",
+    );
+    for refuse in [Refused::NONE, Refused::ALL] {
+        source.push('[');
+        for nesting in [false, true] {
+            source.push_str("    [\n");
+            for sockets in [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly, Sockets::Handed] {
+                let options = Options { nesting, sockets, refuse, ..Options::default() };
+                source.push_str("        &[\n");
+                for i in compile(arch, &options).expect("no extra names, so none unknown") {
+                    writeln!(
+                        source,
+                        "            SockFilter {{ code: {}, jt: {}, jf: {}, k: {} }},",
+                        i.code, i.jt, i.jf, i.k
+                    )
+                    .expect("writing to a string");
+                }
+                source.push_str("        ],\n");
             }
-            source.push_str("        ],\n");
+            source.push_str("    ],\n");
         }
-        source.push_str("    ],\n");
+        source.push_str("],\n");
     }
     source.push_str("];\n");
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");

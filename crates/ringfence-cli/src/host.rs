@@ -39,11 +39,11 @@ pub fn sandbox(flags: &PolicyFlags, command: &[std::ffi::OsString]) -> Result<Sa
 /// What the user should know before anything starts.
 pub fn warn(sandbox: &Sandbox, verbose: bool) {
     for warning in &sandbox.resolved().warnings {
-        output::say(&format!("warning: {warning}"));
+        output::say(&format!("warning: {}", output::one_line(&warning.to_string())));
     }
     if verbose {
         for loosening in &sandbox.resolved().loosened {
-            output::say(&format!("ringfence: trusted: {loosening}"));
+            output::say(&format!("ringfence: trusted: {}", output::one_line(&loosening.to_string())));
         }
     }
 }

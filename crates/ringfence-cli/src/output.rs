@@ -7,12 +7,13 @@ use ringfence::records::redact;
 
 use crate::failure::{Failure, Kind};
 
-/// Writes data to stdout. That nobody reads it any more is no failure.
+/// Writes data to stdout, without what acts on a terminal.
 pub fn data(text: &str) -> Result<(), Failure> {
-    bytes(text.as_bytes())
+    bytes(printable(text).as_bytes())
 }
 
-fn bytes(data: &[u8]) -> Result<(), Failure> {
+/// Writes bytes to stdout as they are. That nobody reads them any more is no failure.
+pub fn bytes(data: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(data).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::output(&error)),
@@ -104,14 +105,14 @@ pub fn say(text: &str) {
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
-        if redact::acts(c) && c != '\n' { out.extend(c.escape_unicode()) } else { out.push(c) }
+        if redact::acts(c) && !matches!(c, '\n' | '\t') { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
 }
 
 /// The same, on one line.
 pub fn one_line(text: &str) -> String {
-    printable(text).replace('\n', "\\n")
+    printable(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
 /// A long text without its middle.
@@ -144,7 +145,7 @@ pub fn confirm(question: &str, otherwise: &str) -> Result<bool, Failure> {
         let message = "cannot ask: stdin is not a terminal";
         return Err(Failure::new(Kind::Usage, message).hint(otherwise));
     }
-    prompt(&format!("{question} [y/N] "));
+    prompt(&format!("{} [y/N] ", one_line(question)));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| Failure::output(&error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -178,6 +179,12 @@ mod tests {
         let json = inert(&serde_json::to_string(text).unwrap_or_default());
         assert_eq!(json, "\"a\\u001b\\u007f\\u009b31m\\u202e\u{e4}\u{1f600}\\n\\t\\\"\"");
         assert_eq!(serde_json::from_str::<String>(&json).ok().as_deref(), Some(text));
+    }
+
+    #[test]
+    fn names_stay_on_their_line() {
+        assert_eq!(one_line("a\nb\tc\u{1b}"), "a\\nb\\tc\\u{1b}");
+        assert_eq!(printable("a\nb\tc\u{1b}"), "a\nb\tc\\u{1b}");
     }
 
     #[test]

@@ -350,7 +350,7 @@ fn what_a_rule_shows_is_protected_on_every_profile() {
 #[test]
 fn names_that_were_chosen_in_a_sandbox_do_not_act_on_a_terminal() {
     let place = Place::new();
-    let name = "a\u{1b}]52;c;eA==\u{7}b";
+    let name = "a\u{1b}]52;c;eA==\u{7}b\nforged";
     place.write(&format!("project/{name}/x"), "");
     let dir = place.project.join(name);
     for args in [
@@ -361,6 +361,7 @@ fn names_that_were_chosen_in_a_sandbox_do_not_act_on_a_terminal() {
         let done = place.ringfence(args);
         assert!(done.code == 0 && done.out.contains("]52;c;eA=="), "{args:?}: {done:?}");
         assert!(!done.out.contains('\u{1b}') && done.out.contains("a\\u{1b}]52"), "{args:?}: {}", done.out);
+        assert!(!done.out.lines().any(|line| line.starts_with("forged")), "{args:?}: {}", done.out);
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use ringfence_linux::seccomp::{self, Notify, Options, SockFilter, Sockets};
+use ringfence_linux::seccomp::{self, Notify, Options, Refused, SockFilter, Sockets};
 use rustix::thread::set_no_new_privs;
 
 /// Runs `act` in a child, under the filter if there is one. The child's exit code is the error number, 0 for success.
@@ -41,8 +41,12 @@ fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+fn prebuilt(nesting: bool, sockets: Sockets) -> &'static [SockFilter] {
+    seccomp::prebuilt(nesting, sockets, Refused::NONE).expect("built with the crate")
+}
+
 fn default() -> &'static [SockFilter] {
-    seccomp::prebuilt(false, Sockets::All)
+    prebuilt(false, Sockets::All)
 }
 
 fn filtered(number: i64, args: &[u64]) -> i32 {
@@ -151,7 +155,7 @@ fn leave() -> i32 {
 
 #[test]
 fn nesting_and_named_calls_open_what_they_say() {
-    let nesting = seccomp::prebuilt(true, Sockets::All);
+    let nesting = prebuilt(true, Sockets::All);
     let unshare = || call(libc::SYS_unshare, padded(&[libc::CLONE_NEWUSER as u64]));
     assert_eq!(in_child(Some(nesting), unshare), in_child(None, unshare));
     assert_eq!(in_child(Some(nesting), || call(libc::SYS_clone3, [0; 6])), libc::EINVAL);
@@ -169,8 +173,8 @@ fn socket_reach() {
             call(libc::SYS_socketpair, padded(&[libc::AF_UNIX as u64, kind as u64, 0, (&raw mut fds) as u64]))
         }
     };
-    let unix_only = seccomp::prebuilt(false, Sockets::UnixOnly);
-    let pairs_only = seccomp::prebuilt(false, Sockets::PairsOnly);
+    let unix_only = prebuilt(false, Sockets::UnixOnly);
+    let pairs_only = prebuilt(false, Sockets::PairsOnly);
     let socket = |family: i32| move || call(libc::SYS_socket, padded(&[family as u64, libc::SOCK_STREAM as u64, 0]));
     assert_eq!(in_child(Some(unix_only), socket(libc::AF_INET)), libc::EAFNOSUPPORT);
     assert_eq!(in_child(Some(unix_only), socket(libc::AF_UNIX)), 0);
@@ -207,10 +211,10 @@ fn other_abis_are_refused() {
 
 #[test]
 fn filters_stack_and_only_tighten() {
-    let stacked = || i32::from(seccomp::install(seccomp::prebuilt(true, Sockets::All)).is_err());
+    let stacked = || i32::from(seccomp::install(prebuilt(true, Sockets::All)).is_err());
     assert_eq!(in_child(Some(default()), stacked), 0);
     let wider_inside = || {
-        let installed = seccomp::install(seccomp::prebuilt(true, Sockets::All));
+        let installed = seccomp::install(prebuilt(true, Sockets::All));
         if installed.is_err() { 1 } else { call(libc::SYS_unshare, padded(&[libc::CLONE_NEWUSER as u64])) }
     };
     assert_eq!(in_child(Some(default()), wider_inside), libc::EPERM);

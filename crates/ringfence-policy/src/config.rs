@@ -307,11 +307,17 @@ impl Reader<'_> {
             }
             "kernel" => {
                 for (key, value) in self.table(&full, value)? {
-                    if key.get_ref() != "allow_syscalls" {
-                        return Err(self.unknown(&format!("{full}."), key, ["allow_syscalls"]));
+                    match key.get_ref().as_ref() {
+                        "allow_syscalls" => {
+                            let full = format!("{full}.allow_syscalls");
+                            settings.allow_syscalls.extend(self.read_all(&full, value, layer::syscall)?);
+                        }
+                        "refuse_syscalls" => {
+                            let full = format!("{full}.refuse_syscalls");
+                            settings.refuse_syscalls.extend(self.read_all(&full, value, layer::syscall_group)?);
+                        }
+                        _ => return Err(self.unknown(&format!("{full}."), key, ["allow_syscalls", "refuse_syscalls"])),
                     }
-                    let full = format!("{full}.allow_syscalls");
-                    settings.allow_syscalls.extend(self.read_all(&full, value, layer::syscall)?);
                 }
             }
             "ro" | "rw" | "exclude" => return Err(self.nested(prefix, key, "files")),
@@ -587,6 +593,7 @@ npm = "./wrap"
 
 [kernel]
 allow_syscalls = ["io_uring_setup"]
+refuse_syscalls = ["vmsplice"]
 
 [profiles.mine]
 extends = "shell"
@@ -606,7 +613,7 @@ memory = "1g"
         assert_eq!(settings.limits.life, Some(At::new(None, "c.toml:34")));
         assert_eq!(settings.commands.len(), 4);
         assert_eq!(layer.profiles[0].extends.value, "shell");
-        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:56");
+        assert_eq!(layer.profiles[0].settings.limits.memory.as_ref().unwrap().place, "c.toml:57");
         assert_eq!(settings.records.keep.as_ref().unwrap().place, "c.toml:39");
         assert_eq!(settings.records.max_size.as_ref().unwrap().value, None);
         assert_eq!(read("").unwrap(), Layer::new(LayerKind::Global, "c.toml"));
@@ -673,6 +680,10 @@ memory = "1g"
             (
                 "[kernel]\nallow_syscalls = [\"A B\"]",
                 "c.toml:2: `kernel.allow_syscalls`: `A B` is not the name of a system call",
+            ),
+            (
+                "[kernel]\nrefuse_syscalls = [\"debuging\"]",
+                "c.toml:2: `kernel.refuse_syscalls`: unknown group of system calls `debuging` (did you mean `debugging`?)",
             ),
         ];
         for (text, expected) in table {

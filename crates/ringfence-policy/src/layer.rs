@@ -14,6 +14,7 @@ use crate::profiles::EngineChoice;
 use crate::rules::{Access, Kind, LayerKind, Missing};
 use crate::service::{ServiceSettings, Verdict};
 use crate::suggest::Suggestion;
+use crate::syscalls::SyscallGroup;
 
 /// A value and the place it comes from: `config.toml:12`, `--ro`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +83,7 @@ pub struct Settings {
     pub records: RecordSettings,
     pub commands: Vec<At<(String, CommandSetting)>>,
     pub allow_syscalls: Vec<At<String>>,
+    pub refuse_syscalls: Vec<At<SyscallGroup>>,
     pub skill_verdict: Option<At<Verdict>>,
     pub warm: Option<At<u64>>,
 }
@@ -228,6 +230,9 @@ pub enum SettingError {
     /// The text cannot be the name of a system call.
     #[error("`{0}` is not the name of a system call")]
     Syscall(String),
+    /// No group of system calls has this name.
+    #[error("unknown group of system calls `{name}`{suggestion}")]
+    SyscallGroup { name: String, suggestion: Suggestion },
     /// The text cannot be the name of an image.
     #[error("`{0}` is not the name of an image")]
     Image(String),
@@ -268,6 +273,10 @@ pub(crate) fn syscall(name: &str) -> Result<String, SettingError> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
     let valid = !name.is_empty() && name.bytes().all(plain);
     if valid { Ok(name.to_owned()) } else { Err(SettingError::Syscall(name.to_owned())) }
+}
+
+pub(crate) fn syscall_group(name: &str) -> Result<SyscallGroup, SettingError> {
+    SyscallGroup::parse(name).map_err(|suggestion| SettingError::SyscallGroup { name: name.to_owned(), suggestion })
 }
 
 /// What a missing path means in a file: read-only and hidden places must not appear either.

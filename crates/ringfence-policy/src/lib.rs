@@ -34,6 +34,7 @@ pub mod rules;
 pub mod secrets;
 pub mod service;
 pub mod suggest;
+pub mod syscalls;
 pub mod tree;
 pub mod wire;
 

@@ -53,6 +53,17 @@ impl Limits {
         tmp_inodes: 1 << 20,
         output: MIB,
     };
+
+    /// Bytes and inodes of private space. Files there are memory: all that is kept in them is bounded by the memory limit,
+    /// also where nothing counts it, and so is what the kernel needs for their names.
+    pub fn private_space(&self) -> (u64, u64) {
+        /// What an empty file takes, about.
+        const INODE: u64 = KIB;
+        match self.memory {
+            Some(memory) => (self.tmp_size.min(memory), self.tmp_inodes.min((memory / INODE).max(1))),
+            None => (self.tmp_size, self.tmp_inodes),
+        }
+    }
 }
 
 impl Default for Limits {

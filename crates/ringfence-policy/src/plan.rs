@@ -8,6 +8,7 @@ mod sockets;
 mod tests;
 mod view;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -27,6 +28,7 @@ use crate::limits::Limits;
 use crate::look::{self, Lookup};
 use crate::policy::{Device, Network, Policy, Root};
 use crate::rules::Kind;
+use crate::syscalls::SyscallGroup;
 use crate::tree::{Tree, TreeError};
 use crate::wire;
 
@@ -71,6 +73,8 @@ pub struct Plan {
     pub limits: Limits,
     /// System calls that are let through although the filter's list refuses them.
     pub allow_syscalls: Vec<String>,
+    /// System calls that are refused although the filter's list lets them through.
+    pub refuse_syscalls: BTreeSet<SyscallGroup>,
     /// Denied opens are watched for.
     pub trace_denials: bool,
     /// A stand-in for a limit is refused.
@@ -536,6 +540,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, asked: Asked<'_>) -
         handed_socket: false,
         limits: policy.limits.clone(),
         allow_syscalls: policy.allow_syscalls.clone(),
+        refuse_syscalls: policy.refuse_syscalls.clone(),
         trace_denials: policy.trace_denials,
         strict: policy.strict,
         promises: promises(policy),

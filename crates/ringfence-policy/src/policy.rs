@@ -14,6 +14,7 @@ use crate::guarantee::Guarantee;
 use crate::limits::Limits;
 use crate::look::is_in;
 use crate::rules::FileRule;
+use crate::syscalls::SyscallGroup;
 use crate::wire;
 
 /// What one sandbox may read, write, reach and spend.
@@ -62,6 +63,8 @@ pub struct Policy {
     pub commands: BTreeMap<String, CommandRule>,
     /// System calls let through although the filter's list refuses them, by name.
     pub allow_syscalls: Vec<String>,
+    /// System calls refused although the filter's list lets them through, by group. Not those of `allow_syscalls`.
+    pub refuse_syscalls: BTreeSet<SyscallGroup>,
     /// Guarantees that may be missing; the report then says so.
     pub optional: BTreeSet<Guarantee>,
     /// Refuse stand-ins for a limit (a watchdog instead of a cgroup).

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::Guarantee;
 use crate::limits::{GIB, Limits, MIB};
 use crate::policy::{CommandRule, Guard, Network, Root, User};
+use crate::syscalls::SyscallGroup;
 
 /// Which engine is asked for: a name that the engines' registry resolves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -75,6 +76,8 @@ pub struct Profile {
     pub inherit_env: bool,
     pub limits: Limits,
     pub commands: &'static [(&'static str, CommandRule)],
+    /// System calls that are refused although the filter's list lets them through.
+    pub refuse_syscalls: &'static [SyscallGroup],
     /// Built-in profiles that a project's file may step down to: they allow nothing that this one does not.
     pub tighter: &'static [&'static str],
 }
@@ -121,6 +124,7 @@ const AGENT: Profile = Profile {
     inherit_env: true,
     limits: Limits { pids: Some(4096), ..Limits::UNLIMITED },
     commands: GUARDS,
+    refuse_syscalls: &[],
     tighter: &["shell", "skill"],
 };
 
@@ -151,6 +155,7 @@ const SHELL: Profile = Profile {
         output: MIB,
     },
     commands: GUARDS,
+    refuse_syscalls: &[],
     tighter: &["skill"],
 };
 
@@ -181,6 +186,7 @@ const SKILL: Profile = Profile {
         output: MIB,
     },
     commands: &[],
+    refuse_syscalls: &SyscallGroup::ALL,
     tighter: &[],
 };
 
@@ -211,6 +217,7 @@ const HOME: Profile = Profile {
         output: MIB,
     },
     commands: &[],
+    refuse_syscalls: &[],
     tighter: &[],
 };
 

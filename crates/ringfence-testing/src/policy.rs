@@ -46,6 +46,7 @@ pub fn policy(workdir: &Path) -> Policy {
         },
         commands: BTreeMap::new(),
         allow_syscalls: Vec::new(),
+        refuse_syscalls: BTreeSet::new(),
         optional: BTreeSet::from([Guarantee::KernelSecondWall]),
         strict: false,
         trace_denials: false,

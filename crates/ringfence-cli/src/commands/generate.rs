@@ -11,7 +11,7 @@ use crate::output;
 pub fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ringfence", &mut text);
-    output::data(&String::from_utf8_lossy(&text))?;
+    output::bytes(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -21,7 +21,7 @@ pub fn man() -> Result<ExitCode, Failure> {
     command.build();
     let mut text = Vec::new();
     page(command, &mut text).map_err(|error| Failure::output(&error))?;
-    output::data(&String::from_utf8_lossy(&text))?;
+    output::bytes(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -38,7 +38,7 @@ pub fn install(args: &Install) -> Result<ExitCode, Failure> {
     let name = path.display().to_string();
     let diff = TextDiff::from_lines(file.text(), new.as_str()).unified_diff().header(&name, &name).to_string();
     if args.dry_run {
-        output::data(&output::printable(&diff))?;
+        output::data(&diff)?;
         return Ok(ExitCode::SUCCESS);
     }
     output::say(diff.trim_end());

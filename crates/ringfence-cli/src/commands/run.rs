@@ -52,7 +52,7 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         }
     };
     for warning in &planned.plan.warnings {
-        output::say(&format!("warning: {warning}"));
+        output::say(&format!("warning: {}", output::one_line(warning)));
     }
     if args.dry_run {
         return dry_run(args, &planned, &sandbox);
@@ -145,7 +145,7 @@ fn dry_run(args: &Run, planned: &Planned, sandbox: &Sandbox) -> Result<ExitCode,
         )?;
     } else {
         // Names in it may be chosen in a sandbox.
-        output::data(&output::printable(&steps))?;
+        output::data(&steps)?;
         write_report(args, report)?;
     }
     Ok(ExitCode::SUCCESS)

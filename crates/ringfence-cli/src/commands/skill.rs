@@ -236,7 +236,7 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
     let mut registry = shown()?;
     let skill = registry.find(which)?;
     if code {
-        output::data(&skill.code)?;
+        output::of_code(skill.code.as_bytes(), b"")?;
         return Ok(ExitCode::SUCCESS);
     }
     let versions = registry.versions(&Which { name: which.name.clone(), version: None })?;
@@ -278,7 +278,7 @@ fn show(which: &Which, code: bool, json: bool) -> Result<ExitCode, Failure> {
         Some(scan) => text.push_str(&findings(scan)),
         None => text.push_str("not scanned\n"),
     }
-    output::data(&printable(&text))?;
+    output::data(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

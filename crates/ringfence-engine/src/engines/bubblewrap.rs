@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
+use ringfence_linux::limits::Home;
 use ringfence_linux::setup::{Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter};
@@ -141,7 +142,7 @@ impl Engine for Bubblewrap {
         let mut files = Files::default();
         let mut lines: Vec<String> = Vec::new();
         let mut redirection = "";
-        for arg in compile(plan, filter(plan)?, &Staged::default())? {
+        for arg in compile(&in_memory(plan), filter(plan)?, &Staged::default())? {
             match &arg {
                 Arg::Word(word) => match lines.last_mut() {
                     Some(line) if !word.as_bytes().starts_with(b"--") || qualifies(line) => {
@@ -410,8 +411,9 @@ fn unmet(guarantee: Guarantee, reason: String, cures: impl Into<Vec<Cure>>) -> E
 /// The system-call filter, as `bwrap` takes it.
 fn filter(plan: &Plan) -> Result<Option<Vec<u8>>, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
+    let refuse = plan.refuse_syscalls.iter().copied().collect();
     let options =
-        seccomp::Options { nesting: plan.nesting, sockets: sockets(plan), allow: &allow, ..Default::default() };
+        seccomp::Options { nesting: plan.nesting, sockets: sockets(plan), allow: &allow, refuse, ..Default::default() };
     Ok(Some(seccomp::to_bytes(&seccomp::program(&options)?)))
 }
 
@@ -461,6 +463,29 @@ impl Staged {
     }
 }
 
+/// The plan with private places that share the memory limit, where no cgroup counts what is in them: `bwrap` makes a file
+/// system for each.
+fn in_memory(plan: &Plan) -> Cow<'_, Plan> {
+    let unbounded = |_: &u64| matches!(Home::look(), Home::None(_));
+    let Some(memory) = plan.limits.memory.filter(unbounded) else { return Cow::Borrowed(plan) };
+    let mut plan = plan.clone();
+    let sealed: Vec<PathBuf> = plan
+        .mounts
+        .iter()
+        .filter_map(|mount| if let Mount::Seal { target } = mount { Some(target.clone()) } else { None })
+        .collect();
+    let sizes = plan.mounts.iter_mut().filter_map(|mount| match mount {
+        Mount::Tmpfs { target, size, .. } if !sealed.contains(target) => Some(size),
+        Mount::Dev { shm_size, .. } => Some(shm_size),
+        _ => None,
+    });
+    let sizes: Vec<&mut u64> = sizes.collect();
+    // Of 0 bytes, a tmpfs has no limit.
+    let share = (memory / sizes.len().max(1) as u64).max(1);
+    sizes.into_iter().for_each(|size| *size = (*size).min(share));
+    Cow::Owned(plan)
+}
+
 /// Everything that process 1 needs, and where the messages of `bwrap` can be read.
 pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), EngineError> {
     let bwrap = find()?;
@@ -478,7 +503,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), Engine
         // The first is the list of arguments itself.
         Ok((FIRST_FILE + files.len() as i32).to_string().into())
     };
-    for arg in compile(plan, filter(plan)?, &staged)? {
+    for arg in compile(&in_memory(plan), filter(plan)?, &staged)? {
         match &arg {
             Arg::Word(text) => word(text)?,
             Arg::Variable { name, value } => {

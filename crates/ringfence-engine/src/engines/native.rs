@@ -134,6 +134,7 @@ impl Engine for Native {
             lines.push(format!("confine writes, signals and abstract sockets as far as Landlock ABI {abi} goes"));
         }
         lines.push(format!("install the system-call filter, {} instructions", filter(plan)?.len()));
+        lines.extend(plan.refuse_syscalls.iter().map(|group| format!("refuse system calls for {group} too")));
         match &plan.runs {
             Runs::Guest => lines.push("become the guest".to_owned()),
             Runs::Command(command) => {
@@ -143,7 +144,8 @@ impl Engine for Native {
                 lines.push(format!("execute `{}` as {args:?}", command.program.display()));
             }
         }
-        Ok(lines.iter().map(|l| format!("{l}\n")).collect())
+        // A name may hold the end of a line.
+        Ok(lines.iter().map(|line| format!("{}\n", line.replace('\n', "\\n"))).collect())
     }
 
     fn start(&self, plan: &Plan, facts: &Facts, stdio: StdioSpec) -> Result<Running, EngineError> {
@@ -382,6 +384,7 @@ fn filter(plan: &Plan) -> Result<Cow<'static, [SockFilter]>, EngineError> {
         nesting: plan.nesting,
         sockets: sockets(plan),
         allow: &allow,
+        refuse: plan.refuse_syscalls.iter().copied().collect(),
         notify: notify(plan),
     })?)
 }

@@ -1,8 +1,8 @@
 //! The system-call filter: `list` says what is let through and why, `compile` makes a program of it, and [`install`] puts
 //! it on the calling thread.
 //!
-//! The programs for every combination of nesting and sockets are built with the crate, so that a run without extra calls
-//! only loads one. A filter stays on for good, is inherited by every child and stacks: a nested sandbox adds its own, and
+//! The programs for every combination of nesting and sockets, with all groups that a policy can refuse or with none, are
+//! built with the crate, so that a run without extra calls only loads one. A filter stays on for good, is inherited by every child and stacks: a nested sandbox adds its own, and
 //! the stricter answer wins.
 //!
 //! Calls of another ABI (32-bit, x32) and unknown numbers answer ENOSYS, known and refused ones EPERM.
@@ -16,12 +16,13 @@ mod tests;
 use std::borrow::Cow;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use ringfence_policy::syscalls::SyscallGroup;
 use rustix::io::Errno;
 
 use crate::sys::check;
 
 pub use compile::{Arch, Notify, Options, SockFilter, Sockets};
-pub use list::Answer;
+pub use list::{Answer, Refused, RefusedGroup};
 pub use profile::{Argument, ProfileRule};
 
 include!(concat!(env!("OUT_DIR"), "/seccomp_programs.rs"));
@@ -38,10 +39,26 @@ pub enum Error {
     UnknownCall { name: String, nearest: &'static str },
 }
 
-/// The program for these options. Allocates only where calls are named or reported.
+impl FromIterator<SyscallGroup> for Refused {
+    fn from_iter<T: IntoIterator<Item = SyscallGroup>>(groups: T) -> Refused {
+        groups.into_iter().fold(Refused::NONE, |refused, group| {
+            refused.with(match group {
+                SyscallGroup::Debugging => RefusedGroup::Debugging,
+                SyscallGroup::NestedFilters => RefusedGroup::NestedFilters,
+                SyscallGroup::Personality => RefusedGroup::Personality,
+                SyscallGroup::Vmsplice => RefusedGroup::Vmsplice,
+            })
+        })
+    }
+}
+
+/// The program for these options. Allocates only where calls are named or reported, or where some groups are refused.
 pub fn program(options: &Options) -> Result<Cow<'static, [SockFilter]>, Error> {
-    if options.allow.is_empty() && options.notify == Notify::Nothing {
-        return Ok(Cow::Borrowed(prebuilt(options.nesting, options.sockets)));
+    if options.allow.is_empty()
+        && options.notify == Notify::Nothing
+        && let Some(program) = prebuilt(options.nesting, options.sockets, options.refuse)
+    {
+        return Ok(Cow::Borrowed(program));
     }
     let unknown = |e: compile::UnknownCall| Error::UnknownCall { name: e.name, nearest: e.nearest };
     compile::compile(ARCH, options).map(Cow::Owned).map_err(unknown)
@@ -54,9 +71,14 @@ pub fn profile(options: &Options) -> Result<Vec<ProfileRule>, Error> {
     Ok(profile::rules(ARCH, options))
 }
 
-/// A program that was built with the crate.
-pub fn prebuilt(nesting: bool, sockets: Sockets) -> &'static [SockFilter] {
-    PREBUILT[usize::from(nesting)][sockets as usize]
+/// A program that was built with the crate, where it is one of those.
+pub fn prebuilt(nesting: bool, sockets: Sockets, refuse: Refused) -> Option<&'static [SockFilter]> {
+    let all = match refuse {
+        Refused::NONE => 0,
+        Refused::ALL => 1,
+        _ => return None,
+    };
+    Some(PREBUILT[all][usize::from(nesting)][sockets as usize])
 }
 
 /// The program as bytes, for `bwrap --seccomp FD`.

@@ -60,6 +60,8 @@ impl Stack<'_> {
             records,
             commands,
             allow_syscalls,
+            // Takes away.
+            refuse_syscalls: _,
             skill_verdict,
             warm,
         } = settings;

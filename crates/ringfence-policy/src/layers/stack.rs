@@ -17,6 +17,7 @@ use crate::profiles::{self, EngineChoice, KnownEngine, Profile};
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, decide};
 use crate::service::ServiceSettings;
 use crate::suggest::Suggestion;
+use crate::syscalls::SyscallGroup;
 use crate::tree::BUILT_IN;
 
 /// Whether a preset also speaks of a home that is not the caller's. It hides and protects there, and grants nothing, save
@@ -57,6 +58,7 @@ pub(super) struct Stack<'a> {
     pub(super) limits: Limits,
     pub(super) commands: BTreeMap<String, CommandRule>,
     pub(super) allow_syscalls: Vec<String>,
+    pub(super) refuse_syscalls: BTreeSet<SyscallGroup>,
     pub(super) optional: BTreeSet<crate::Guarantee>,
     /// Presets in force, with the layer that asked for each last.
     pub(super) presets: Vec<(Preset, LayerKind)>,
@@ -101,6 +103,7 @@ impl<'a> Stack<'a> {
             limits: profile.limits.clone(),
             commands: profile.commands.iter().map(|(name, rule)| ((*name).to_owned(), rule.clone())).collect(),
             allow_syscalls: Vec::new(),
+            refuse_syscalls: profile.refuse_syscalls.iter().copied().collect(),
             optional: BTreeSet::from(profiles::OPTIONAL),
             presets: Vec::new(),
             looked_up: BTreeMap::new(),
@@ -306,6 +309,7 @@ impl<'a> Stack<'a> {
             records,
             commands,
             allow_syscalls,
+            refuse_syscalls,
             skill_verdict,
             warm,
         } = settings;
@@ -417,6 +421,10 @@ impl<'a> Stack<'a> {
             }
             self.origin(format!("kernel.allow_syscalls.{value}"), layer, place);
         }
+        for At { value, place } in refuse_syscalls {
+            self.refuse_syscalls.insert(*value);
+            self.origin(format!("kernel.refuse_syscalls.{value}"), layer, place);
+        }
         Ok(())
     }
 
@@ -454,6 +462,7 @@ impl<'a> Stack<'a> {
             limits: self.limits,
             commands: self.commands,
             allow_syscalls: self.allow_syscalls,
+            refuse_syscalls: self.refuse_syscalls,
             optional: self.optional,
             strict: self.strict,
             trace_denials: self.trace_denials,

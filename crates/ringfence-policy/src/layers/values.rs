@@ -92,6 +92,9 @@ impl Resolved {
         for name in &policy.allow_syscalls {
             add(format!("kernel.allow_syscalls.{name}"), "true".into());
         }
+        for group in &policy.refuse_syscalls {
+            add(format!("kernel.refuse_syscalls.{group}"), "true".into());
+        }
         for rule in &policy.rules {
             let (key, text) = (format!("files.{}", rule.access), rule.pattern.to_string());
             out.push(Value { key, text, origin: rule.origin.clone() });

@@ -15,6 +15,7 @@ use crate::policy::{Device, Guard, Network, Shown, Workspace};
 use crate::profiles;
 use crate::rules::{Kind, Origin};
 use crate::service::Verdict;
+use crate::syscalls::SyscallGroup;
 
 fn narrowed(one: &Policy, other: &Policy) -> Policy {
     one.narrowed_by(other, &Lookup::default()).unwrap()
@@ -60,6 +61,14 @@ const FIELDS: &[(&str, [Change; 3])] = &[
     ("docker of both", [|p| p.docker = true, |p| p.docker = true, |p| p.docker = true]),
     ("nesting", [|p| p.nesting = true, |_| {}, |_| {}]),
     ("nesting of both", [|p| p.nesting = true, |p| p.nesting = true, |p| p.nesting = true]),
+    (
+        "refuse_syscalls",
+        [
+            |p| p.refuse_syscalls = [SyscallGroup::Vmsplice].into(),
+            |p| p.refuse_syscalls = [SyscallGroup::Debugging].into(),
+            |p| p.refuse_syscalls = [SyscallGroup::Vmsplice, SyscallGroup::Debugging].into(),
+        ],
+    ),
     ("strict", [|p| p.strict = true, |_| {}, |p| p.strict = true]),
     ("env.inherit", [|p| p.env.inherit = true, |_| {}, |_| {}]),
     ("env.inherit of both", [|p| p.env.inherit = true, |p| p.env.inherit = true, |p| p.env.inherit = true]),

@@ -181,7 +181,7 @@ impl<'a> View<'a> {
     /// What every box has of its own: `/proc`, `/dev`, `/tmp`, `/var/tmp`, `/run`.
     pub fn private(&mut self) {
         let limits = &self.policy.limits;
-        let (size, inodes) = (limits.tmp_size, limits.tmp_inodes);
+        let (size, inodes) = limits.private_space();
         for dir in ["/proc", "/dev"] {
             self.mount_point(Path::new(dir), Kind::Dir);
             self.spaces.insert(dir.into(), Space::Host);

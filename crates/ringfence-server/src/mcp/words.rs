@@ -57,7 +57,7 @@ pub fn of(policy: &Policy, at: &Path, also: &[PathBuf]) -> Words {
         .chain(also.iter().map(|path| path.display().to_string()))
         .chain(named(Access::Rw))
         .chain(policy.devices.iter().map(|device| format!("the device {}", device.path.display())))
-        .chain([format!("/tmp, {} of its own", format_size(policy.limits.tmp_size))]);
+        .chain([format!("/tmp, {} of its own", format_size(policy.limits.private_space().0))]);
     let mut write: Vec<String> = write.collect();
     write.dedup();
     let network = match policy.network {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use containment::{Place, Scene, host};
 use ringfence::State;
 use ringfence::policy::Guarantee::{KernelFiltered, KernelSecondWall, ProcIsolated};
+use ringfence::policy::layer::At;
+use ringfence::policy::syscalls::SyscallGroup;
 use ringfence_linux::landlock::Abi;
 
 use crate::case::{Case, Needs, Outside, Stage, Story, act, ensure, same, story};
@@ -21,7 +23,18 @@ const fn refused(id: &'static str, fails: &'static str) -> Case {
     filtered(id, fails, &["EPERM"])
 }
 
+/// A request to a file; that the size of what can be read is asked for works.
+const fn request(id: &'static str, fails: &'static str) -> Case {
+    refused(id, fails).works("ioctl {project}/file 0x541b").outside(Outside::Untried)
+}
+
 pub const CASES: &[Case] = &[
+    request("flags of a file", "ioctl {project}/file 0x40086602"),
+    request("attributes of a file", "ioctl {project}/file 0x401c5820"),
+    request("a snapshot of btrfs", "ioctl {project} 0x50009401"),
+    request("a subvolume of btrfs", "ioctl {project} 0x5000940e"),
+    request("verity of a file", "ioctl {project}/file 0x40806685"),
+    request("the console's output", "ioctl /dev/null 0x541d"),
     refused("io_uring_setup", "call io_uring_setup").outside(Outside::Untried),
     refused("io_uring_enter", "call io_uring_enter").outside(Outside::Untried),
     refused("io_uring_register", "call io_uring_register").outside(Outside::Untried),
@@ -90,6 +103,7 @@ pub const STORIES: &[Story] = &[
     story(KernelFiltered, "a named call is opened and said so", named_call),
     story(ProcIsolated, "a box in a box with nesting", nested),
     story(ProcIsolated, "a box in a box without nesting only tightens", stacked),
+    story(KernelFiltered, "groups that a policy refuses", refused_groups),
     story(KernelSecondWall, "in the report", second_wall_reported).only(ringfence::engines::native::ENGINE),
     story(KernelSecondWall, "holds when the mounts do not", second_wall_holds)
         .needs(Needs::Root)
@@ -156,6 +170,22 @@ fn stacked(stage: &Stage) -> Result<(), String> {
     ensure(!lines[1].starts_with("ok") && !lines[2].starts_with("ok") && !lines[4].starts_with("ok"), || {
         format!("{lines:?}")
     })
+}
+
+fn refused_groups(stage: &Stage) -> Result<(), String> {
+    let calls = ["ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "vmsplice", "seccomp"];
+    let calls: Vec<String> = calls.iter().map(|name| format!("call {name}")).collect();
+    let acts = format!("{} + personality 0xffffffff + prctl 22 + call getpid", calls.join(" + "));
+    let reached = ["ok", "ok", "ok", "ok", "ok", "ok", "ok", "EINVAL", "ok"];
+    let mut scene = stage.scene(Place::Home);
+    same("outside", stage.outside(&scene, &acts)?, reached)?;
+    same("not refused", stage.answers(&scene, &acts)?, reached)?;
+    scene.policy.settings.refuse_syscalls.extend(SyscallGroup::ALL.map(|group| At::new(group, "test")));
+    let ran = stage.inside(&scene, &acts)?;
+    let mut refused = ["EPERM"; 9];
+    refused[8] = "ok";
+    same("refused", ran.lines(), refused)?;
+    same("filter in the report", state(&ran, KernelFiltered), Some(State::Enforced))
 }
 
 fn second_wall_reported(stage: &Stage) -> Result<(), String> {

@@ -24,6 +24,9 @@ pub const STORIES: &[Story] = &[
     story(LimitMemory, "one process", memory_of_one),
     story(LimitMemory, "a tree", memory_of_a_tree),
     story(LimitMemory, "files in /tmp count or are bounded", memory_in_tmp),
+    story(LimitMemory, "all private space together counts or is bounded", memory_in_all_private_space),
+    story(LimitMemory, "names in private space count or are bounded", names_in_private_space)
+        .only(ringfence::engines::native::ENGINE),
     story(LimitProcesses, "a bomb that grows by itself", deep_bomb),
     story(LimitProcesses, "two boxes do not share the limit", two_boxes),
     story(LimitCpu, "time of a tree", cpu_time),
@@ -97,6 +100,27 @@ fn memory_in_tmp(stage: &Stage) -> Result<(), String> {
     scene.policy.tmp_size("32m").map_err(|e| e.to_string())?;
     let ran = run(stage, &scene, "fill /tmp/a 300000000 + fill /dev/shm/a 300000000")?;
     ensure(!ran.stdout.contains("ok"), || format!("{ran:?}"))
+}
+
+/// The size of private space is not set: the memory limit bounds it.
+fn memory_in_all_private_space(stage: &Stage) -> Result<(), String> {
+    let mut scene = stage.scene(Place::Home);
+    scene.policy.memory("64m").map_err(|e| e.to_string())?;
+    let script = "for d in /tmp /var/tmp /dev/shm /run; do dd if=/dev/zero of=$d/full bs=65536 count=1000; done 2>/dev/null
+        cat /tmp/full /var/tmp/full /dev/shm/full /run/full | wc -c";
+    let ran = stage.sandbox(&scene).run(&["sh".into(), "-c".into(), script.into()]).map_err(|e| e.to_string())?;
+    host::healthy()?;
+    let kept: Option<u64> = ran.stdout.trim().parse().ok();
+    let ended = ran.outcome.ended != Ended::Exited(0);
+    ensure(ended || kept.is_some_and(|kept| (8 << 20..=64 << 20).contains(&kept)), || format!("{ran:?}"))
+}
+
+fn names_in_private_space(stage: &Stage) -> Result<(), String> {
+    let mut scene = stage.scene(Place::Home);
+    scene.policy.memory("32m").map_err(|e| e.to_string())?;
+    same("few", run(stage, &scene, "inodes /tmp 1000")?.lines(), ["ok"])?;
+    let ran = run(stage, &scene, "inodes /tmp 40000")?;
+    ensure(ran.outcome.reason == Some(Reason::Memory) || ran.stdout == "ENOSPC\n", || format!("{ran:?}"))
 }
 
 fn deep_bomb(stage: &Stage) -> Result<(), String> {

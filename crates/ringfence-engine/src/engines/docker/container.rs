@@ -4,6 +4,7 @@
 //! here depends on the guest's good will: killing and removing are the daemon's, and when that cannot be had, closing the
 //! socket ends the guest.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +26,7 @@ use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::{Mount, Plan};
 use ringfence_policy::policy::{Device, Network};
+use ringfence_policy::syscalls::SyscallGroup;
 use serde::Serialize;
 
 use super::compile;
@@ -155,6 +157,7 @@ struct MadeFrom<'a> {
     gid: u32,
     limits: &'a Limits,
     allow_syscalls: &'a [String],
+    refuse_syscalls: &'a BTreeSet<SyscallGroup>,
 }
 
 /// Hash of what a container is made from.
@@ -184,6 +187,7 @@ pub fn hash(plan: &Plan, image: &Image) -> Result<String, EngineError> {
         handed_socket: _,
         limits,
         allow_syscalls,
+        refuse_syscalls,
         trace_denials: _,
         // How it is judged, not what it is.
         strict: _,
@@ -202,6 +206,7 @@ pub fn hash(plan: &Plan, image: &Image) -> Result<String, EngineError> {
         gid: *gid,
         limits,
         allow_syscalls,
+        refuse_syscalls,
     };
     Ok(canonical::hash(&made_from)?.trim_start_matches("sha256:").chars().take(16).collect())
 }

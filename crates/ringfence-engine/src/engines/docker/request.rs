@@ -174,8 +174,8 @@ pub fn request(
     for asked in &parts.image.volumes {
         check_volume(asked, &request)?;
         if !request.binds.contains_key(asked) && !request.volumes.contains_key(asked) {
-            let limits = &plan.limits;
-            let options = space(user, 0o755, limits.tmp_size, most(limits.tmp_inodes), plan.tmp_exec);
+            let (size, inodes) = plan.limits.private_space();
+            let options = space(user, 0o755, size, most(inodes), plan.tmp_exec);
             request.space.entry(asked.clone()).or_insert(options);
         }
     }

@@ -45,7 +45,8 @@ const ENOSYS: u16 = 38;
 /// The profile of a plan, as JSON.
 pub fn profile(plan: &Plan) -> Result<String, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
-    let options = Options { nesting: plan.nesting, allow: &allow, ..Options::default() };
+    let refuse = plan.refuse_syscalls.iter().copied().collect();
+    let options = Options { nesting: plan.nesting, allow: &allow, refuse, ..Options::default() };
     let rules = seccomp::profile(&options)?;
     let profile = Profile {
         default_action: "SCMP_ACT_ERRNO",

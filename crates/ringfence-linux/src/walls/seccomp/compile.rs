@@ -8,7 +8,7 @@
 //!
 //! The build script shares this file.
 
-use super::list::{Answer, Case, Check, GROUPS, OPENS, Rule, Word};
+use super::list::{Answer, Case, Check, GROUPS, OPENS, REFUSABLE, Refused, Rule, Word};
 
 /// One instruction of classic BPF, laid out as the kernel reads it.
 #[repr(C)]
@@ -78,6 +78,8 @@ pub struct Options<'a> {
     pub sockets: Sockets,
     /// Calls let through whatever the list says of them, their arguments included.
     pub allow: &'a [&'a str],
+    /// Calls refused that are not in `allow`.
+    pub refuse: Refused,
     pub notify: Notify,
 }
 
@@ -168,7 +170,9 @@ pub fn decision(call: &Call, options: &Options) -> Decision {
         Notify::Opens => OPENS.contains(&call.name),
     };
     let allow = if told { Answer::Notify } else { Answer::Allow };
-    match call.rule {
+    let refused = REFUSABLE.iter().filter(|refusable| options.refuse.has(refusable.group));
+    let instead = refused.flat_map(|refusable| refusable.calls).find(|(name, _)| *name == call.name);
+    match instead.map_or(call.rule, |(_, rule)| *rule) {
         Rule::Allow => Decision::Answer(allow),
         Rule::Deny => Decision::Answer(EPERM),
         Rule::Absent => Decision::Answer(ENOSYS),

@@ -20,6 +20,7 @@ pub enum Answer {
 // The same numbers on both architectures.
 const EPERM: u16 = 1;
 const EINVAL: u16 = 22;
+const ENOTTY: u16 = 25;
 const ENOSYS: u16 = 38;
 const EPROTONOSUPPORT: u16 = 93;
 const EAFNOSUPPORT: u16 = 97;
@@ -81,12 +82,46 @@ pub struct Group {
     pub calls: &'static [(&'static str, i16, i16)],
 }
 
+/// Calls that a policy can refuse, and what is answered for them then.
+#[derive(Debug)]
+pub struct Refusable {
+    pub group: RefusedGroup,
+    pub calls: &'static [(&'static str, Rule)],
+}
+
+/// Which of them; each stands for one bit of [`Refused`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedGroup {
+    Debugging,
+    NestedFilters,
+    Personality,
+    Vmsplice,
+}
+
+/// A set of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused(u8);
+
+impl Refused {
+    pub const NONE: Refused = Refused(0);
+    pub const ALL: Refused = Refused(0b1111);
+
+    pub const fn with(self, group: RefusedGroup) -> Refused {
+        Refused(self.0 | 1 << group as u8)
+    }
+
+    pub const fn has(self, group: RefusedGroup) -> bool {
+        self.0 & 1 << group as u8 != 0
+    }
+}
+
 /// No such call on this architecture.
 pub const NO: i16 = -1;
 
 static ALLOW: Check = Check::Then(Answer::Allow);
 static REFUSED: Check = Check::Then(Answer::Errno(EPERM));
 static NOT_THERE: Check = Check::Then(Answer::Errno(ENOSYS));
+static NO_SUCH_REQUEST: Check = Check::Then(Answer::Errno(ENOTTY));
 static NO_SUCH_OPTION: Check = Check::Then(Answer::Errno(EINVAL));
 static NO_SUCH_PROTOCOL: Check = Check::Then(Answer::Errno(EPROTONOSUPPORT));
 static NO_SUCH_FAMILY: Check = Check::Then(Answer::Errno(EAFNOSUPPORT));
@@ -184,30 +219,66 @@ static FCNTL: Check = Check::Match {
     otherwise: &ALLOW,
 };
 
-// TIOCSTI, TIOCLINUX, TIOCSETD.
+// By the type byte, which says whose request it is, and the number below it. Size and direction change nothing here.
+// What no type lists is asked of a driver, and a sandbox has no device: the answer is that of a file which does not know the
+// request, ENOTTY, and programs go on.
+const TYPE: u32 = 0xff00;
+const NUMBER: u32 = 0x00ff;
 static IOCTL: Check = Check::Match {
     word: Word::Low(1),
-    mask: ANY,
-    cases: &[Case::Is(&[0x5412, 0x541c, 0x5423], &REFUSED)],
-    otherwise: &ALLOW,
+    mask: TYPE,
+    cases: &[
+        // FIGETBSZ, and FIBMAP, which takes a capability; FS_IOC_GETFSUUID and the like; of the filter's listeners; how much
+        // randomness there is (to change it takes a capability); of sockets, of epoll, of wireless networks; of namespaces,
+        // which lead to parents of what the process is in and no further; of processes.
+        Case::Is(&[0x0000, 0x1500, 0x2100, 0x5200, 0x8900, 0x8a00, 0x8b00, 0xb700, 0xff00], &ALLOW),
+        Case::Is(&[0x5400], &IOCTL_TERMINAL),
+        Case::Is(&[0x5800], &IOCTL_XFS),
+        Case::Is(&[0x6600], &IOCTL_FILE),
+        Case::Is(&[0x7200], &IOCTL_FAT),
+        Case::Is(&[0x7600], &IOCTL_VERSION),
+        Case::Is(&[0x9400], &IOCTL_BTRFS),
+    ],
+    otherwise: &NO_SUCH_REQUEST,
 };
+/// These numbers of a type and no others.
+const fn requests(allowed: &'static [Case; 1]) -> Check {
+    Check::Match { word: Word::Low(1), mask: NUMBER, cases: allowed, otherwise: &REFUSED }
+}
+/// All numbers of a type but these.
+const fn requests_but(refused: &'static [Case; 1]) -> Check {
+    Check::Match { word: Word::Low(1), mask: NUMBER, cases: refused, otherwise: &ALLOW }
+}
+// Terminals, pipes, descriptors: all but TIOCSTI and TIOCLINUX (keystrokes for whoever reads the terminal next), TIOCCONS (the
+// console's output) and TIOCSETD (loads a line discipline into the kernel).
+static IOCTL_TERMINAL: Check = requests_but(&[Case::Is(&[0x12, 0x1c, 0x1d, 0x23], &REFUSED)]);
+// XFS_IOC_DIOINFO and FS_IOC_FSGETXATTR. Refused: FS_IOC_FSSETXATTR (quotas of projects, direct access),
+// files by handle, exchange of extents, freezing.
+static IOCTL_XFS: Check = requests(&[Case::Is(&[0x1e, 0x1f], &ALLOW)]);
+// FS_IOC_GETFLAGS, FIEMAP, PROCMAP_QUERY. Refused: FS_IOC_SETFLAGS, whose flags stay on the host's
+// files (a directory that ignores case, in which `.GIT` is `.git`; no backup; no copy-on-write), keys and policies of
+// encryption, FS_IOC_ENABLE_VERITY (nobody can write the file any more), exchange of extents and resizing on ext4.
+static IOCTL_FILE: Check = requests(&[Case::Is(&[0x01, 0x0b, 0x11], &ALLOW)]);
+// Short names, attributes and the volume's number, which Wine reads. FAT_IOCTL_SET_ATTRIBUTES changes the host's file.
+static IOCTL_FAT: Check = requests_but(&[Case::Is(&[0x11], &REFUSED)]);
+// FS_IOC_GETVERSION, and not FS_IOC_SETVERSION.
+static IOCTL_VERSION: Check = requests(&[Case::Is(&[0x01], &ALLOW)]);
+// FICLONE and FICLONERANGE (`cp --reflink`), FIDEDUPERANGE, FS_IOC_GETFSLABEL: both files must be open. Refused: everything that
+// is of btrfs alone. A snapshot of a subvolume holds all that mounts hide in it, and its owner needs only to see its top.
+static IOCTL_BTRFS: Check = requests(&[Case::Is(&[0x09, 0x0d, 0x31, 0x36], &ALLOW)]);
 
 // Also what any socket tells of the network that it was made in: interfaces, addresses, routes, wireless networks (SIOCGIF…,
 // SIOCETHTOOL, SIOCGIW…). Not what it tells of itself (owner, urgent data, time stamps, SIOCOUTQNSD), nor SIOCSIFFLAGS, which takes
 // a capability there and brings up the loopback of a nested sandbox.
 static IOCTL_HANDED: Check = Check::Match {
     word: Word::Low(1),
-    mask: ANY,
-    cases: &[
-        Case::Is(&[0x5412, 0x541c, 0x5423], &REFUSED),
-        Case::Is(&[0x8914, 0x894b], &ALLOW),
-        Case::UpTo(0x8907, &ALLOW),
-        Case::UpTo(0x89ff, &REFUSED),
-        Case::UpTo(0x8aff, &ALLOW),
-        Case::UpTo(0x8bff, &REFUSED),
-    ],
-    otherwise: &ALLOW,
+    mask: TYPE | NUMBER,
+    cases: &[Case::Is(&[0x8900, 0x8901, 0x8902, 0x8903, 0x8904, 0x8905, 0x8906, 0x8907, 0x8914, 0x894b], &ALLOW)],
+    otherwise: &IOCTL_OF_NETWORK,
 };
+// 0x89 and 0x8b.
+static IOCTL_OF_NETWORK: Check =
+    Check::Match { word: Word::Low(1), mask: 0xfd00, cases: &[Case::Is(&[0x8900], &REFUSED)], otherwise: &IOCTL };
 
 // The same by options: SO_BINDTODEVICE and SO_BINDTOIFINDEX tell which interfaces there are, SO_NETNS_COOKIE which network, and
 // SO_PEERPIDFD is a descriptor of its owner's process.
@@ -232,6 +303,21 @@ static PRCTL: Check = Check::Match {
     ],
     otherwise: &NO_SUCH_OPTION,
 };
+
+// The same without PR_SET_SECCOMP.
+static PRCTL_NO_FILTER: Check = Check::Match {
+    word: Word::Low(0),
+    mask: ANY,
+    cases: &[
+        Case::Is(&[22, 35, 62], &REFUSED),
+        Case::UpTo(78, &ALLOW),
+        Case::Is(&[0x4155_5856, 0x5356_4d41, 0x5961_6d61], &ALLOW),
+    ],
+    otherwise: &NO_SUCH_OPTION,
+};
+// SECCOMP_SET_MODE_STRICT leaves four calls, and other operations only ask.
+static SECCOMP_NO_FILTER: Check =
+    Check::Match { word: Word::Low(0), mask: ANY, cases: &[Case::Is(&[1], &REFUSED)], otherwise: &ALLOW };
 
 // Not of process 1, which looks after all others as their equal: any of them could set a limit that it dies of, or leave
 // it no time to run.
@@ -299,6 +385,27 @@ pub const OPENS: &[&str] = &[
     "connect",
 ];
 
+/// What a policy can take away from [`GROUPS`].
+#[rustfmt::skip]
+pub static REFUSABLE: [Refusable; 4] = [
+    // For debuggers and crash handlers only: to trace others of the same sandbox, read and write their memory, take their
+    // descriptors.
+    Refusable { group: RefusedGroup::Debugging, calls: &[
+        ("ptrace", Rule::Deny), ("process_vm_readv", Rule::Deny), ("process_vm_writev", Rule::Deny),
+        ("pidfd_getfd", Rule::Deny),
+    ] },
+    // For sandboxes in the sandbox. Compiling a program for the kernel is an attack surface, and a filter with a listener
+    // answers calls of other processes.
+    Refusable { group: RefusedGroup::NestedFilters, calls: &[
+        ("seccomp", Rule::When(&SECCOMP_NO_FILTER)), ("prctl", Rule::When(&PRCTL_NO_FILTER)),
+    ] },
+    // Old behaviour of the kernel, which few programs ask for and exploits build on.
+    Refusable { group: RefusedGroup::Personality, calls: &[("personality", Rule::Deny)] },
+    // Puts pages of a process into a pipe, where they can be changed after the reader has looked at them; the start of
+    // several attacks on the page cache.
+    Refusable { group: RefusedGroup::Vmsplice, calls: &[("vmsplice", Rule::Deny)] },
+];
+
 #[rustfmt::skip]
 pub static GROUPS: &[Group] = &[
     // Files and directories: the mounts and Landlock decide which, not the filter.
@@ -330,14 +437,16 @@ pub static GROUPS: &[Group] = &[
     Group { rule: Rule::When(&MODE_2), calls: &[("fchmodat", 268, 53), ("fchmodat2", 452, 452)] },
     // Its mode lies in memory, where the filter cannot see it. Programs fall back to openat.
     Group { rule: Rule::Nesting(&NOT_THERE), calls: &[("openat2", 437, 437)] },
-    // Extended attributes and file flags.
+    // Extended attributes; what flags a file has.
     Group { rule: Rule::Allow, calls: &[
         ("setxattr", 188, 5), ("lsetxattr", 189, 6), ("fsetxattr", 190, 7), ("getxattr", 191, 8),
         ("lgetxattr", 192, 9), ("fgetxattr", 193, 10), ("listxattr", 194, 11), ("llistxattr", 195, 12),
         ("flistxattr", 196, 13), ("removexattr", 197, 14), ("lremovexattr", 198, 15), ("fremovexattr", 199, 16),
         ("setxattrat", 463, 463), ("getxattrat", 464, 464), ("listxattrat", 465, 465), ("removexattrat", 466, 466),
-        ("file_getattr", 468, 468), ("file_setattr", 469, 469),
+        ("file_getattr", 468, 468),
     ] },
+    // FS_IOC_FSSETXATTR by a name; see ioctl.
+    Group { rule: Rule::Deny, calls: &[("file_setattr", 469, 469)] },
     // What is mounted where, as `/proc/self/mountinfo` tells too. A handle can be had but not opened: see
     // open_by_handle_at.
     Group { rule: Rule::Allow, calls: &[
@@ -456,8 +565,8 @@ pub static GROUPS: &[Group] = &[
     // Families of sockets.
     Group { rule: Rule::Sockets([&SOCKET, &SOCKET_UNIX_ONLY, &REFUSED, &SOCKET]), calls: &[("socket", 41, 198)] },
     Group { rule: Rule::Sockets([&PAIR, &PAIR, &PAIR_CONNECTED, &PAIR]), calls: &[("socketpair", 53, 199)] },
-    // All but pushing keystrokes into the terminal (TIOCSTI), the console's copy of that (TIOCLINUX) and loading a
-    // line discipline (TIOCSETD); and about networks where a socket of another one is there.
+    // Requests to files, terminals and sockets, by the tables above; and not about networks where a socket of another one
+    // is there.
     Group { rule: Rule::Sockets([&IOCTL, &IOCTL, &IOCTL, &IOCTL_HANDED]), calls: &[("ioctl", 16, 29)] },
     // All options known today but two; an option yet unheard of does not exist.
     Group { rule: Rule::When(&PRCTL), calls: &[("prctl", 157, 167)] },

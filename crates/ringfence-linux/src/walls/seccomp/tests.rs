@@ -6,13 +6,16 @@ use std::fmt::Write;
 use super::compile::{
     Arch, Call, Decision, Options, SockFilter, Sockets, calls, compile, decision, fits, op, return_value,
 };
-use super::list::{Answer, Check, OPENS, Rule, Word};
+use ringfence_policy::syscalls::SyscallGroup;
+
+use super::list::{Answer, Check, OPENS, REFUSABLE, Refused, RefusedGroup, Rule, Word};
 use super::{Error, Notify, prebuilt, program, to_bytes};
 
 const ALLOW: Answer = Answer::Allow;
 const EPERM: Answer = Answer::Errno(libc::EPERM as u16);
 const EINVAL: Answer = Answer::Errno(libc::EINVAL as u16);
 const ENOSYS: Answer = Answer::Errno(libc::ENOSYS as u16);
+const ENOTTY: Answer = Answer::Errno(libc::ENOTTY as u16);
 const EPROTONOSUPPORT: Answer = Answer::Errno(libc::EPROTONOSUPPORT as u16);
 const EAFNOSUPPORT: Answer = Answer::Errno(libc::EAFNOSUPPORT as u16);
 
@@ -25,7 +28,8 @@ const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 fn variants() -> impl Iterator<Item = Options<'static>> {
     [false, true].into_iter().flat_map(|nesting| {
         [Sockets::All, Sockets::UnixOnly, Sockets::PairsOnly, Sockets::Handed].into_iter().flat_map(move |sockets| {
-            [Notify::Nothing, Notify::Opens].map(|notify| Options { nesting, sockets, notify, ..Options::default() })
+            [(Notify::Nothing, Refused::NONE), (Notify::Opens, Refused::NONE), (Notify::Nothing, Refused::ALL)]
+                .map(|(notify, refuse)| Options { nesting, sockets, notify, refuse, ..Options::default() })
         })
     })
 }
@@ -300,14 +304,22 @@ fn arguments() {
         ("mknodat", vec![0, 0, 0o060666], EPERM),
         ("mknodat", vec![0, 0, 0o020666 | 0xabcd_0000 | HIGH], EPERM),
     ];
-    for request in [0x5412, 0x541c, 0x5423] {
+    for request in [0x5412, 0x541c, 0x541d, 0x5423, 0x0001_5412] {
         table.push(("ioctl", vec![0, request], EPERM));
         table.push(("ioctl", vec![0, request | 1 << 32], EPERM));
         table.push(("ioctl", vec![0, request | HIGH], EPERM));
         table.push(("ioctl", vec![HIGH, request | 1 << 63], EPERM));
     }
-    for request in [0x5401, 0x5413, 0x540e, 0x5421, 0x0001_5412] {
+    for request in REQUESTS_LET_THROUGH {
         table.push(("ioctl", vec![0, request], ALLOW));
+        table.push(("ioctl", vec![0, request | HIGH], ALLOW));
+    }
+    for request in REQUESTS_REFUSED {
+        table.push(("ioctl", vec![0, request], EPERM));
+        table.push(("ioctl", vec![0, request | HIGH], EPERM));
+    }
+    for request in REQUESTS_OF_DRIVERS {
+        table.push(("ioctl", vec![0, request], ENOTTY));
     }
     // F_SETLEASE; F_GETFL and F_SETLK.
     table.push(("fcntl", vec![0, 1024], EPERM));
@@ -331,6 +343,131 @@ fn arguments() {
     }
     assert_eq!(ask(Arch::X86_64, &Options::default(), "mknod", &[0, 0o010644]), ALLOW);
     assert_eq!(ask(Arch::X86_64, &Options::default(), "mknod", &[0, 0o020666]), EPERM);
+}
+
+/// What programs ask every day.
+const REQUESTS_LET_THROUGH: [u64; 34] = [
+    0x5401,      // TCGETS
+    0x5402,      // TCSETS
+    0x802c_542a, // TCGETS2
+    0x540e,      // TIOCSCTTY
+    0x5410,      // TIOCSPGRP
+    0x5413,      // TIOCGWINSZ
+    0x5414,      // TIOCSWINSZ
+    0x541b,      // FIONREAD
+    0x5421,      // FIONBIO
+    0x5450,      // FIONCLEX
+    0x5451,      // FIOCLEX
+    0x8004_5430, // TIOCGPTN
+    0x4004_5431, // TIOCSPTLCK
+    0x5441,      // TIOCGPTPEER
+    0x0002,      // FIGETBSZ
+    0x8011_1500, // FS_IOC_GETFSUUID
+    0xc050_2100, // SECCOMP_IOCTL_NOTIF_RECV
+    0x8004_5200, // RNDGETENTCNT
+    0x801c_581f, // FS_IOC_FSGETXATTR
+    0x800c_581e, // XFS_IOC_DIOINFO
+    0x8008_6601, // FS_IOC_GETFLAGS
+    0xc020_660b, // FIEMAP
+    0xc068_6611, // PROCMAP_QUERY
+    0x8220_7201, // VFAT_IOCTL_READDIR_BOTH
+    0x8008_7601, // FS_IOC_GETVERSION
+    0x8912,      // SIOCGIFCONF
+    0x8927,      // SIOCGIFHWADDR
+    0x4008_8a01, // EPIOCSPARAMS
+    0x4004_9409, // FICLONE
+    0x4020_940d, // FICLONERANGE
+    0xc018_9436, // FIDEDUPERANGE
+    0x8100_9431, // FS_IOC_GETFSLABEL
+    0xb701,      // NS_GET_USERNS
+    0xc040_ff0b, // PIDFD_GET_INFO
+];
+
+/// What files and terminals know, and no sandbox may ask.
+const REQUESTS_REFUSED: [u64; 19] = [
+    0x541d,      // TIOCCONS
+    0x401c_5820, // FS_IOC_FSSETXATTR
+    0xc004_5877, // FIFREEZE
+    0x4038_586b, // XFS_IOC_OPEN_BY_HANDLE
+    0xc0c0_586d, // XFS_IOC_SWAPEXT
+    0x4008_6602, // FS_IOC_SETFLAGS
+    0xc028_660f, // EXT4_IOC_MOVE_EXT
+    0x800c_6613, // FS_IOC_SET_ENCRYPTION_POLICY
+    0xc050_6617, // FS_IOC_ADD_ENCRYPTION_KEY
+    0x4080_6685, // FS_IOC_ENABLE_VERITY
+    0x4004_7211, // FAT_IOCTL_SET_ATTRIBUTES
+    0x4008_7602, // FS_IOC_SETVERSION
+    0x5000_9401, // BTRFS_IOC_SNAP_CREATE
+    0x5000_9417, // BTRFS_IOC_SNAP_CREATE_V2
+    0x5000_940e, // BTRFS_IOC_SUBVOL_CREATE
+    0xd000_9411, // BTRFS_IOC_TREE_SEARCH
+    0xd000_943e, // BTRFS_IOC_INO_LOOKUP_USER
+    0x4048_9426, // BTRFS_IOC_SEND
+    0x4100_9432, // FS_IOC_SETFSLABEL
+];
+
+/// Of block devices, consoles, keyboards, disks, graphics, virtual machines, and of file systems with calls of their own.
+const REQUESTS_OF_DRIVERS: [u64; 14] = [
+    0x1260,      // BLKGETSIZE
+    0x125f,      // BLKRRPART
+    0x1277,      // BLKDISCARD
+    0x4b47,      // KDSKBENT
+    0x4b3a,      // KDSETMODE
+    0x5605,      // VT_ACTIVATE
+    0x5309,      // CDROMEJECT
+    0x2285,      // SG_IO
+    0xc010_6400, // DRM_IOCTL_VERSION
+    0xae01,      // KVM_CREATE_VM
+    0x4018_6f04, // OCFS2_IOC_REFLINK
+    0x4004_cf03, // CIFS_IOC_COPYCHUNK_FILE
+    0xc018_cf07, // CIFS_QUERY_INFO
+    0x4020_bc10, // BCH_IOCTL_SUBVOLUME_CREATE
+];
+
+#[test]
+fn groups_that_a_policy_refuses() {
+    for arch in ARCHES {
+        let ask = |refuse, allow: &[&str], name: &str, args: &[u64]| {
+            ask(arch, &Options { refuse, allow, ..Options::default() }, name, args)
+        };
+        let cases: [(RefusedGroup, &str, &[u64]); 10] = [
+            (RefusedGroup::Debugging, "ptrace", &[16, 5]),
+            (RefusedGroup::Debugging, "process_vm_readv", &[5]),
+            (RefusedGroup::Debugging, "process_vm_writev", &[5]),
+            (RefusedGroup::Debugging, "pidfd_getfd", &[5, 1]),
+            (RefusedGroup::Personality, "personality", &[0xffff_ffff]),
+            (RefusedGroup::Personality, "personality", &[0x0004_0000]),
+            (RefusedGroup::Vmsplice, "vmsplice", &[1]),
+            (RefusedGroup::NestedFilters, "seccomp", &[1, 0]),
+            (RefusedGroup::NestedFilters, "prctl", &[22, 2]),
+            (RefusedGroup::NestedFilters, "prctl", &[22 | HIGH, 2]),
+        ];
+        for (group, name, args) in cases {
+            assert_eq!(ask(Refused::NONE, &[], name, args), ALLOW, "{name}");
+            assert_eq!(ask(Refused::NONE.with(group), &[], name, args), EPERM, "{name}");
+            assert_eq!(ask(Refused::ALL, &[], name, args), EPERM, "{name}");
+            assert_eq!(ask(Refused::ALL, &[name], name, args), ALLOW, "{name} is allowed by name");
+            for refusable in REFUSABLE.iter().filter(|refusable| refusable.group != group) {
+                assert_eq!(ask(Refused::NONE.with(refusable.group), &[], name, args), ALLOW, "{name}");
+            }
+        }
+        // Strict mode, what actions there are; the rest of prctl.
+        for (name, args, answer) in [
+            ("seccomp", [0, 0], ALLOW),
+            ("seccomp", [2, 0], ALLOW),
+            ("prctl", [15, 0], ALLOW),
+            ("prctl", [38, 1], ALLOW),
+            ("prctl", [35, 15], EPERM),
+            ("prctl", [79, 0], EINVAL),
+        ] {
+            assert_eq!(ask(Refused::ALL, &[], name, &args), answer, "{name} {args:?}");
+        }
+        for (name, rule) in REFUSABLE.iter().flat_map(|refusable| refusable.calls) {
+            assert!(calls(arch).any(|call| call.name == *name && call.rule != *rule), "{name}");
+        }
+    }
+    let all: Refused = SyscallGroup::ALL.into_iter().collect();
+    assert_eq!(all, Refused::ALL);
 }
 
 #[test]
@@ -463,10 +600,8 @@ fn a_socket_that_was_handed_over_tells_of_itself_alone() {
             assert_eq!(ask(arch, &handed, "ioctl", &[3, request]), EPERM, "{request:#x}");
             assert_eq!(ask(arch, &Options::default(), "ioctl", &[3, request]), ALLOW, "{request:#x}");
         }
-        // FIONREAD, FIONBIO, TIOCGWINSZ, owner, urgent data, time stamps of both kinds, SIOCOUTQ and SIOCOUTQNSD, USB.
-        for request in
-            [0x541b, 0x5421, 0x5413, 0x8901, 0x8903, 0x8905, 0x8906, 0x8010_8906, 0x5411, 0x894b, 0x8a00, 0x5500]
-        {
+        // FIONREAD, FIONBIO, TIOCGWINSZ, owner, urgent data, time stamps of both kinds, SIOCOUTQ and SIOCOUTQNSD.
+        for request in [0x541b, 0x5421, 0x5413, 0x8901, 0x8903, 0x8905, 0x8906, 0x8010_8906, 0x5411, 0x894b, 0x8a00] {
             assert_eq!(ask(arch, &handed, "ioctl", &[3, request]), ALLOW, "{request:#x}");
         }
         assert_eq!(ask(arch, &handed, "ioctl", &[0, 0x5412]), EPERM);
@@ -530,14 +665,15 @@ fn numbers_agree_with_libc() {
 fn prebuilt_programs_are_those_of_the_list() {
     for options in variants().filter(|options| options.notify == Notify::Nothing) {
         let now = compile(super::ARCH, &options).unwrap();
-        assert_eq!(prebuilt(options.nesting, options.sockets), now);
+        assert_eq!(prebuilt(options.nesting, options.sockets, options.refuse), Some(&*now));
         assert_eq!(&*program(&options).unwrap(), now);
-        let most = if options.sockets == Sockets::Handed { 210 } else { 190 };
+        let most = if options.sockets == Sockets::Handed { 290 } else { 260 };
         assert!(now.len() < most, "{} instructions: every one costs at each start", now.len());
         assert_eq!(to_bytes(&now).len(), 8 * now.len());
     }
     let first = [0x20, 0, 0, 0, 4, 0, 0, 0];
-    assert_eq!(to_bytes(prebuilt(false, Sockets::All))[..8], first);
+    assert_eq!(to_bytes(prebuilt(false, Sockets::All, Refused::NONE).unwrap())[..8], first);
+    assert_eq!(prebuilt(false, Sockets::All, Refused::NONE.with(RefusedGroup::Vmsplice)), None);
 }
 
 /// More leaves than a conditional jump reaches over, as a list with many alternating answers would make them.

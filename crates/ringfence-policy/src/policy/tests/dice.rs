@@ -16,6 +16,7 @@ use crate::policy::{
 use crate::records::Records;
 use crate::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, PlaceholderText};
 use crate::service::{ServiceSettings, Verdict};
+use crate::syscalls::SyscallGroup;
 
 pub struct Dice(std::vec::IntoIter<u8>);
 
@@ -182,6 +183,7 @@ impl Dice {
             limits: self.limits(),
             commands: BTreeMap::from_iter(self.list(|dice| (dice.text(), dice.command()))),
             allow_syscalls: self.list(Dice::text),
+            refuse_syscalls: BTreeSet::from_iter(self.list(|dice| dice.pick(&SyscallGroup::ALL))),
             optional: BTreeSet::from_iter(self.list(|dice| dice.pick(Guarantee::ALL))),
             strict: self.coin(),
             trace_denials: self.coin(),

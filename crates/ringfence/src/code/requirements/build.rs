@@ -18,6 +18,7 @@ use ringfence_policy::plan::{self, Plan, PlanError};
 use ringfence_policy::policy::{Caches, EnvPolicy, Network, Policy, Root, User, Workspace};
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
+use ringfence_policy::syscalls::SyscallGroup;
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::PipeFlags;
 
@@ -548,6 +549,7 @@ fn policy_for(policy: &Policy, work: &Path, installer: &Installer, believes: boo
         },
         commands: Default::default(),
         allow_syscalls: Vec::new(),
+        refuse_syscalls: SyscallGroup::ALL.into(),
         trace_denials: false,
         ..policy.clone()
     }

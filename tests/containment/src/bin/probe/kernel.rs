@@ -13,6 +13,7 @@ pub const ACTS: &[(&str, Act)] = &[
     ("x32", |a| sys::call(0x4000_0000 | number(a, 0)?, &[]).map(done)),
     ("personality", |a| sys::call(libc::SYS_personality, &[number(a, 0)? as u64]).map(done)),
     ("prctl", |a| sys::call(libc::SYS_prctl, &[number(a, 0)? as u64, 0, 0, 0, 0]).map(done)),
+    ("ioctl", |a| ioctl(arg(a, 0)?, number(a, 1)? as u64)),
     ("number", |a| sys::call(number(a, 0)?, &[]).map(done)),
 ];
 
@@ -48,6 +49,12 @@ fn named(name: &str) -> Found {
         "syslog" => (libc::SYS_syslog, &[99, 0, 0]),
         "acct" => (libc::SYS_acct, &[1]),
         "modify_ldt" => (libc::SYS_modify_ldt, &[0, 0, 0]),
+        "ptrace" => (libc::SYS_ptrace, &[0x4206, 0x7fff_fff0, 0, 0]),
+        "process_vm_readv" => (libc::SYS_process_vm_readv, &[0x7fff_fff0, 0, 0, 0, 0, 0]),
+        "process_vm_writev" => (libc::SYS_process_vm_writev, &[0x7fff_fff0, 0, 0, 0, 0, 0]),
+        "pidfd_getfd" => (libc::SYS_pidfd_getfd, &[999, 0, 0]),
+        "vmsplice" => (libc::SYS_vmsplice, &[999, 0, 0, 0]),
+        "seccomp" => (libc::SYS_seccomp, &[1, 0, 0]),
         "getpid" => (libc::SYS_getpid, &[]),
         other => return Err(io::Error::other(format!("no call `{other}`"))),
     };
@@ -56,6 +63,14 @@ fn named(name: &str) -> Found {
         // The kernel was reached.
         _ => Ok(String::new()),
     }
+}
+
+/// A request to a file or directory that is open for reading. What it would be told is zero, or room for an answer.
+fn ioctl(path: &str, request: u64) -> Found {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::open(path)?;
+    let mut room = [0u64; 512];
+    sys::call(libc::SYS_ioctl, &[file.as_raw_fd() as u64, request, room.as_mut_ptr() as u64]).map(done)
 }
 
 fn clone(flags: u64) -> Found {
