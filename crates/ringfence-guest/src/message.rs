@@ -16,8 +16,11 @@ pub const HOST_STREAMS: u64 = 2;
 /// Streams that the guest opens have numbers from here on. Those that the host opens have lower ones.
 pub const FIRST_HOST_STREAM: u32 = 1 << 31;
 
+/// The guest confines itself where [`Settings::confined`] says so, before anything else.
+pub const CONFINES: u64 = 4;
+
 /// What this release says first, as a guest (a `Reply` on stream 0) and as a host.
-pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES | HOST_STREAMS };
+pub const GREETING: Greeting = Greeting { oldest: 1, newest: 1, features: PIPES | HOST_STREAMS | CONFINES };
 
 /// The first frame to a guest, an `Input` on stream 0. The engine sends it when it starts the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +36,9 @@ pub struct Settings {
     pub limits: Vec<(u32, u64)>,
     /// How many processes there may be beside the guest's reapers of commands, where no control group counts them.
     pub processes: Option<u64>,
+    /// The guest confines itself and all that it starts with Landlock: these files and directories can be written, and no
+    /// others. A guest that cannot ends.
+    pub confined: Option<Vec<Vec<u8>>>,
 }
 
 /// What opens a stream. The guest answers each with replies on the same stream, the last of which is `Done`, `Exited` or

@@ -128,7 +128,7 @@ fn a_strangers_bytes_are_bounded() {
         if round % 2 == 0 {
             frame::put_message(&mut bytes, 1, Kind::Open, &noise.request()).unwrap();
             frame::put_message(&mut bytes, 1, Kind::Input, &Input::Signal { signal: 9, tree: true }).unwrap();
-            let settings = Settings { limits: vec![(7, 77)], processes: None };
+            let settings = Settings { limits: vec![(7, 77)], processes: None, confined: Some(vec![b"/tmp".to_vec()]) };
             let hello = HostHello { greeting: GREETING, settings };
             frame::put_message(&mut bytes, 0, Kind::Input, &hello).unwrap();
             for _ in 0..noise.below(4) {

@@ -69,11 +69,13 @@ fn step_after(step: Step) -> Option<Step> {
 fn the_bytes_of_every_message_are_as_they_were() {
     let mut golden = Golden::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt"));
     let path = || b"/a b".to_vec();
-    let settings = Settings { limits: vec![(7, 77)], processes: Some(300) };
+    let settings = Settings { limits: vec![(7, 77)], processes: Some(300), confined: None };
     let first = Greeting { features: PIPES, ..GREETING };
     golden.messages(Kind::Reply, |_| "greeting", &[first, GREETING]);
     let hello = |greeting| HostHello { greeting, settings: settings.clone() };
-    golden.messages(Kind::Input, |_| "host-hello", &[hello(first), hello(GREETING)]);
+    let confined =
+        HostHello { greeting: GREETING, settings: Settings { confined: Some(vec![path()]), ..settings.clone() } };
+    golden.messages(Kind::Input, |_| "host-hello", &[hello(first), hello(GREETING), confined]);
     let size = Size { rows: 24, columns: 300 };
     let exec = Exec {
         argv: vec![b"sh".to_vec(), b"-c".to_vec()],

@@ -2,7 +2,7 @@
 //! between a fork and the program that follows.
 //!
 //! By level: `sys` (calls), `walls` (the filter, Landlock), `cgroup` (limits of a tree), `launch` (process 1 and what it
-//! does). Only `sys` is in the guest.
+//! does). Only `sys` and Landlock are in the guest.
 
 mod allocator;
 #[cfg(feature = "box")]
@@ -10,14 +10,14 @@ mod cgroup;
 #[cfg(feature = "box")]
 pub mod launch;
 pub mod sys;
-#[cfg(feature = "box")]
 mod walls;
 
 #[cfg(feature = "box")]
 pub use cgroup::{limits, scope};
 #[cfg(feature = "box")]
 pub use launch::{beside, builder, detach, pages, reopen, setup, starter, userns};
+pub use walls::landlock;
 #[cfg(feature = "box")]
-pub use walls::{landlock, notify, seccomp};
+pub use walls::{notify, seccomp};
 
 pub use allocator::Allocator;

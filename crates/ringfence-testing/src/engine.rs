@@ -72,7 +72,7 @@ impl Engine for Process {
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let sandbox = Box::new(Running { child: command.spawn().map_err(lost)?, program });
         // A few bytes into an empty socket: never partly. A guest that is gone does not speak.
-        let _ = rustix::net::send(&ours, &first_words(plan, None)?, SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&ours, &first_words(plan, None, None)?, SendFlags::NOSIGNAL);
         await_first_word(&ours)?;
         Ok((sandbox, ours))
     }

@@ -176,7 +176,7 @@ pub(super) fn start_on_host(
     let nothing = || null().map_err(EngineError::Stdio);
     let running = start(StdioSpec::Files([theirs, nothing()?, nothing()?]))?;
     // A few bytes into an empty socket: never partly. That the guest is gone is told by whoever waits for it.
-    let _ = rustix::net::send(&ours, &first_words(plan, running.held())?, SendFlags::NOSIGNAL);
+    let _ = rustix::net::send(&ours, &first_words(plan, running.held(), None)?, SendFlags::NOSIGNAL);
     await_guest(&running, &ours)?;
     Ok((Box::new(HostTree(running)), ours))
 }
@@ -211,11 +211,15 @@ impl GuestSandbox for HostTree {
     }
 }
 
-/// What a guest is told before anything else.
-pub fn first_words(plan: &Plan, processes: Option<u64>) -> Result<Vec<u8>, EngineError> {
+/// What a guest is told before anything else. `confined`: the places that can be written, where the guest is to see to it.
+pub fn first_words(
+    plan: &Plan,
+    processes: Option<u64>,
+    confined: Option<Vec<Vec<u8>>>,
+) -> Result<Vec<u8>, EngineError> {
     let limits = rlimits(plan).into_iter().filter(is_of_commands).collect();
     let mut first = Vec::new();
-    let hello = HostHello { greeting: GREETING, settings: Settings { limits, processes } };
+    let hello = HostHello { greeting: GREETING, settings: Settings { limits, processes, confined } };
     ringfence_guest::frame::put_message(&mut first, 0, Kind::Input, &hello)
         .map_err(|_| EngineError::Guest(Errno::INVAL))?;
     Ok(first)

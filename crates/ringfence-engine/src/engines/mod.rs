@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use ringfence_linux::landlock;
 use ringfence_linux::limits::Home;
 use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::sys::{PointerList, sysctl};
@@ -32,7 +33,7 @@ use ringfence_policy::policy::Network;
 use ringfence_policy::profiles::EngineChoice;
 use ringfence_policy::{Cure, Guarantee};
 
-use crate::report::{Report, Verdict, missing};
+use crate::report::{Report, Verdict, enforced, missing, weakened};
 
 pub use error::EngineError;
 pub use identity::has_roots_rights;
@@ -319,6 +320,24 @@ fn gateway_cures() -> Vec<Cure> {
 /// The answer to `net.by-name`.
 pub(crate) fn no_gateway() -> Verdict {
     missing(NO_GATEWAY, gateway_cures())
+}
+
+/// The answer to `kernel.second-wall`, where Landlock is put up. `files_open`: why it leaves files to the mounts.
+pub fn second_wall(files_open: Option<&str>) -> Verdict {
+    let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
+    let scopes = if abi >= 6 { ", scopes signals and abstract sockets" } else { "" };
+    match (abi, files_open) {
+        (0, _) => missing(
+            "this kernel has no Landlock",
+            [Cure::host("boot with Landlock on (lsm=landlock,…)"), Cure::optional(Guarantee::KernelSecondWall)],
+        ),
+        (1, _) => missing(
+            "Landlock ABI 1 would refuse every rename between directories",
+            [Cure::host("use Linux 5.19 or later"), Cure::optional(Guarantee::KernelSecondWall)],
+        ),
+        (_, Some(why)) => weakened(format!("Landlock ABI {abi}{scopes}; {why}")),
+        (_, None) => enforced(format!("Landlock ABI {abi} confines writes{scopes}")),
+    }
 }
 
 /// What the plan needs and the engine says that it does not have.

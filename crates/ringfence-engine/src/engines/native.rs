@@ -26,10 +26,10 @@ use super::identity::{self, HostIds, by_root};
 use super::limits::{Limit, limit, limit_steps};
 use super::{
     Abilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Left, Running, StdioSpec, Tried, c_path,
-    env_strings, namespaces_closed, no_gateway, pointers, program, sockets, start,
+    env_strings, namespaces_closed, no_gateway, pointers, program, second_wall, sockets, start,
 };
 use crate::facts::inside_sandbox;
-use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
+use crate::report::{Report, Verdict, answer, enforced, recorded, weakened};
 
 use look::AppArmor;
 
@@ -97,7 +97,9 @@ impl Engine for Native {
                 weakened(format!("system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
             }
             Guarantee::KernelFiltered => enforced("system-call filter (allow list, one ABI)"),
-            Guarantee::KernelSecondWall => second_wall(plan),
+            Guarantee::KernelSecondWall => {
+                second_wall(plan.nesting.then_some("files are left to the mounts, since nesting needs mounts"))
+            }
             Guarantee::LifeNoSurvivors => {
                 enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
             }
@@ -423,25 +425,6 @@ fn host_sockets(plan: &Plan) -> Verdict {
         Network::Open => {
             weakened(format!("{names}; abstract sockets are open: the kernel's Landlock is older than ABI 6"))
         }
-    }
-}
-
-fn second_wall(plan: &Plan) -> Verdict {
-    let landlock::Abi(abi) = landlock::Abi::of_this_kernel();
-    let scopes = if abi >= 6 { ", scopes signals and abstract sockets" } else { "" };
-    match abi {
-        0 => missing(
-            "this kernel has no Landlock",
-            [Cure::host("boot with Landlock on (lsm=landlock,…)"), Cure::optional(Guarantee::KernelSecondWall)],
-        ),
-        1 => missing(
-            "Landlock ABI 1 would refuse every rename between directories",
-            [Cure::host("use Linux 5.19 or later"), Cure::optional(Guarantee::KernelSecondWall)],
-        ),
-        _ if plan.nesting => {
-            weakened(format!("Landlock ABI {abi}{scopes}; files are left to the mounts, since nesting needs mounts"))
-        }
-        _ => enforced(format!("Landlock ABI {abi} confines writes{scopes}")),
     }
 }
 

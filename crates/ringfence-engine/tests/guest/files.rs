@@ -91,6 +91,33 @@ impl Host {
     }
 }
 
+/// It writes nowhere else itself, and nothing that it starts does.
+#[test]
+fn a_guest_confines_itself() {
+    for confined in [false, true] {
+        let places = |workdir: &std::path::Path| {
+            for dir in ["in", "out"] {
+                std::fs::create_dir(workdir.join(dir)).unwrap();
+            }
+            std::fs::write(workdir.join("one"), "").unwrap();
+            let places = ["in", "one", "gone", "/dev", "/proc"].map(|name| workdir.join(name));
+            confined.then(|| places.map(|path| path.into_os_string().into_encoded_bytes()).to_vec())
+        };
+        let mut host = Host::confined(places);
+        assert_eq!(host.write("in/a", b"x"), Ok(1));
+        assert_eq!(host.sh("echo x > in/b && mv in/b in/c && echo x > one && echo x > /dev/null").code, 0);
+        // What was not there when the guest began is nowhere that it may write.
+        for path in ["out/a", "a", "gone"] {
+            let refused = host.write(path, b"x").map_err(|(_, errno)| errno);
+            assert_eq!(refused, if confined { Err(libc::EACCES) } else { Ok(1) }, "{path}");
+        }
+        for script in ["echo x > out/b", "rm one", "ln in/a out/c", "mkdir out/d"] {
+            assert_eq!(host.sh(script).code == 0, !confined, "{script}");
+        }
+        assert_eq!(host.sh("ls out >/dev/null && kill -0 $$ && sleep 9 & kill $!").code, 0);
+    }
+}
+
 fn contents_come_and_go(place: Place) {
     let mut host = Host::new(place);
     let contents: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();

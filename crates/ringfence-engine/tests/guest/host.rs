@@ -90,6 +90,19 @@ impl Host {
     }
 
     pub fn with(place: Place, change: impl FnOnce(&mut Policy)) -> Host {
+        Host::started(place, change, |_| None)
+    }
+
+    /// A bare guest that is to confine itself to these places.
+    pub fn confined(places: impl FnOnce(&Path) -> Option<Vec<Vec<u8>>>) -> Host {
+        Host::started(Place::Bare, |_| (), places)
+    }
+
+    fn started(
+        place: Place,
+        change: impl FnOnce(&mut Policy),
+        confined: impl FnOnce(&Path) -> Option<Vec<Vec<u8>>>,
+    ) -> Host {
         let mut facts = ringfence_engine::facts::gather().unwrap();
         let dir = ringfence_testing::project_dir(env!("CARGO_TARGET_TMPDIR"));
         let workdir = std::fs::canonicalize(dir.path()).unwrap();
@@ -120,7 +133,11 @@ impl Host {
                 Kind::Input,
                 &HostHello {
                     greeting: GREETING,
-                    settings: Settings { limits: vec![(libc::RLIMIT_NOFILE as _, 77)], processes: Some(60_000) },
+                    settings: Settings {
+                        limits: vec![(libc::RLIMIT_NOFILE as _, 77)],
+                        processes: Some(60_000),
+                        confined: confined(&host.workdir),
+                    },
                 },
             )
             .unwrap();

@@ -15,16 +15,18 @@ mod walk;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ringfence_guest::frame::{Channel, Decoder, Frame, FrameError, Kind, MAX_REQUEST, MOST_PIPES, NoCommonVersion};
 use ringfence_guest::message::{GREETING, HostHello, Input, Reply, Request, Settings, Step};
+use ringfence_linux::landlock::{self, Abi, Writable};
 use ringfence_linux::sys;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Pid;
@@ -271,6 +273,23 @@ pub fn run() -> Result<(), Fault> {
     }
 }
 
+/// The second wall, for the guest and for all that it starts.
+fn confine(places: &[Vec<u8>]) -> Result<(), Fault> {
+    let abi = Abi::of_this_kernel();
+    let writable = |place: &Vec<u8>| {
+        let path = CString::new(place.as_slice()).ok()?;
+        // A place that the guest does not reach, no command reaches. Without a rule it cannot be written.
+        let kind = FileType::from_raw_mode(rustix::fs::stat(&path).ok()?.st_mode);
+        Some(Writable { path, directory: kind == FileType::Directory })
+    };
+    let places = places.iter().filter_map(writable).collect();
+    // Landlock asks for it. Where a sandbox is, it is set already.
+    rustix::thread::set_no_new_privs(true).map_err(|errno| Fault::System { what: "confine writes", errno })?;
+    let rules = landlock::Rules::new(abi, Some(places), false).filter(|_| abi.confines_writes());
+    let applied = rules.ok_or(Errno::OPNOTSUPP).and_then(|rules| rules.apply());
+    applied.map_err(|errno| Fault::System { what: "confine writes", errno })
+}
+
 /// As many as it may have: a few for each stream.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -317,7 +336,8 @@ impl Guest {
             return Ok(Flow::Goes);
         }
         self.wait_to_write(!self.cx.link.is_empty())?;
-        let spare = self.cx.reapers.wants_spare();
+        // Nothing is started before it is known how it is confined.
+        let spare = self.cx.settings.is_some() && self.cx.reapers.wants_spare();
         let timeout = if spare || self.reaps || !self.busy.is_empty() {
             Some(&NOW)
         } else {
@@ -446,6 +466,9 @@ impl Guest {
             }
             let HostHello { greeting, settings } = frame.message()?;
             GREETING.meet(greeting)?;
+            if let Some(places) = &settings.confined {
+                confine(places)?;
+            }
             self.cx.settings = Some(settings);
             return Ok(());
         }

@@ -106,7 +106,8 @@ fn memory_in_tmp(stage: &Stage) -> Result<(), String> {
 fn memory_in_all_private_space(stage: &Stage) -> Result<(), String> {
     let mut scene = stage.scene(Place::Home);
     scene.policy.memory("64m").map_err(|e| e.to_string())?;
-    let script = "for d in /tmp /var/tmp /dev/shm /run; do dd if=/dev/zero of=$d/full bs=65536 count=1000; done 2>/dev/null
+    let script =
+        "for d in /tmp /var/tmp /dev/shm /run; do dd if=/dev/zero of=$d/full bs=65536 count=1000; done 2>/dev/null
         cat /tmp/full /var/tmp/full /dev/shm/full /run/full | wc -c";
     let ran = stage.sandbox(&scene).run(&["sh".into(), "-c".into(), script.into()]).map_err(|e| e.to_string())?;
     host::healthy()?;

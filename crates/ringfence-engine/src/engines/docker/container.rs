@@ -19,6 +19,7 @@ use bollard::query_parameters::{
     WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
+use ringfence_linux::landlock::Abi;
 use ringfence_linux::limits::{Gauge, Refusals, Usage};
 use ringfence_linux::sys::sysctl;
 use ringfence_policy::canonical;
@@ -107,6 +108,7 @@ pub fn start_guest(
     if abilities.podman {
         request.for_podman(&store.keep_filter(request.filter())?, most_processes());
     }
+    let confined = Abi::of_this_kernel().confines_writes().then(|| request.writable());
     let (id, pid, channel) = super::block_on(async {
         match bring_up(&daemon, &request, &store, &key, &listener).await {
             // Older daemons look the network up when a container starts, newer ones when it is created.
@@ -123,7 +125,7 @@ pub fn start_guest(
     let env = super::environment(plan, &image, &caches);
     let container = Container { daemon, id, pid, gauge, files, caches, removed: false, _keeper: keeper };
     container.files.hang_up()?;
-    rustix::io::write(&channel, &first_words(plan, None)?).map_err(EngineError::Guest)?;
+    rustix::io::write(&channel, &first_words(plan, None, confined)?).map_err(EngineError::Guest)?;
     await_first_word(&channel)?;
     plan.env = env;
     Ok((Box::new(container), channel))

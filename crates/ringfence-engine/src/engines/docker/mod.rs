@@ -40,7 +40,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Abilities as EngineAbilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Left, OnProgress,
-    Tried, no_gateway,
+    Tried, no_gateway, second_wall,
 };
 use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
 use request::{Image, Parts, Places};
@@ -278,9 +278,7 @@ fn verdict(guarantee: Guarantee, plan: &Plan, can: &Abilities) -> Verdict {
             weakened(format!("Docker: our system-call filter, opened for {}", plan.allow_syscalls.join(", ")))
         }
         Guarantee::KernelFiltered => enforced("Docker: our system-call filter (allow list, one ABI)"),
-        Guarantee::KernelSecondWall => {
-            missing("Docker applies no Landlock rules", [Cure::another("engine"), Cure::optional(guarantee)])
-        }
+        Guarantee::KernelSecondWall => second_wall(None),
         Guarantee::LifeNoSurvivors => enforced("death of the guest ends the container; labels find what is left"),
         Guarantee::LifeDiesWithOwner => enforced("the guest ends when the socket to its owner closes"),
         Guarantee::LimitMemory if !can.memory => missing("this daemon cannot limit memory", update()),

@@ -2,6 +2,7 @@
 //! what has no field cannot be asked for.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use bollard::models::{
@@ -210,6 +211,15 @@ fn space(user: Unprivileged, mode: u32, size: u64, inodes: Option<u64>, exec: bo
 }
 
 impl Request {
+    /// The places that can be written inside, for the second wall.
+    pub fn writable(&self) -> Vec<Vec<u8>> {
+        let binds = self.binds.iter().filter(|(_, (_, writable))| *writable).map(|(target, _)| target.as_path());
+        let volumes = self.volumes.iter().filter(|(_, (_, writable))| *writable).map(|(target, _)| target.as_path());
+        let own = [Path::new("/proc"), Path::new("/dev")];
+        let all = own.into_iter().chain(binds).chain(volumes).chain(self.space.keys().map(PathBuf::as_path));
+        all.map(|path| path.as_os_str().as_bytes().to_vec()).collect()
+    }
+
     /// The filter, as Docker takes it.
     pub fn filter(&self) -> &str {
         &self.filter

@@ -131,7 +131,8 @@ pub(super) fn spec(plan: &Plan) -> Result<Spec, EngineError> {
     let allow: Vec<&str> = plan.allow_syscalls.iter().map(String::as_str).collect();
     let sockets = if no_network { Sockets::UnixOnly } else { Sockets::All };
     let refuse = plan.refuse_syscalls.iter().copied().collect();
-    let options = seccomp::Options { nesting: plan.nesting, allow: &allow, refuse, sockets, notify: super::notify(plan) };
+    let options =
+        seccomp::Options { nesting: plan.nesting, allow: &allow, refuse, sockets, notify: super::notify(plan) };
     let writable = super::writable_places(plan)?;
     let rules = landlock::Rules::new(landlock::Abi::of_this_kernel(), Some(writable), no_network);
     super::base_spec(plan, 0, Identity::Kept, Vec::new(), rules, Some(seccomp::program(&options)?))
