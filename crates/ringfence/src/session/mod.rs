@@ -826,10 +826,22 @@ impl Session {
 
     /// Sets other limits of the tree as a whole, and of the time of commands: lower ones, or higher ones up to those that it
     /// was made with.
+    ///
+    /// ```no_run
+    /// # async fn example(session: ringfence::Session) -> Result<(), ringfence::session::SessionError> {
+    /// use ringfence::session::LimitChange;
+    /// let minute = Some(std::time::Duration::from_secs(60));
+    /// session.change_limits(LimitChange { memory: Some(256 << 20), timeout: minute, ..LimitChange::default() }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn change_limits(&self, change: LimitChange) -> Result<(), SessionError> {
         // An older supervisor would leave the time as it is and say that all is done.
-        if change.timeout.is_some() && self.link.lacks(TIME_LIMITS) {
-            return Err(SessionError::UnknownRequest { id: self.id().to_owned() });
+        if change.timeout.is_some() {
+            self.link.greeted().await?;
+            if self.link.lacks(TIME_LIMITS) {
+                return Err(SessionError::UnknownRequest { id: self.id().to_owned() });
+            }
         }
         self.change(&ClientRequest::ChangeLimits(change)).await
     }

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use ringfence_guest::frame::Greeting;
 
 use super::super::super::link::Link;
-use super::super::super::{SessionError, protocol};
+use super::super::super::{LimitChange, SessionError, protocol};
 use super::*;
 
 /// Listens in the place of a session's supervisor, greets like this, and takes what comes.
@@ -46,6 +46,28 @@ async fn a_supervisor_without_a_common_version() {
         assert!(text.contains(part), "{text}");
     }
     drop(over);
+    guest.join().unwrap();
+    assert_eq!(stage.end(), End::Died);
+}
+
+/// A supervisor that keeps time limits as they are would say that all is done: it is not asked.
+#[tokio::test]
+async fn a_supervisor_that_cannot_change_time_limits() {
+    let (over, wait) = std::sync::mpsc::channel::<()>();
+    let (stage, guest) = with_guest(move |guest| {
+        // Until the test is over.
+        let _ = wait.recv();
+        drop(guest);
+    });
+    drop(stage.session().await);
+    listen_as(&stage, Greeting { oldest: 1, newest: 1, features: protocol::PIPES });
+    let path = stage.place.socket(&stage.id);
+    let link = Link::connect_as(protocol::GREETING, &stage.id, &path, None, Instant::now()).await.unwrap();
+    let session = Session { link, place: stage.place.clone() };
+    let time = LimitChange { timeout: Some(Duration::from_secs(1)), ..LimitChange::default() };
+    let changed = in_time(session.change_limits(time)).await;
+    assert!(matches!(changed, Err(SessionError::UnknownRequest { .. })), "{changed:?}");
+    drop((session, over));
     guest.join().unwrap();
     assert_eq!(stage.end(), End::Died);
 }
