@@ -586,6 +586,7 @@ pub fn grant(grant: &Grant) -> String {
             let first = if *missing { " (make it first)" } else { "" };
             format!("{} {}{first}", flag(&access.to_string()), crate::output::one_line(&path.to_string_lossy()))
         }
+        Grant::AddedPreset { with } => format!("{} {with}", flag("preset")),
         Grant::Preset { without } => format!("{} '!{without}'", flag("preset")),
         Grant::Network { network: Network::Open } => flag("network"),
         Grant::Network { network } => format!("{}={}", flag("network"), network.name()),

@@ -73,6 +73,7 @@ fn tell(notice: Notice<'_>, bar: &Mutex<Bar>) {
             }
         }
         Notice::LatestNotShown(error) => warn(format!("the latest runs are not shown: {error}")),
+        Notice::Changed(lines) => lines.iter().for_each(|line| warn(output::one_line(line))),
         Notice::StartedAgain(name) => output::say(&format!(
             "ringfence: {} had ended and is started again, under the policy that it was made with",
             output::one_line(name)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use ringfence_linux::notify::{self, Call};
 pub use ringfence_policy::outcome::{Act, Denial, Grant};
 use ringfence_policy::policy::{Network, Policy};
+use ringfence_policy::presets::{self, PROGRAMS_PRESET};
 use ringfence_policy::rules::{Access, Kind, normalise};
 use ringfence_policy::tree::{Node, PRIVATE, State, Tree};
 use rustix::io::Errno;
@@ -26,18 +27,20 @@ pub struct Tracer {
     network: Network,
     workdir: PathBuf,
     workdir_at: Option<PathBuf>,
+    home: PathBuf,
     found: Vec<Denial>,
 }
 
 impl Tracer {
     /// Of a sandbox whose filter reports calls to this listener.
-    pub fn new(listener: OwnedFd, tree: Tree, policy: &Policy) -> Self {
+    pub fn new(listener: OwnedFd, tree: Tree, policy: &Policy, home: &Path) -> Self {
         Self {
             listener,
             tree,
             network: policy.network.clone(),
             workdir: policy.workdir().to_path_buf(),
             workdir_at: policy.workdir_at.clone(),
+            home: home.to_path_buf(),
             found: Vec::new(),
         }
     }
@@ -100,6 +103,9 @@ impl Tracer {
         let preset = node.and_then(|(_, n)| n.origin.preset());
         let by_rule = |path: &Path, missing| Grant::Path { access, path: path.to_path_buf(), missing };
         let grant = match (preset, node) {
+            _ if access == Access::Rw && presets::installs(&self.home, &real) => {
+                Grant::AddedPreset { with: PROGRAMS_PRESET.to_owned() }
+            }
             (Some(preset), Some((at, node))) if self.needs_preset(at, node) => {
                 Grant::Preset { without: preset.to_owned() }
             }
@@ -178,13 +184,15 @@ mod tests {
             std::fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
             std::fs::write(home.join(name), text).unwrap();
         }
+        std::fs::create_dir_all(home.join(".local/bin")).unwrap();
         std::fs::create_dir(home.join(".config")).unwrap();
         let mut layer = Layer::flags();
         flags(&mut layer);
         let policy = resolve(Inputs::new(project, home.clone(), layer)).unwrap().policy;
         let tree = Tree::new(&policy, &Facts { home: home.clone(), uid: 1, ..Facts::default() }).unwrap();
         let listener = std::fs::File::open("/dev/null").unwrap().into();
-        (dir, home, Tracer::new(listener, tree, &policy))
+        let tracer = Tracer::new(listener, tree, &policy, &home);
+        (dir, home, tracer)
     }
 
     #[test]
@@ -201,6 +209,8 @@ mod tests {
         let new = Grant::Path { access: Access::Rw, path: home.join("new"), missing: true };
         assert_eq!(judge(Act::Write, "new").unwrap().2, new);
         assert_eq!(judge(Act::Write, ".config/new").unwrap().2, path(Access::Rw, ".config"));
+        let programs = Grant::AddedPreset { with: "@programs".to_owned() };
+        assert_eq!(judge(Act::Write, ".local/bin/tool").unwrap().2, programs);
         for name in ["p/.mcp.json", "p/.vscode"] {
             assert_eq!(judge(Act::Write, name).unwrap().2, without("@dotfiles"), "{name}");
         }

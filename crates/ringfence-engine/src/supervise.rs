@@ -185,7 +185,7 @@ fn wait(
             Event::Terminal(master) => companion.terminal(master),
             Event::Listener(listener) => {
                 let tree = Tree::new(policy, facts).map_err(|e| EngineError::Lost(e.to_string()))?;
-                watch.tracer = Some(Tracer::new(listener, tree, policy));
+                watch.tracer = Some(Tracer::new(listener, tree, policy, &facts.home));
             }
             Event::Stopped(signal) => companion.stopped(signal, running).map_err(lost)?,
             // Process 1 was killed: by us, by the kernel for memory, or by somebody on the host.

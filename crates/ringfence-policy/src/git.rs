@@ -20,6 +20,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -48,12 +49,14 @@ pub enum Suspicion {
     Worktrees(PathBuf),
     #[error("`{}` keeps its branches in a reftable: they cannot be protected one by one, so that all are read-only", .0.display())]
     Reftable(PathBuf),
+    #[error("`{}` names too many branches that have no file of their own: some can be changed", .0.display())]
+    Branches(PathBuf),
     #[error("`{}` cannot be looked into: it is read-only, and what it points at in the project may not be", .0.display())]
     Closed(PathBuf),
     #[error("`{}` cannot be read ({reason}): hooks and files that it names may be unprotected", .file.display())]
     Unread { file: PathBuf, reason: String },
-    #[error("`{}` names `{value}`, of a user who is not known: it may be unprotected", .file.display())]
-    UnknownUser { file: PathBuf, value: String },
+    #[error("`{}` names `{value}`, a place that is not known: it may be unprotected", .file.display())]
+    UnknownPlace { file: PathBuf, value: String },
     #[error("`{}` comes after more names than are looked at: what it leads git to may be unprotected", .0.display())]
     TooMany(PathBuf),
 }
@@ -63,9 +66,10 @@ impl Suspicion {
     pub fn weakens(&self) -> bool {
         match self {
             Suspicion::Worktrees(_)
+            | Suspicion::Branches(_)
             | Suspicion::Closed(_)
             | Suspicion::Unread { .. }
-            | Suspicion::UnknownUser { .. }
+            | Suspicion::UnknownPlace { .. }
             | Suspicion::TooMany(_) => true,
             Suspicion::PlantedPointer { .. }
             | Suspicion::NotOwn { .. }
@@ -100,8 +104,43 @@ const MOST_INCLUDES: usize = 64;
 const MOST_DIRECTORIES: usize = 4096;
 const MOST_HOOKS: usize = 256;
 const MOST_CHANGED: usize = 1024;
+const MOST_OPEN: usize = 1 << 17;
 /// The names that are held for submodules and worktrees, in bytes: the janitor keeps a list of 64 KiB.
 const MOST_HELD: usize = 48 << 10;
+/// The same for the branches that `@git-strict` holds.
+const MOST_HELD_BRANCHES: usize = 12 << 10;
+
+/// The hooks that git itself runs.
+const HOOKS: &[&str] = &[
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "p4-prepare-changelist",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-receive",
+    "post-rewrite",
+    "post-update",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-commit",
+    "pre-merge-commit",
+    "pre-push",
+    "pre-rebase",
+    "pre-receive",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+];
 
 /// Programs that execute the file which their first argument names.
 const INTERPRETERS: &[&str] =
@@ -148,39 +187,137 @@ fn outer_files(home: &Path, env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> 
     files
 }
 
-/// What a run left that git outside may go into by itself.
+/// What a sandbox left that git outside may go into by itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Git directories, and `.git` files.
+    /// Git directories, bare repositories and `.git` files.
     pub repositories: Vec<PathBuf>,
     /// Indexes that cannot be read whole: they may name more.
     pub unread: Vec<PathBuf>,
+    /// A `.git` that is no repository any more: git looks for another one, in its directory and above.
+    pub broken: Option<PathBuf>,
+    /// There was not enough time to look through the working directory for repositories.
+    pub cut: bool,
+}
+
+impl Changed {
+    /// A line for each. Names may be chosen in a sandbox: nothing in them ends the line.
+    pub fn warnings(&self) -> Vec<String> {
+        let line = |path: &Path, what: &str| format!("`{}` {what}", path.display().to_string().escape_debug());
+        let made = "was made or changed, and git goes into it by itself, or when it is used there: read its configuration \
+                    and hooks before you use git outside";
+        let hidden = "cannot be read whole: it may lead git into repositories that the command made, so look for \
+                      unexpected ones (`find . -name .git`) before you use git outside";
+        let broken = "is no repository any more: git outside takes another one, in its directory or above; restore it \
+                      before you use git there";
+        let mut lines: Vec<String> = self.broken.iter().map(|path| line(path, broken)).collect();
+        lines.extend(self.repositories.iter().take(MOST_NAMED).map(|path| line(path, made)));
+        if let Some(more @ 1..) = self.repositories.len().checked_sub(MOST_NAMED) {
+            lines.push(format!("{more} more repositories were made or changed"));
+        }
+        lines.extend(self.unread.iter().take(MOST_NAMED).map(|path| line(path, hidden)));
+        lines
+    }
+}
+
+/// So many are named one by one.
+const MOST_NAMED: usize = 8;
+/// The longest that a working directory is looked through for repositories, which takes about 3 microseconds a directory.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const SHORTEST_LOOK: Duration = Duration::from_micros(300);
+
+/// When files were changed, by the time of the last change that no process can set.
+#[derive(Clone, Copy)]
+struct Since(Duration);
+
+impl Since {
+    fn is_later(self, path: &Path) -> bool {
+        let later = |data: fs::Metadata| {
+            let (seconds, nanos) = (data.ctime().max(0) as u64, data.ctime_nsec().max(0) as u32);
+            Duration::new(seconds, nanos) >= self.0
+        };
+        is_closed(path) || fs::symlink_metadata(path).is_ok_and(later)
+    }
+
+    /// As [`Since::is_later`], but for what another sandbox holds a name with.
+    fn is_changed(self, path: &Path) -> bool {
+        self.is_later(path) && !is_placeholder(path)
+    }
+
+    /// Whether what a git directory executes or follows was changed. Commits change nothing of it.
+    fn is_new(self, dir: &Path) -> bool {
+        ["config", "config.worktree", "hooks", "commondir"].iter().any(|name| self.is_changed(&dir.join(name)))
+            || crate::look::entries(&dir.join("hooks"), MOST_HOOKS).iter().any(|(hook, _)| self.is_later(hook))
+    }
+
+    /// Whether a name was made, or moved to its place: the directory that it is in was changed too. Placeholders in both look
+    /// the same, so that this is not for what is protected.
+    fn came(self, path: &Path) -> bool {
+        self.is_changed(path) && path.parent().is_some_and(|dir| self.is_later(dir))
+    }
+}
+
+fn is_placeholder(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(data) if data.is_dir() => crate::look::is_empty(path).unwrap_or(false),
+        Ok(data) => data.is_file() && (data.len() == 0 || read(path).is_some_and(|text| text == ".\n")),
+        Err(_) => false,
+    }
 }
 
 /// Repositories that an index names and that were changed since then, or named since then: `git status` outside goes into
-/// each of them, and does what its configuration says. And new git directories of submodules, which `git submodule update`
-/// takes as they are.
+/// each of them, and does what its configuration says. New git directories of submodules, which `git submodule update`
+/// takes as they are. Repositories that appeared in the working directory, as far as it can be looked through in a small
+/// part of the time since then. And a `.git` that git takes for none any more.
 pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Changed {
+    let time = (since.elapsed().unwrap_or_default() / 20).clamp(SHORTEST_LOOK, LONGEST_LOOK);
+    let since = Since(since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let mut changed = Changed::default();
-    let (top, git_dir, common_dir) = match find(workdir, home) {
-        Look::Nothing => return changed,
-        Look::Repository(Repository { top, git_dir, common_dir }) => (top, git_dir, common_dir),
+    let mut own = BTreeSet::from([workdir.to_path_buf()]);
+    let found = match find(workdir, home) {
+        Look::Nothing => None,
+        Look::Repository(Repository { top, git_dir, common_dir }) => Some((top, git_dir, common_dir)),
         // Git may go there all the same, or will when it is repaired.
         Look::Refused(dot_git, _) => {
             let git_dir = pointed(&dot_git);
-            (dot_git.parent().unwrap_or(workdir).to_path_buf(), git_dir.clone(), common_of(&git_dir))
+            Some((dot_git.parent().unwrap_or(workdir).to_path_buf(), git_dir.clone(), common_of(&git_dir)))
         }
     };
-    let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // The time of the last change of a name's file, which no process can set.
-    let is_later = |path: &Path| {
-        let later = |data: fs::Metadata| {
-            let (seconds, nanos) = (data.ctime().max(0) as u64, data.ctime_nsec().max(0) as u32);
-            Duration::new(seconds, nanos) >= since
-        };
-        is_closed(path) || fs::symlink_metadata(path).is_ok_and(later)
-    };
-    let is_new = |dir: &Path| ["", "config", "hooks", "commondir"].iter().any(|name| is_later(&dir.join(name)));
+    if let Some((top, git_dir, common_dir)) = found {
+        let dot_git = top.join(".git");
+        let is_broken = || !is_bare(&dot_git) || !has_head(&dot_git);
+        // Git goes on from a directory, and stops at a file.
+        if fs::symlink_metadata(&dot_git).is_ok_and(|data| data.is_dir())
+            && is_broken()
+            && (since.is_later(&dot_git) || since.is_later(&dot_git.join("HEAD")))
+        {
+            changed.broken = Some(dot_git);
+        }
+        own.extend(submodules_of_old(&top, since));
+        own.extend([git_dir.clone(), common_dir.clone()]);
+        named(top, git_dir, &common_dir, since, &mut changed);
+        let (modules, whole) = modules(&common_dir);
+        changed.repositories.extend(modules.into_iter().filter(|dir| since.is_new(dir)));
+        if !whole {
+            changed.unread.push(common_dir.join("modules"));
+        }
+    }
+    appeared(workdir, &own, since, time, &mut changed);
+    changed.repositories.sort();
+    changed.repositories.dedup();
+    changed
+}
+
+/// The directories that an unchanged `.gitmodules` lists. Where they have a repository in them, it is protected.
+fn submodules_of_old(top: &Path, since: Since) -> BTreeSet<PathBuf> {
+    let listed = top.join(".gitmodules");
+    let known = if since.is_later(&listed) { Config::default() } else { Config::read(&listed) };
+    known.submodule_paths().map(|path| normalise(&top.join(path))).collect()
+}
+
+/// Repositories that indexes name.
+fn named(top: PathBuf, git_dir: PathBuf, common_dir: &Path, since: Since, changed: &mut Changed) {
+    let modules = real(&common_dir.join("modules"));
     let mut open = vec![(top, git_dir)];
     let mut seen = BTreeSet::new();
     while let Some((top, git_dir)) = open.pop() {
@@ -193,32 +330,64 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Changed 
             continue;
         }
         let format = Config::read(&real(&common_of(&git_dir).join("config")));
-        let id_length = if format.last("extensions", "objectformat") == Some("sha256") { 32 } else { 20 };
+        let id_length = if format.last("extensions.objectformat").is_some_and(|id| id == "sha256") { 32 } else { 20 };
         let index::Gitlinks { paths, whole } = index::gitlinks(&git_dir, id_length);
         if !whole {
             changed.unread.push(file.clone());
         }
-        let named_since = is_later(&file);
+        let named_since = since.is_later(&file);
+        let known = submodules_of_old(&top, since);
         for link in paths.iter().map(|path| normalise(&top.join(path))).filter(|link| link.starts_with(&top)) {
             let dot_git = link.join(".git");
             if !may_exist(&dot_git) {
                 continue;
             }
             let git_dir = pointed(&dot_git);
-            if named_since || is_later(&dot_git) || is_new(&git_dir) {
+            let of_old = known.contains(&link);
+            let protected = git_dir.starts_with(&modules) && git_dir != modules || of_old;
+            if named_since && !protected || !of_old && since.came(&dot_git) || since.is_new(&git_dir) {
                 changed.repositories.push(dot_git);
             }
             open.push((link, git_dir));
         }
     }
-    let (modules, whole) = modules(&common_dir);
-    changed.repositories.extend(modules.into_iter().filter(|dir| is_new(dir)));
-    if !whole {
-        changed.unread.push(common_dir.join("modules"));
+}
+
+/// Repositories in a working directory, those near its top first, but for those that are known.
+fn appeared(workdir: &Path, own: &BTreeSet<PathBuf>, since: Since, time: Duration, changed: &mut Changed) {
+    let end = std::time::Instant::now() + time;
+    let mut open = std::collections::VecDeque::from([workdir.to_path_buf()]);
+    while let Some(dir) = open.pop_front() {
+        if std::time::Instant::now() > end {
+            changed.cut = true;
+            return;
+        }
+        let (mut dot_git, mut parts, first) = (false, 0, open.len());
+        crate::look::each(&dir, |name, kind| {
+            match name {
+                b".git" => dot_git = true,
+                b"HEAD" | b"objects" | b"refs" | b"commondir" => parts += 1,
+                _ => {}
+            }
+            if kind == rustix::fs::FileType::Directory && name != b".git" && open.len() < MOST_OPEN {
+                open.push_back(dir.join(OsStr::from_bytes(name)));
+            }
+            true
+        });
+        if own.contains(&dir) {
+            continue;
+        }
+        if dot_git && (since.came(&dir.join(".git")) || since.is_new(&pointed(&dir.join(".git")))) {
+            changed.repositories.push(dir.join(".git"));
+        }
+        // `HEAD`, and where the rest is.
+        if parts > 1 && (is_bare(&dir) || is_bare_elsewhere(&dir)) {
+            open.truncate(first);
+            if since.is_new(&dir) || since.came(&dir) {
+                changed.repositories.push(dir);
+            }
+        }
     }
-    changed.repositories.sort();
-    changed.repositories.dedup();
-    changed
 }
 
 /// Git directories of submodules (`modules/a/b`, `modules/a/modules/b`) and what cannot be looked into, and whether these
@@ -252,7 +421,8 @@ fn modules(common_dir: &Path) -> (Vec<PathBuf>, bool) {
 pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<Suspicion>) {
     let mut rules = Rules::new(workdir, outer);
     let mut suspicions = Vec::new();
-    let mut is_bare_here = false;
+    // A name that a bare repository needs: `HEAD` would do, but in a repository `git diff HEAD` means two things then.
+    let mut free: &[&str] = &["refs", "objects"];
     // As git does: what `.git` says comes first, whatever else lies in the directory.
     match look(workdir, workdir) {
         Look::Repository(repository) => rules.repository(&repository, home),
@@ -261,10 +431,10 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
             rules.refused(&path, home);
             suspicions.push(suspicion);
         }
-        Look::Nothing if is_bare(workdir) => {
+        Look::Nothing if is_bare(workdir) || is_bare_elsewhere(workdir) => {
             rules.protect(&workdir.join(".git"), Kind::Dir);
             rules.inside(workdir, home);
-            is_bare_here = true;
+            free = &[];
         }
         Look::Nothing => {
             // No repository can be planted here: not by `git init`, not by making the directory a bare one.
@@ -277,16 +447,15 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
                     suspicions.push(suspicion);
                 }
                 Look::Nothing => {
-                    rules.protect(&workdir.join("HEAD"), Kind::Dir);
-                    is_bare_here = true;
+                    free = &["HEAD", "refs", "objects"];
                     // The user's configuration may lie here.
                     rules.configured(&Repository::at(workdir, &workdir.join(".git")), home);
                 }
             }
         }
     }
-    if !is_bare_here {
-        rules.never_bare();
+    if !free.is_empty() {
+        rules.never_bare(free);
     }
     suspicions.append(&mut rules.suspicions);
     (rules.out, suspicions)
@@ -296,6 +465,8 @@ pub fn protect(workdir: &Path, home: &Path, outer: &Outer) -> (Vec<Found>, Vec<S
 pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>) {
     let outer = Outer::default();
     let mut rules = Rules::new(workdir, &outer);
+    // What the rules of `@git` leave of the janitor's list.
+    rules.held = MOST_HELD - MOST_HELD_BRANCHES;
     let Look::Repository(Repository { git_dir, common_dir, .. }) = find(workdir, home) else {
         return (Vec::new(), Vec::new());
     };
@@ -331,7 +502,7 @@ pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>)
     }
     let packed_refs = read(&packed);
     if packed_refs.is_none() && may_exist(&packed) {
-        rules.suspicions.push(Suspicion::Unread { file: packed, reason: "it is too large, or no file".into() });
+        rules.suspicions.push(Suspicion::Unread { file: packed.clone(), reason: "it is too large, or no file".into() });
     }
     for line in packed_refs.unwrap_or_default().lines() {
         if let Some((_, name)) = line.split_once(" refs/heads/") {
@@ -342,7 +513,11 @@ pub fn protect_refs(workdir: &Path, home: &Path) -> (Vec<Found>, Vec<Suspicion>)
         if Some(&branch) != current_path.as_ref() && branch.starts_with(&heads) && branch != heads {
             // Where a packed branch has no file of its own, an empty directory keeps one from being made: git reads
             // on in `packed-refs` then, where an empty file would be a broken branch.
-            rules.add(Access::Ro, &branch, Missing::Protect(Kind::Dir));
+            let held = rules.within(|rules| rules.add(Access::Ro, &branch, Missing::Protect(Kind::Dir)));
+            if !held {
+                rules.suspicions.push(Suspicion::Branches(packed));
+                break;
+            }
         }
     }
     (rules.out, rules.suspicions)
@@ -451,7 +626,7 @@ fn worktree(dot_git: &Path, git_dir: &Path) -> Option<PathBuf> {
 
 /// The directory of a submodule, if its `core.worktree` is the directory that points at it.
 fn submodule(dir: &Path, git_dir: &Path) -> Option<PathBuf> {
-    let back = Config::read(&git_dir.join("config")).last("core", "worktree")?.to_owned();
+    let back = Config::read(&git_dir.join("config")).last("core.worktree")?.to_owned();
     let points_back = git_dir.join(back).canonicalize().ok()? == dir.canonicalize().ok()?;
     (points_back && is_bare(git_dir)).then(|| git_dir.to_path_buf())
 }
@@ -462,6 +637,23 @@ fn is_bare(dir: &Path) -> bool {
     let enters = |name: &str| fs::metadata(dir.join(name)).is_ok_and(|m| m.is_dir() || m.mode() & 0o111 != 0);
     // `HEAD` was a link once, which leads to nothing before the first commit.
     fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir()) && enters("objects") && enters("refs")
+}
+
+/// Whether git takes the directory for a repository whose objects are in another one.
+fn is_bare_elsewhere(dir: &Path) -> bool {
+    let common_dir = common_of(dir);
+    common_dir != dir && fs::symlink_metadata(dir.join("HEAD")).is_ok_and(|m| !m.is_dir()) && is_bare(&common_dir)
+}
+
+/// Whether `HEAD` says what git accepts: without, a directory is none of its repositories.
+fn has_head(git_dir: &Path) -> bool {
+    let head = git_dir.join("HEAD");
+    if let Ok(target) = fs::read_link(&head) {
+        return target.starts_with("refs");
+    }
+    let text = read(&head).unwrap_or_default();
+    let is_id = |text: &str| text.len() >= 40 && text.bytes().take(40).all(|byte| byte.is_ascii_hexdigit());
+    text.strip_prefix("ref:").is_some_and(|name| name.trim_start().starts_with("refs/")) || is_id(&text)
 }
 
 /// Whether the directory of a submodule is a repository, or was one before a box took something away. One that cannot be
@@ -525,13 +717,17 @@ impl<'a> Rules<'a> {
         if let Some(known) = self.configs.get(&real) {
             return known.clone();
         }
-        let config = Rc::new(Config::try_read(&real).unwrap_or_else(|error| {
-            // What cannot even be seen outside of the working directory is not there for git either.
-            if real.starts_with(self.workdir) || fs::symlink_metadata(&real).is_ok() {
-                self.suspicions.push(Suspicion::Unread { file: file.to_path_buf(), reason: error.to_string() });
-            }
-            Config::default()
-        }));
+        let read = Config::try_read(&real);
+        let reason = match &read {
+            Ok(config) => config.broken.map(|line| format!("line {line} is none of git's")),
+            Err(error) => Some(error.to_string()),
+        };
+        // What cannot even be seen outside of the working directory is not there for git either.
+        let seen = || read.is_ok() || real.starts_with(self.workdir) || fs::symlink_metadata(&real).is_ok();
+        if let Some(reason) = reason.filter(|_| seen()) {
+            self.suspicions.push(Suspicion::Unread { file: file.to_path_buf(), reason });
+        }
+        let config = Rc::new(read.unwrap_or_default());
         self.configs.insert(real, config.clone());
         config
     }
@@ -595,16 +791,17 @@ impl<'a> Rules<'a> {
 
     /// A repository that lies in the working directory with all that belongs to it, or is the working directory.
     fn inside(&mut self, dir: &Path, home: &Path) {
-        self.git_dir(dir);
+        self.bare(dir);
         self.worktrees(dir, None);
         self.submodules(dir, self.workdir);
-        self.configured(&Repository::at(self.workdir, dir), home);
+        let (top, git_dir) = (self.workdir.to_path_buf(), dir.to_path_buf());
+        self.configured(&Repository { top, git_dir, common_dir: common_of(dir) }, home);
     }
 
-    /// A working directory with a repository stays no bare one, which git would take for it as soon as `.git` is broken. An
-    /// empty directory takes a name that a bare one needs, until the sandbox ends; `HEAD` would do, but git then no longer
-    /// knows what `git diff HEAD` means. While it is there, git dies over a `commondir` that is a directory.
-    fn never_bare(&mut self) {
+    /// The working directory becomes no bare repository, which git would take for it where there is no `.git`, or a broken
+    /// one. An empty directory takes a name that a bare one needs, until the sandbox ends. While it is there, git dies over a
+    /// `commondir` that is a directory.
+    fn never_bare(&mut self, names: &[&str]) {
         let top = self.workdir;
         let is_free = |name: &&&str| match fs::symlink_metadata(top.join(name)) {
             // Another sandbox's.
@@ -613,13 +810,23 @@ impl<'a> Rules<'a> {
         };
         // All but `HEAD` is elsewhere then.
         let has_common = fs::symlink_metadata(top.join("commondir")).is_ok_and(|data| !data.is_dir());
-        match ["refs", "objects"].iter().find(is_free) {
-            _ if has_common => self.protect(&top.join("HEAD"), Kind::Dir),
+        match if has_common { &["HEAD"] } else { names }.iter().find(is_free) {
             Some(name) => {
                 self.protect(&top.join(name), Kind::Dir);
-                self.protect(&top.join("commondir"), Kind::Dir);
+                if *name != "HEAD" {
+                    self.protect(&top.join("commondir"), Kind::Dir);
+                }
             }
-            None => self.git_dir(top),
+            None => self.bare(top),
+        }
+    }
+
+    /// A directory that is a repository, or may become one.
+    fn bare(&mut self, dir: &Path) {
+        self.git_dir(dir);
+        let common_dir = common_of(dir);
+        if self.is_writable(&common_dir) {
+            self.git_dir(&common_dir);
         }
     }
 
@@ -634,18 +841,21 @@ impl<'a> Rules<'a> {
         self.configured(&Repository { top, common_dir: common_of(&dir), git_dir: dir }, home);
     }
 
-    /// Links in a directory of hooks: what they lead to is executed too.
+    /// Links in a directory of hooks: what they lead to is executed too. Git's own hooks are asked for by name, so that none
+    /// is missed in a directory with very many entries.
     fn linked(&mut self, hooks: &Path) {
         let entries = crate::look::entries(hooks, MOST_HOOKS);
+        let mut links: Vec<PathBuf> =
+            entries.iter().filter(|(_, kind)| kind.is_symlink()).map(|(link, _)| link.clone()).collect();
         if entries.len() == MOST_HOOKS {
             self.suspicions.push(Suspicion::TooMany(hooks.to_path_buf()));
+            let named = HOOKS.iter().map(|name| hooks.join(name));
+            links.extend(named.filter(|hook| fs::symlink_metadata(hook).is_ok_and(|data| data.is_symlink())));
         }
-        for (link, _) in entries.iter().filter(|(_, kind)| kind.is_symlink()) {
-            for path in names(link) {
-                // The link as well: what it leads to may lie in a directory that cannot be looked into now.
-                if path.starts_with(self.workdir) && path != self.workdir {
-                    self.add(Access::Ro, &path, Missing::Ignore);
-                }
+        for path in links.iter().flat_map(|link| names(link)) {
+            // The links as well: what they lead to may lie in a directory that cannot be looked into now.
+            if path.starts_with(self.workdir) && path != self.workdir {
+                self.add(Access::Ro, &path, Missing::Ignore);
             }
         }
     }
@@ -700,11 +910,17 @@ impl<'a> Rules<'a> {
                 self.add(Access::Ro, &dir.join("gitdir"), Missing::Ignore);
                 self.protect(&dir.join("config.worktree"), Kind::File);
             }
-            let pointer = read(&dir.join("gitdir")).map(|text| real(&dir.join(text.trim_end_matches('\n'))));
-            if let Some(pointer) =
-                pointer.filter(|pointer| pointer.starts_with(self.workdir) && pointer != self.workdir)
-            {
-                self.add(Access::Ro, &pointer, Missing::Ignore);
+            if let Some(text) = read(&dir.join("gitdir")) {
+                self.pointer(&dir.join(text.trim_end_matches('\n')));
+            }
+        }
+    }
+
+    /// A `.git` file of the working directory, by every name by which git gets there.
+    fn pointer(&mut self, dot_git: &Path) {
+        for name in names(dot_git) {
+            if name.starts_with(self.workdir) && name != self.workdir {
+                self.add(Access::Ro, &name, Missing::Ignore);
             }
         }
     }
@@ -721,7 +937,7 @@ impl<'a> Rules<'a> {
                     rules.submodule(dir);
                 }
                 // What is not there yet: `git submodule update` takes a directory as it finds it, with its configuration.
-                let names = listed.subsections("submodule").map(|name| normalise(&all.join(name)));
+                let names = listed.subsections("submodule.").map(|name| normalise(&all.join(name)));
                 let names = names.filter(|dir| dir.starts_with(&all) && *dir != all && !known.contains(dir));
                 names.for_each(|dir| rules.protect(&dir, Kind::Dir));
             });
@@ -730,10 +946,10 @@ impl<'a> Rules<'a> {
             self.protect(&all, Kind::Dir);
         }
         // Submodules of old, with a repository of their own in the worktree.
-        if listed.all("path").count() > MOST_SUBMODULES {
+        if listed.submodule_paths().count() > MOST_SUBMODULES {
             self.suspicions.push(Suspicion::TooMany(top.join(".gitmodules")));
         }
-        for path in listed.all("path").take(MOST_SUBMODULES) {
+        for path in listed.submodule_paths().take(MOST_SUBMODULES) {
             let dir = normalise(&top.join(path));
             let inside = dir.starts_with(self.workdir) && dir != top;
             if !inside {
@@ -761,11 +977,8 @@ impl<'a> Rules<'a> {
         }
         self.git_dir(dir);
         let config = self.config(&dir.join("config"));
-        if let Some(back) = config.last("core", "worktree") {
-            let pointer = normalise(&dir.join(back)).join(".git");
-            if pointer.starts_with(self.workdir) {
-                self.add(Access::Ro, &pointer, Missing::Ignore);
-            }
+        if let Some(back) = config.last("core.worktree") {
+            self.pointer(&dir.join(back).join(".git"));
         }
     }
 
@@ -790,9 +1003,12 @@ impl<'a> Rules<'a> {
         // Git takes no relative include from a variable, so that it does not matter where that would begin.
         let mut next = Some((top.join("environment"), Rc::new(self.outer.variables.clone())));
         while let Some((file, config)) = next.take() {
-            let unknown = |value: &str| Suspicion::UnknownUser { file: file.clone(), value: value.to_owned() };
+            let unknown = |value: &OsStr| {
+                let value = value.to_string_lossy().into_owned();
+                Suspicion::UnknownPlace { file: file.clone(), value }
+            };
             // Hooks are copied from a template.
-            for value in config.all("hookspath").chain(config.all("templatedir")) {
+            for value in config.all("core.hookspath").chain(config.all("init.templatedir")) {
                 let Some(path) = path_of(value, top, home, passwd) else {
                     self.suspicions.push(unknown(value));
                     continue;
@@ -804,7 +1020,7 @@ impl<'a> Rules<'a> {
                     }
                 }
             }
-            for value in config.values().filter(|value| value.contains(['/', ' '])) {
+            for value in config.values().filter(|value| value.as_bytes().iter().any(|byte| b"/ \t".contains(byte))) {
                 self.programs(value, top);
             }
             for value in config.includes() {
@@ -834,10 +1050,11 @@ impl<'a> Rules<'a> {
     }
 
     /// Files of the project that a value executes.
-    fn programs(&mut self, value: &str, top: &Path) {
-        let words = shell_words(value.trim_start_matches('!'));
+    fn programs(&mut self, value: &OsStr, top: &Path) {
+        let value = value.as_bytes();
+        let words = shell_words(OsStr::from_bytes(value.strip_prefix(b"!").unwrap_or(value)));
         let interpreter = words.first().and_then(|word| Path::new(word).file_name()?.to_str());
-        let argument = words.iter().skip(1).find(|word| !word.starts_with('-'));
+        let argument = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"));
         let script = argument.filter(|_| interpreter.is_some_and(|name| INTERPRETERS.contains(&name)));
         for (word, is_script) in
             words.first().map(|word| (word, false)).into_iter().chain(script.map(|word| (word, true)))
@@ -845,7 +1062,7 @@ impl<'a> Rules<'a> {
             let path = top.join(word);
             // A name alone is looked for in `PATH`. What cannot be executed is not a program, but what git reads or writes.
             let executes = |data: fs::Metadata| data.is_file() && (is_script || data.mode() & 0o111 != 0);
-            if (is_script || word.contains('/')) && fs::metadata(&path).is_ok_and(executes) {
+            if (is_script || word.as_bytes().contains(&b'/')) && fs::metadata(&path).is_ok_and(executes) {
                 for name in names(&path) {
                     if self.is_writable(&name) {
                         self.add(Access::Ro, &name, Missing::Ignore);

@@ -290,29 +290,42 @@ impl Listing {
 }
 
 /// The paths of what is in a directory, at most so many, and whether each is a directory or a symlink. What cannot be read is
-/// empty. The C library would take and give back memory of the kernel's for each.
+/// empty.
 pub(crate) fn entries(dir: &Path, most: usize) -> Vec<(PathBuf, FileType)> {
+    let mut found = Vec::new();
+    each(dir, |name, kind| {
+        let more = found.len() < most;
+        if more {
+            found.push((dir.join(OsStr::from_bytes(name)), kind));
+        }
+        more
+    });
+    found
+}
+
+/// Calls with each name of a directory and its kind, until that says `false`. The C library would take and give back memory
+/// of the kernel's for each directory.
+pub(crate) fn each(dir: &Path, mut look: impl FnMut(&[u8], FileType) -> bool) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(dir, flags, Mode::empty()) else { return Vec::new() };
+    let Ok(file) = rustix::fs::open(dir, flags, Mode::empty()) else { return };
     let mut space = [MaybeUninit::uninit(); 2048];
-    let (mut names, mut found) = (RawDir::new(file, &mut space), Vec::new());
+    let mut names = RawDir::new(file, &mut space);
     while let Some(Ok(entry)) = names.next() {
         let name = entry.file_name().to_bytes();
-        if found.len() == most {
-            break;
+        if matches!(name, b"." | b"..") {
+            continue;
         }
-        if !matches!(name, b"." | b"..") {
-            let path = dir.join(OsStr::from_bytes(name));
-            let kind = match entry.file_type() {
-                FileType::Unknown => {
-                    fs::symlink_metadata(&path).map_or(FileType::Unknown, |data| FileType::from_raw_mode(data.mode()))
-                }
-                kind => kind,
-            };
-            found.push((path, kind));
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                let data = fs::symlink_metadata(dir.join(OsStr::from_bytes(name)));
+                data.map_or(FileType::Unknown, |data| FileType::from_raw_mode(data.mode()))
+            }
+            kind => kind,
+        };
+        if !look(name, kind) {
+            return;
         }
     }
-    found
 }
 
 /// Whether this is a directory with nothing in it. An error when it is none, or is gone.

@@ -125,4 +125,9 @@ pub enum Grant {
         /// What must be reachable.
         network: Network,
     },
+    /// To add a preset.
+    AddedPreset {
+        /// The preset, for example `@programs`.
+        with: String,
+    },
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use paths::{
     AGENTS, AGENTS_EXECUTE, AUTOSTART, CACHES, CACHES_MADE, CONFIGURATION, EXECUTED, LINT_GO, LINT_PYTHON, LINT_RUST,
-    LINT_TS, OPENED, SECRETS, STARTUP,
+    LINT_TS, OPENED, PROGRAMS, PROGRAMS_MADE, SECRETS, STARTUP,
 };
 
 use crate::git;
@@ -27,6 +27,8 @@ pub enum Preset {
     Caches,
     /// Agents' own state writable, and what they execute from it on the host read-only.
     Agents,
+    /// Where programs are installed for the user writable.
+    Programs,
     /// What git executes or follows in the repository protected.
     Git,
     /// Tags and other branches read-only.
@@ -55,7 +57,8 @@ struct Entry {
 }
 
 use Preset::{
-    Agents, AgentsHeld, Base, Caches, Dotfiles, EnvFiles, Git, GitStrict, LintGo, LintPython, LintRust, LintTs, Secrets,
+    Agents, AgentsHeld, Base, Caches, Dotfiles, EnvFiles, Git, GitStrict, LintGo, LintPython, LintRust, LintTs,
+    Programs, Secrets,
 };
 
 /// Every name.
@@ -84,6 +87,12 @@ const ENTRIES: &[Entry] = &[
         help: "`.env` and `.env.*` of the project hidden",
     },
     Entry { name: "@caches", adds: &[Caches], removes: &[Caches], help: "caches of tools writable" },
+    Entry {
+        name: PROGRAMS_PRESET,
+        adds: &[Programs],
+        removes: &[Programs],
+        help: "where programs are installed for the user (`~/.local/bin`, pipx) writable",
+    },
     Entry { name: "@agents", adds: &[Agents], removes: &[Agents], help: "agents' own configuration writable" },
     Entry {
         name: "@git",
@@ -122,8 +131,8 @@ const ENTRIES: &[Entry] = &[
         name: "@all",
         adds: &[Base, Secrets, Caches, Agents, Git, LintTs, LintGo, LintPython, LintRust, Dotfiles, AgentsHeld],
         removes: &[
-            Base, Secrets, EnvFiles, Caches, Agents, Git, GitStrict, LintTs, LintGo, LintPython, LintRust, Dotfiles,
-            AgentsHeld,
+            Base, Secrets, EnvFiles, Caches, Agents, Programs, Git, GitStrict, LintTs, LintGo, LintPython, LintRust,
+            Dotfiles, AgentsHeld,
         ],
         help: "the default: @base, @caches, @agents, @git, @lint/all and @dotfiles",
     },
@@ -148,6 +157,7 @@ impl Preset {
             EnvFiles => "preset @env-files",
             Caches => "preset @caches",
             Agents => "preset @agents",
+            Programs => "preset @programs",
             Git => "preset @git",
             GitStrict => "preset @git-strict",
             LintTs => "preset @lint/ts",
@@ -160,18 +170,31 @@ impl Preset {
 
     /// Whether it shows or opens something by itself.
     pub fn grants(self) -> bool {
-        matches!(self, Base | Caches | Agents)
+        matches!(self, Base | Caches | Agents | Programs)
     }
 }
 
 const DOTFILES: &str = "preset @dotfiles";
+/// The preset that lets programs be installed for the user.
+pub const PROGRAMS_PRESET: &str = "@programs";
+
+/// Whether [`PROGRAMS_PRESET`] makes a path writable.
+pub fn installs(home: &Path, path: &Path) -> bool {
+    let below = path.strip_prefix(home);
+    below.is_ok_and(|below| PROGRAMS_MADE.iter().chain(PROGRAMS).any(|name| below.starts_with(name)))
+}
+
+/// Whether a rule is one of those that `@dotfiles` has for what [`PROGRAMS_PRESET`] opens.
+pub(crate) fn gives_way(rule: &FileRule, home: &Path) -> bool {
+    rule.origin.place == DOTFILES && matches!(&rule.pattern, Pattern::Exact(path) if installs(home, path))
+}
 
 /// Whether a rule that makes this path read-only is there to protect it. Such a rule shows nothing.
 pub(crate) fn only_protects(origin: &Origin, path: &Path, workdir: &Path) -> bool {
     // A repository that belongs to the working directory may lie outside, and git has to see it.
     let of_project = |name: &str| name.starts_with("@git") || name.starts_with("@lint/");
     let preset = origin.preset();
-    preset == Some("@dotfiles") || path.starts_with(workdir) && preset.is_some_and(of_project)
+    preset == Some("@dotfiles") && path != workdir || path.starts_with(workdir) && preset.is_some_and(of_project)
 }
 
 /// `@name` or `!@name`.
@@ -239,6 +262,8 @@ pub enum Warning {
     /// A repository is not what it should be.
     #[error(transparent)]
     Git(#[from] git::Suspicion),
+    #[error("`{}` is a place from which programs are started later, outside: it is read-only; `--rw {}` opens it", .0.display(), .0.display())]
+    Autostart(PathBuf),
 }
 
 /// The rules of one preset, as of this layer.
@@ -273,6 +298,12 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
             for (name, missing) in AGENTS_EXECUTE {
                 rules.add(Access::Ro, home.join(name), *missing);
             }
+        }
+        Programs => {
+            for name in PROGRAMS_MADE {
+                rules.add(Access::Rw, home.join(name), Missing::Make);
+            }
+            rules.all(Access::Rw, home, PROGRAMS);
         }
         Git => {
             let (found, suspicions) = git::protect(workdir, home, outer);
@@ -310,17 +341,23 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
                     rules.add(Access::Ro, workdir.join(name), Missing::Ignore);
                 }
             }
-            if at_home {
-                for name in AUTOSTART {
-                    rules.add(Access::Ro, home.join(name), Missing::Protect(Kind::Dir));
+            // Whichever part of home the working directory is.
+            for (name, missing) in AUTOSTART.iter().map(|n| (n, Missing::Protect(Kind::Dir))).chain(executed()) {
+                let path = home.join(name);
+                if workdir.starts_with(&path) {
+                    rules.add(Access::Ro, workdir, Missing::Fail);
+                    warnings.push(Warning::Autostart(workdir.to_path_buf()));
+                } else if path.starts_with(workdir) {
+                    rules.add(Access::Ro, path, missing);
                 }
+            }
+            if at_home {
                 // Hidden where they are; where they are not, planting one would run something later, or let somebody in.
                 for name in [".ssh", ".gnupg", ".npmrc", ".netrc", ".kube", ".aws"] {
                     if !home.join(name).exists() {
                         rules.add(Access::Exclude, home.join(name), Missing::Protect(Kind::Dir));
                     }
                 }
-                rules.all(Access::Ro, home, EXECUTED);
             } else {
                 // Dotfiles are kept in projects, and home has links to them.
                 for name in STARTUP.iter().chain(AUTOSTART).chain(EXECUTED).chain(&[".ssh/config"]) {
@@ -346,6 +383,10 @@ pub fn rules(preset: Preset, places: Places<'_>, layer: LayerKind) -> (Vec<FileR
         }
     }
     (rules.out, warnings)
+}
+
+fn executed() -> impl Iterator<Item = (&'static &'static str, Missing)> {
+    EXECUTED.iter().map(|name| (name, Missing::Ignore))
 }
 
 /// No agent keeps its state here, so that a placeholder for what is missing stops none.
@@ -375,7 +416,7 @@ impl Rules {
     }
 
     fn add(&mut self, access: Access, path: impl Into<PathBuf>, missing: Missing) {
-        self.push(access, Pattern::Exact(path.into()), missing);
+        self.push(access, Pattern::exact(path.into()), missing);
     }
 
     fn all(&mut self, access: Access, base: &Path, names: &[&str]) {
@@ -440,6 +481,32 @@ mod tests {
         for (path, access) in table {
             assert_eq!(decide(&rules, Path::new(path)).map(|r| r.access), Some(access), "{path}");
         }
+    }
+
+    #[test]
+    fn autostart_places_wherever_in_home_the_working_directory_is() {
+        let table = [
+            ("/h/u/.config", "/h/u/.config/autostart/x.desktop", Access::Ro),
+            ("/h/u/.config", "/h/u/.config/systemd/user/x.service", Access::Ro),
+            ("/h/u/.config", "/h/u/.config/app/settings", Access::Rw),
+            ("/h/u/.config/systemd", "/h/u/.config/systemd/user/x.service", Access::Ro),
+            ("/h/u/.config/systemd/user", "/h/u/.config/systemd/user/x.service", Access::Ro),
+            ("/h/u/.config/systemd/user/deep", "/h/u/.config/systemd/user/deep/x.service", Access::Ro),
+            ("/h/u/.local", "/h/u/.local/bin/x", Access::Ro),
+            ("/h/u/.local", "/h/u/.local/share/systemd/user/x.service", Access::Ro),
+            ("/h/u/.local", "/h/u/.local/x", Access::Rw),
+            ("/h/u/.local/share", "/h/u/.local/share/applications/x.desktop", Access::Ro),
+            ("/h/u/.local/bin", "/h/u/.local/bin/x", Access::Ro),
+            ("/h/u/bin", "/h/u/bin/x", Access::Ro),
+            ("/h/u/.cargo", "/h/u/.cargo/bin/x", Access::Ro),
+            ("/h/u/binary", "/h/u/binary/x", Access::Rw),
+        ];
+        for (workdir, path, access) in table {
+            let rules = all(workdir, "/h/u", &["@all"]);
+            assert_eq!(decide(&rules, Path::new(path)).map(|r| r.access), Some(access), "{path} from {workdir}");
+        }
+        assert!(installs(Path::new("/h/u"), Path::new("/h/u/.local/bin/x")));
+        assert!(!installs(Path::new("/h/u"), Path::new("/h/u/.local/share/applications")));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -212,6 +213,16 @@ pub enum PathError {
 }
 
 impl Pattern {
+    /// One absolute path, whatever its text has of `.`, `..` and slashes: a rule that keeps those never matches.
+    pub fn exact(path: PathBuf) -> Pattern {
+        let normal = |path: &Path| {
+            let mut names = path.as_os_str().as_bytes().split(|byte| *byte == b'/').skip(1);
+            path.is_absolute() && names.all(|name| !matches!(name, b"" | b"." | b".."))
+        };
+        // Most are: a policy has hundreds.
+        if normal(&path) { Pattern::Exact(path) } else { Pattern::Exact(normalise(&path)) }
+    }
+
     /// Reads a path as users write it: absolute, below home (`~`), or relative to the working directory.
     pub fn parse(text: &str, workdir: &Path, home: &Path) -> Result<Pattern, PathError> {
         let (base, rest) = split_base(text, workdir, home)?;
@@ -321,6 +332,26 @@ mod tests {
             let rules: Vec<FileRule> = rules.iter().map(|r| rule(r)).collect();
             let decided = decide(&rules, Path::new(path)).map(|r| r.origin.place.as_ref());
             assert_eq!(decided, *expected, "{path} {rules:?}");
+        }
+    }
+
+    /// Compared as text: two paths that differ by a slash at the end are the same to `Path`.
+    #[test]
+    fn exact_patterns_are_normal_however_they_are_made() {
+        let table = [
+            ("/a/b", "/a/b"),
+            ("/a/b/", "/a/b"),
+            ("/a//b", "/a/b"),
+            ("/a/./b/.", "/a/b"),
+            ("/a/x/../b/../b", "/a/b"),
+            ("/", "/"),
+            ("//", "/"),
+            ("/..", "/"),
+            ("/.a/..b/c.", "/.a/..b/c."),
+        ];
+        for (path, expected) in table {
+            let Pattern::Exact(made) = Pattern::exact(PathBuf::from(path)) else { panic!("{path}") };
+            assert_eq!(made.as_os_str(), expected, "{path}");
         }
     }
 

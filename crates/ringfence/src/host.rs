@@ -143,6 +143,8 @@ pub enum Notice<'a> {
     LatestNotShown(&'a StoreError),
     /// Skills cannot be read, for this reason.
     NoSkills(&'a str),
+    /// A sandbox left in its working directory what git outside would go into, a line each.
+    Changed(&'a [String]),
     /// The session of this name had ended, and is started again under the policy that it was made with.
     StartedAgain(&'a str),
 }

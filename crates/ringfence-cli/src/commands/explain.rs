@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use ringfence::Sandbox;
 use ringfence::policy::explain::{Decides, Explanation, Reach, explain as explain_path};
 use ringfence::policy::policy::Network;
+use ringfence::policy::presets::{PROGRAMS_PRESET, installs};
 use ringfence::policy::rules::{FileRule, parse_path};
 use ringfence::policy::tree::State;
 use serde::Serialize;
@@ -46,7 +47,7 @@ pub fn explain(args: &Explain) -> Result<ExitCode, Failure> {
     let sandbox = host::look(&args.policy)?;
     let what = args.what.as_deref().unwrap_or(OsStr::new("."));
     let answer = match path(what, &sandbox)? {
-        Some(path) => from_path(&explain_path(sandbox.policy(), sandbox.facts(), &path)?),
+        Some(path) => from_path(&explain_path(sandbox.policy(), sandbox.facts(), &path)?, &sandbox.facts().home),
         None => from_host(what, &sandbox),
     };
     if args.json {
@@ -76,7 +77,7 @@ fn path(what: &OsStr, sandbox: &Sandbox) -> Result<Option<PathBuf>, Failure> {
         .map_err(|error| Failure::new(Kind::Usage, error.to_string()))
 }
 
-fn from_path(found: &Explanation<'_>) -> Answer {
+fn from_path(found: &Explanation<'_>, home: &Path) -> Answer {
     let (read, write, answer) = match found.reach {
         Reach::Hidden => (false, false, "hidden: neither read nor written"),
         Reach::Read => (true, false, "can be read, not written"),
@@ -106,7 +107,8 @@ fn from_path(found: &Explanation<'_>) -> Answer {
         decided_by,
         layer,
         others: found.others.iter().map(rule).collect(),
-        note: None,
+        note: (!write && installs(home, &found.path))
+            .then(|| format!("`--preset {PROGRAMS_PRESET}` makes it writable")),
     }
 }
 

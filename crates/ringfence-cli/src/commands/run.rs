@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use ringfence::denials::Denial;
 use ringfence::policy::facts::Facts;
 use ringfence::policy::git;
 use ringfence::policy::limits::{format_duration, format_size};
-use ringfence::policy::plan::{Mount, Plan};
+use ringfence::policy::plan::Plan;
 use ringfence::sandbox::{Begun, Finished, Planned, runs_one_shot};
 use ringfence::session::{Output, Tried};
 use ringfence::{Capture, Ended, EngineError, EngineRef, Outcome, Reason, Report, Sandbox, StdioSpec, records};
@@ -116,9 +116,7 @@ fn close(outcome: &Outcome, plan: &Plan, sandbox: &Sandbox, started: SystemTime)
     if let Some(note) = note(outcome, plan) {
         output::say(&note);
     }
-    for line in repositories(plan, sandbox, started) {
-        output::say(&line);
-    }
+    say_changed(sandbox.policy().workdir(), &sandbox.facts().home, started);
     ExitCode::from(exit_code(outcome))
 }
 
@@ -257,28 +255,17 @@ pub fn denial(denial: &Denial) -> String {
 }
 
 /// Now, by the clock that file systems stamp with: it runs a tick behind, so that what is changed from here on is not older.
-fn file_clock() -> SystemTime {
+pub fn file_clock() -> SystemTime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec.max(0) as u32)
 }
 
-/// Repositories that the command made or changed, and that git goes into by itself: a `git status` outside, or a prompt,
-/// would do what their configuration says.
-fn repositories(plan: &Plan, sandbox: &Sandbox, started: SystemTime) -> Vec<String> {
-    let git::Changed { repositories, unread } =
-        git::changed_since(sandbox.policy().workdir(), &sandbox.facts().home, started);
-    // What was protected is as it was.
-    let protected =
-        |path: &Path| plan.mounts.iter().any(|m| matches!(m, Mount::Bind { source, .. } if source.starts_with(path)));
-    let line = |path: &PathBuf, what: &str| {
-        format!("ringfence: warning: `{}` {what}", output::one_line(&path.display().to_string()))
-    };
-    let made = "was made or changed, and git goes into it by itself: read its configuration and hooks before you use \
-                git outside";
-    let hidden = "cannot be read whole: it may lead git into repositories that the command made, so look for unexpected \
-                  ones (`find . -name .git`) before you use git outside";
-    let repositories = repositories.iter().filter(|path| !protected(path)).map(|path| line(path, made));
-    repositories.chain(unread.iter().map(|path| line(path, hidden))).collect()
+/// Says what was left since then that git outside would go into: a `git status`, or a prompt, does what its configuration
+/// says.
+pub fn say_changed(workdir: &Path, home: &Path, since: SystemTime) {
+    for line in git::changed_since(workdir, home, since).warnings() {
+        output::say(&format!("ringfence: warning: {}", output::one_line(&line)));
+    }
 }
 
 /// One sentence when a limit ended the command.

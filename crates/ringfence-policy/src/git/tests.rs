@@ -1,5 +1,7 @@
 //! Repositories of every kind, and the rules that they get.
 
+mod differential;
+
 use super::*;
 
 struct Project {
@@ -53,7 +55,10 @@ impl Project {
                 Missing::Protect(Kind::File) | Missing::ProtectText(_) => "",
                 Missing::Fail => "!",
             };
-            format!("{access} {}{mark}", path.strip_prefix(&self.root).unwrap().display())
+            let path = path.strip_prefix(&self.root).unwrap().as_os_str().to_str().unwrap();
+            // As text: `Path` does not tell a slash at the end.
+            assert!(!path.ends_with('/') && !path.contains("/./") && !path.contains(".."), "{path}");
+            format!("{access} {path}{mark}")
         };
         found.iter().map(line).collect()
     }
@@ -335,14 +340,90 @@ fn repositories_that_the_index_names_and_that_were_changed() {
     let changed = || changed_since(&project.root.join("w"), &project.root, since);
     let these = |names: &[&str]| Changed {
         repositories: names.iter().map(|name| project.root.join(name).join(".git")).collect(),
-        unread: Vec::new(),
+        ..Changed::default()
     };
     assert_eq!(changed(), these(&[]));
     // One that the index does not name, one that it does, one whose hooks were changed, one moved to its place.
     assert!(run("git init -q plain; git init -q sub"));
-    assert_eq!(changed(), these(&["w/sub"]));
+    assert_eq!(changed(), these(&["w/plain", "w/sub"]));
     assert!(run("echo x > old/.git/hooks/post-checkout; mkdir none; mv plain/.git none/.git"));
     assert_eq!(changed(), these(&["w/none", "w/old", "w/sub"]));
+}
+
+/// What git is led to after a sandbox broke `.git`, and repositories that no index names.
+#[test]
+fn repositories_that_appear() {
+    let init = "git init -q --template=";
+    let table: &[(&str, &str, &[&str])] = &[
+        ("mkdir -p a/b", "git init -q a/b", &["w/a/b/.git"]),
+        ("mkdir -p a", "git init -q --bare a/bare", &["w/a/bare"]),
+        // Its objects are in another one.
+        (
+            "git init -q --bare c; touch c/x",
+            "mkdir a; echo ref: refs/heads/x >a/HEAD; echo ../c >a/commondir",
+            &["w/a"],
+        ),
+        // In its place without a new file: the parts in one run, the name in the next.
+        ("mkdir a; git init -q x; mv x/.git a/dotgit; rm -r x", "mv a/dotgit a/.git", &["w/a/.git"]),
+        ("mkdir -p a; git init -q a", "echo x >>a/.git/hooks/pre-commit", &["w/a/.git"]),
+        ("mkdir -p a; git init -q a; echo x >a/.git/hooks/h", "echo y >>a/.git/hooks/h", &["w/a/.git"]),
+        ("mkdir -p a; git init -q a", "git -C a config x.y z", &["w/a/.git"]),
+        ("mkdir -p a", "echo gitdir: /somewhere >a/.git", &["w/a/.git"]),
+        // What an ordinary commit does.
+        ("git init -q a; touch a/f; mkdir a/src", "touch a/src/f; git -C a add .", &[]),
+        ("mkdir a", "echo x >a/HEAD; mkdir a/objects", &[]),
+    ];
+    for (before, after, expected) in table {
+        let project = Project::new(&[("w/", "")]);
+        let run = |text: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-ec", text]).current_dir(project.root.join("w")).env("HOME", &project.root);
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !run(&format!("{init} .")) {
+            return;
+        }
+        assert!(run(before), "{before}");
+        std::thread::sleep(Duration::from_millis(50));
+        let since = SystemTime::now();
+        std::thread::sleep(Duration::from_millis(50));
+        let changed = || changed_since(&project.root.join("w"), &project.root, since);
+        assert_eq!(changed(), Changed::default(), "{before}");
+        assert!(run(after), "{after}");
+        let repositories = expected.iter().map(|name| project.root.join(name)).collect();
+        assert_eq!(changed(), Changed { repositories, ..Changed::default() }, "{after}");
+    }
+}
+
+#[test]
+fn a_repository_that_was_broken_is_named() {
+    for (break_it, fix) in [
+        ("mv .git/HEAD .git/h", "mv .git/h .git/HEAD"),
+        ("echo nonsense >.git/HEAD", "echo ref: refs/heads/main >.git/HEAD"),
+        ("mv .git/refs .git/r", "mv .git/r .git/refs"),
+        ("chmod 0 .git/objects; test -x .git/objects && mv .git/objects .git/o", "mv .git/o .git/objects"),
+    ] {
+        let project = Project::new(&[("w/", "")]);
+        project.git("w/.git");
+        std::thread::sleep(Duration::from_millis(50));
+        let since = SystemTime::now();
+        std::thread::sleep(Duration::from_millis(50));
+        let run = |text: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", text]).current_dir(project.root.join("w")).status().unwrap();
+        };
+        let broken = || changed_since(&project.root.join("w"), &project.root, since).broken;
+        assert_eq!(broken(), None);
+        run(break_it);
+        if break_it.starts_with("chmod") && !project.root.join("w/.git/o").exists() {
+            continue;
+        }
+        assert_eq!(broken(), Some(project.root.join("w/.git")), "{break_it}");
+        let warnings = changed_since(&project.root.join("w"), &project.root, since).warnings();
+        assert!(warnings[0].contains("no repository any more"), "{warnings:?}");
+        run(fix);
+        assert_eq!(broken(), None, "{fix}");
+    }
 }
 
 /// What a box did so that the end of the run would not name a repository that `git status` goes into.
@@ -355,7 +436,7 @@ fn indexes_made_to_be_misread() {
     let table: [(&str, &str, &[&str], &[&str]); 8] = [
         // The repository in one run, the gitlink in the next.
         ("git init -q evil", &format!("{link},evil"), evil, &[]),
-        ("", "echo x >file; git add file; git init -q other", &[], &[]),
+        ("", "echo x >file; git add file; git init -q other", &["w/other/.git"], &[]),
         ("", &format!("{link},evil; git init -q evil; mv .git/index .git/i; ln -s i .git/index"), &[], index),
         ("", &format!("{link},evil; git init -q evil; truncate -s -4 .git/index"), evil, index),
         (
@@ -396,7 +477,8 @@ fn indexes_made_to_be_misread() {
         assert_eq!(changed(), Changed::default(), "{before}");
         assert!(run(after), "{after}");
         let paths = |names: &[&str]| names.iter().map(|name| project.root.join(name)).collect::<Vec<_>>();
-        assert_eq!(changed(), Changed { repositories: paths(repositories), unread: paths(unread) }, "{after}");
+        let (repositories, unread) = (paths(repositories), paths(unread));
+        assert_eq!(changed(), Changed { repositories, unread, ..Changed::default() }, "{after}");
     }
 }
 
@@ -496,6 +578,17 @@ fn a_broken_repository_leaves_no_bare_one() {
     project.write("v/commondir", "deep\n");
     project.git("v/.git");
     assert!(project.rules("v").0.contains(&"ro v/HEAD/".to_owned()));
+    // A project without a repository has a `HEAD` already, and only lacks the rest.
+    let project = Project::new(&[("w/HEAD", "ref: refs/heads/x\n")]);
+    let (rules, _) = project.rules("w");
+    assert_eq!(rules, ["ro w/.git/", "ro w/refs/", "ro w/commondir/"]);
+    // One whose objects and configuration are elsewhere in it.
+    let project = Project::new(&[("w/HEAD", "ref: refs/heads/x\n"), ("w/commondir", "deep\n")]);
+    project.git("w/deep");
+    let (rules, _) = project.rules("w");
+    for held in ["ro w/.git/", "ro w/commondir", "ro w/hooks/", "ro w/deep/config", "ro w/deep/hooks/"] {
+        assert!(rules.contains(&held.to_owned()), "{held}: {rules:?}");
+    }
     // Both are taken: what would make it execute something.
     let project = Project::new(&[("w/refs/x", ""), ("w/objects/x", "")]);
     project.git("w/.git");
@@ -639,6 +732,21 @@ fn strict_keeps_the_other_branches() {
     );
 }
 
+/// The janitor's list of held names is bounded, and what does not fit is reported.
+#[test]
+fn strict_with_very_many_packed_branches() {
+    let project = Project::new(&[]);
+    project.git("w/.git");
+    let line = |n: usize| format!("0 refs/heads/{}{n:04}\n", "b".repeat(40));
+    for (branches, fits) in [(20, true), (2000, false)] {
+        project.write("w/.git/packed-refs", &(0..branches).map(line).collect::<String>());
+        let (found, suspicions) = protect_refs(&project.root.join("w"), &project.root.join("home"));
+        let held: usize = found.iter().map(|(_, path, _)| path.as_os_str().len() + 2).sum();
+        assert!(held < 13 << 10, "{held}");
+        assert_eq!(suspicions.iter().any(Suspicion::weakens), !fits, "{suspicions:?}");
+    }
+}
+
 #[test]
 fn bare_repository() {
     let project = Project::new(&[]);
@@ -648,15 +756,16 @@ fn bare_repository() {
 
 #[test]
 fn configuration_text() {
-    let config = Config::parse(concat!(
+    let text = concat!(
         "[core]\n\thooksPath = a\\\nb\n\tbare\n[Core \"sub]\"] key = \"x # y\" # note\n",
         "; comment\n[section.sub]\nk = \"tail  \"  \n[x] Path=C:\\\\d\r\n"
-    ));
-    assert_eq!(config.last("core", "hookspath"), Some("ab"));
-    assert_eq!(config.last("core", "bare"), Some("true"));
-    assert_eq!(config.last("core", "key"), Some("x # y"));
-    assert_eq!(config.last("section", "k"), Some("tail  "));
-    assert_eq!(config.last("x", "path"), Some("C:\\d"));
+    );
+    let config = Config::parse(text.as_bytes());
+    assert_eq!(config.last("core.hookspath"), Some(OsStr::new("ab")));
+    assert!(config.entries.contains(&(b"core.bare".to_vec(), None)));
+    assert_eq!(config.last("core.sub].key"), Some(OsStr::new("x # y")));
+    assert_eq!(config.last("section.sub.k"), Some(OsStr::new("tail  ")));
+    assert_eq!(config.last("x.path"), Some(OsStr::new("C:\\d")));
 }
 
 /// Each of these was a way to have something executed outside, found by attack.
@@ -707,6 +816,24 @@ fn what_git_follows_is_protected_however_it_is_reached() {
     project.git("w/.git");
     std::os::unix::fs::symlink("../../scripts/pre-commit", project.root.join("w/.git/hooks/pre-commit")).unwrap();
     has(&project, &["ro w/scripts/pre-commit?"]);
+    // A chain of them, in a directory with very many entries.
+    let project = Project::new(&[("w/scripts/pc", ""), ("w/one/", "")]);
+    project.git("w/.git");
+    for n in 0..1000 {
+        project.write(&format!("w/.git/hooks/{n}"), "");
+    }
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, project.root.join(at)).unwrap();
+    link("../../one/pre-commit", "w/.git/hooks/pre-commit");
+    link("../two", "w/one/pre-commit");
+    link("dir/pc", "w/two");
+    link("scripts", "w/dir");
+    has(&project, &["ro w/one/pre-commit?", "ro w/two?", "ro w/dir?", "ro w/scripts/pc?"]);
+    // Worktrees by names that are links.
+    let project = Project::new(&[("w/real/.git", "gitdir: ROOT/w/.git/worktrees/a\n")]);
+    project.git("w/.git");
+    project.write("w/.git/worktrees/a/gitdir", "ROOT/w/link/../link/./.git\n");
+    std::os::unix::fs::symlink("real", project.root.join("w/link")).unwrap();
+    has(&project, &["ro w/link/.git?", "ro w/real/.git?"]);
     // A submodule that a box took something from, and submodules of old.
     let project =
         Project::new(&[("w/.git/modules/lib/config", ""), ("w/.gitmodules", "[submodule \"old\"]\n\tpath = old\n")]);
@@ -767,7 +894,7 @@ fn configuration_that_cannot_be_read_is_reported() {
     let many = reported(&format!("[include]\n{}", (0..100).map(|n| format!("path = {n}\n")).collect::<String>()));
     assert!(matches!(&many[..], [one] if one.contains("more names than are looked at")), "{many:?}");
     let unknown = reported("[include]\n\tpath = ~nobody-has-this-name/x\n");
-    assert!(matches!(&unknown[..], [one] if one.contains("of a user who is not known")), "{unknown:?}");
+    assert!(matches!(&unknown[..], [one] if one.contains("a place that is not known")), "{unknown:?}");
 }
 
 #[test]
@@ -781,9 +908,10 @@ fn paths_in_the_home_of_a_user() {
         ("~ann/a", Some("/home/ann/a")),
         (":(optional)~ann//a", Some("/home/ann/a")),
         ("~bob/a", None),
+        ("%(prefix)/../home/me/a", None),
     ];
     for (value, expected) in table {
-        let found = path_of(value, Path::new("/base"), Path::new("/home/me"), passwd);
+        let found = path_of(OsStr::new(value), Path::new("/base"), Path::new("/home/me"), passwd);
         assert_eq!(found.as_deref(), expected.map(Path::new), "{value}");
     }
 }

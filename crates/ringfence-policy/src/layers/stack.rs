@@ -12,7 +12,7 @@ use crate::layer::{At, CommandSetting, FileEntry, RecordSettings, Settings, opti
 use crate::limits::{Limits, format_duration};
 use crate::look::Lookup;
 use crate::policy::{Caches, CommandRule, EnvPolicy, Network, Policy, Root, STANDARD_IMAGE, User, Workspace};
-use crate::presets::{self, Places, Preset, Selection, Warning};
+use crate::presets::{self, Places, Preset, Selection, Warning, gives_way};
 use crate::profiles::{self, EngineChoice, KnownEngine, Profile};
 use crate::rules::{self, Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern, decide};
 use crate::service::ServiceSettings;
@@ -25,7 +25,8 @@ use crate::tree::BUILT_IN;
 fn counts_in(preset: Preset, home: &Path, workdir: &Path) -> bool {
     match preset {
         Preset::Secrets | Preset::Git | Preset::AgentsHeld => true,
-        Preset::Agents | Preset::Dotfiles => home == workdir,
+        Preset::Agents => home == workdir,
+        Preset::Dotfiles => workdir.starts_with(home),
         _ => false,
     }
 }
@@ -116,7 +117,7 @@ impl<'a> Stack<'a> {
         }
         if profile.workdir_writable {
             let origin = stack.profile_origin();
-            let pattern = Pattern::Exact(stack.workdir.clone());
+            let pattern = Pattern::exact(stack.workdir.clone());
             stack.rules.push(FileRule { access: Access::Rw, pattern, missing: Missing::Fail, origin });
         }
         stack
@@ -206,8 +207,12 @@ impl<'a> Stack<'a> {
     /// All rules in force, in layer order.
     pub(super) fn all_rules(&mut self) -> Vec<FileRule> {
         let mut all = Vec::with_capacity(512);
-        for (preset, layer) in self.presets_in_force() {
-            all.extend(self.look_up(preset).0.iter().map(|rule| {
+        let presets = self.presets_in_force();
+        let installs = presets.iter().any(|(preset, _)| *preset == Preset::Programs);
+        let home = self.home.clone();
+        for (preset, layer) in presets {
+            let rules = self.look_up(preset).0.iter().filter(|rule| !installs || !gives_way(rule, &home));
+            all.extend(rules.map(|rule| {
                 let mut rule = rule.clone();
                 rule.origin.layer = layer;
                 rule
@@ -248,7 +253,7 @@ impl<'a> Stack<'a> {
             .filter(|(_, _, path)| seen(path))
             .map(|(access, missing, path)| FileRule {
                 access,
-                pattern: Pattern::Exact(path),
+                pattern: Pattern::exact(path),
                 missing,
                 origin: Origin { layer: LayerKind::Profile, place: BUILT_IN.into() },
             })
@@ -432,15 +437,19 @@ impl<'a> Stack<'a> {
         self.check_timeout()?;
         let rules = self.take_rules();
         self.check_workdir(&rules)?;
+        let opened = decide(&rules, &self.workdir).is_some_and(|rule| rule.access == Access::Rw);
         let warnings: Vec<Warning> = self
             .presets
             .iter()
             .filter_map(|(preset, _)| self.looked_up.get(preset))
             .flat_map(|found| found.1.clone())
+            .filter(|warning| !opened || !matches!(warning, Warning::Autostart(_)))
             .collect();
-        let weakening =
-            warnings.iter().map(|Warning::Git(suspicion)| suspicion).filter(|suspicion| suspicion.weakens());
-        let weakened = weakening.map(|suspicion| (Guarantee::FsProtectedPaths, suspicion.to_string())).collect();
+        let weakening = warnings.iter().filter(|warning| match warning {
+            Warning::Git(suspicion) => suspicion.weakens(),
+            Warning::Autostart(_) => false,
+        });
+        let weakened = weakening.map(|warning| (Guarantee::FsProtectedPaths, warning.to_string())).collect();
         let root = self.root();
         let policy = Policy {
             profile: self.name,

@@ -297,8 +297,8 @@ pub(super) const CONFIGURATION: &[&str] = &[
     ".lldbinit",
 ];
 
-/// Directories of what is started with the session, or found in `PATH`, below home; only when home is the working directory.
-/// Protected also when missing: an empty directory starts nothing.
+/// Directories of what is started with the session, or found in `PATH`, below home; where the working directory is home or a
+/// part of it that holds them, or is one of them. Protected also when missing: an empty directory starts nothing.
 pub(super) const AUTOSTART: &[&str] = &[
     ".config/autostart",
     ".config/autostart-scripts",
@@ -329,6 +329,20 @@ pub(super) const EXECUTED: &[&str] = &[
     ".tmux.conf",
     ".screenrc",
     ".emacs",
+];
+
+/// Where programs are installed for one user, as pipx, uv, cargo and go do it, below home. What lies there runs later outside,
+/// so that only `@programs` makes it writable. The first are made where they are missing.
+pub(super) const PROGRAMS_MADE: &[&str] = &[".local/bin", ".local/share/pipx", ".local/state/pipx"];
+pub(super) const PROGRAMS: &[&str] = &[
+    "bin",
+    ".local/pipx",
+    ".local/share/uv",
+    ".local/share/man",
+    ".cargo/bin",
+    ".cargo/.crates.toml",
+    ".cargo/.crates2.json",
+    "go/bin",
 ];
 
 pub(super) const LINT_TS: &[&str] = &[

@@ -1,12 +1,14 @@
 //! The client's session: made on first use, and ended with the client.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use ringfence::Notice;
 use ringfence::code::CodeResult;
+use ringfence::policy::git;
 use ringfence::session::{Session, SessionError};
 use ringfence_linux::sys::locked;
 use rmcp::model::Tool;
@@ -46,6 +48,8 @@ pub struct Live {
     /// Searches and lists that may run at once.
     pub walks: Arc<Semaphore>,
     pub jobs: Jobs,
+    /// What the owner was warned of.
+    warned: std::sync::Mutex<BTreeSet<String>>,
     /// Code and skills that ran, the latest last.
     ran: std::sync::Mutex<VecDeque<Ran>>,
 }
@@ -84,6 +88,7 @@ pub struct Opened {
     pub at: PathBuf,
     /// The engine has no boxes but those of sessions.
     pub sessions_only: bool,
+    created: SystemTime,
 }
 
 impl Live {
@@ -97,6 +102,7 @@ impl Live {
             boxes: Semaphore::new(MOST_BOXES),
             walks: Arc::new(Semaphore::new(MOST_WALKS)),
             jobs: Jobs::default(),
+            warned: Default::default(),
             ran: Default::default(),
         }
     }
@@ -156,8 +162,10 @@ impl Live {
         // How it is kept there, which may be otherwise than a new one would be.
         allowed.report = session.report().await?;
         let commands = |engine: ringfence::EngineRef| engine.abilities().commands;
+        // What a kept session did before is none of this client's.
+        let created = if self.owner.keep.is_some() { SystemTime::now() } else { info.created };
         let sessions_only = !ringfence::engines::find(&info.engine).is_some_and(commands);
-        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only });
+        let new = Arc::new(Opened { session, allowed, places, at: info.workdir_inside, sessions_only, created });
         *opened = Some(new.clone());
         Ok(new)
     }
@@ -184,6 +192,24 @@ impl Live {
                 return;
             }
         }
+    }
+
+    /// What commands left since then in the directories of a session that git outside would go into. The owner is told once,
+    /// whatever the client does with the answer.
+    pub fn changed_since(&self, opened: &Opened, since: SystemTime) -> Vec<String> {
+        let home = &opened.allowed.sandbox.facts().home;
+        let dirs = std::iter::once(&opened.places.workdir).chain(&opened.places.also);
+        let lines: Vec<String> = dirs.flat_map(|dir| git::changed_since(dir, home, since).warnings()).collect();
+        let mut told = locked(&self.warned);
+        let new: Vec<String> = lines.iter().filter(|line| !told.contains(*line)).cloned().collect();
+        if !new.is_empty() {
+            self.owner.notice(Notice::Changed(&new));
+        }
+        // A client can have a file of any name made.
+        if told.len() < REMEMBERED {
+            told.extend(new);
+        }
+        lines
     }
 
     /// Remembers code or a skill that ran.
@@ -219,5 +245,6 @@ impl Live {
             // A session that has ended already is as good; one that cannot be reached ends with this process.
             let _ = self.owner.sessions.remove(opened.session.id()).await;
         }
+        self.changed_since(&opened, opened.created);
     }
 }

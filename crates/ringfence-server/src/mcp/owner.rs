@@ -97,6 +97,11 @@ impl Owner {
         Ok(self.host.prepare().map_err(SandboxError::from)?)
     }
 
+    /// Tells the owner, apart from what the client is told.
+    pub fn notice(&self, notice: Notice<'_>) {
+        self.host.notice(notice);
+    }
+
     /// The policy for these directories. It is that of the owner's roots, of which nothing but them is given.
     pub fn allowed(&self, places: &Places) -> Result<Allowed, Refusal> {
         let sandbox = self.situated(places)?;
@@ -266,7 +271,7 @@ impl Owner {
                 if let Some(root) = root.filter(|_| given) {
                     policy.rules.push(FileRule {
                         access: Access::Rw,
-                        pattern: Pattern::Exact(dir.clone()),
+                        pattern: Pattern::exact(dir.clone()),
                         missing: Missing::Fail,
                         origin: Origin { layer: LayerKind::Flags, place: "--root".into() },
                     });

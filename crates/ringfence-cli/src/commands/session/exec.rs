@@ -57,6 +57,7 @@ fn execute(args: &SessionExec, missed: &mut Missed) -> Result<ExitCode, Failure>
     }
     // Taken over before the command runs, so that none is lost.
     let signals = take_signals()?;
+    let since = run::file_clock();
     super::within_at_last(async |sessions| {
         let mut signals = signals.watch()?;
         // It may run before we know: then it gets the signal. A second ends us, and so does one that nothing comes of.
@@ -106,6 +107,7 @@ fn execute(args: &SessionExec, missed: &mut Missed) -> Result<ExitCode, Failure>
         if let Some(note) = super::note(&outcome, args.timeout) {
             output::say(&note);
         }
+        super::say_changed(&sessions, &session, Some(since)).await;
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
 }

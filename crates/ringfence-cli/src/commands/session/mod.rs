@@ -104,6 +104,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
                 Err(SessionError::Ended { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+            say_changed(&sessions, &id, None).await;
             if *json {
                 output::json(&json!({ "session": sessions.id(session).ok(), "execution": null, "state": "ended" }))?;
             }
@@ -297,6 +298,17 @@ async fn say_caches(session: &Live) -> Result<(), Failure> {
 /// The id of a session that goes, or went, by this name; else the text itself.
 pub fn id_of(name: &str) -> Result<String, Failure> {
     within(async |sessions| Ok(sessions.info(name).await.map_or_else(|_| name.to_owned(), |info| info.id)))
+}
+
+/// Says what commands of a session left in its working directory that git outside would go into; without a time, since the
+/// session was made.
+async fn say_changed(sessions: &Sessions, id: &str, since: Option<SystemTime>) {
+    let Ok(info) = sessions.info(id).await else { return };
+    if info.workdir.is_absolute() {
+        let home = std::env::home_dir().unwrap_or_default();
+        let home = home.canonicalize().unwrap_or(home);
+        super::run::say_changed(&info.workdir, &home, since.unwrap_or(info.created));
+    }
 }
 
 /// Does something with sessions, on a runtime of this thread alone.

@@ -21,6 +21,7 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
             .hint("`ringfence session exec SESSION -- COMMAND` needs none"));
     }
     let signals = take_signals()?;
+    let since = run::file_clock();
     super::within(async |sessions| {
         let mut signals = signals.watch()?;
         let shells: [&[std::ffi::OsString]; 2] =
@@ -52,10 +53,12 @@ pub fn shell(args: &SessionShell) -> Result<ExitCode, Failure> {
         };
         // It may have changed since it was asked for.
         execution.resize(size()).await?;
+        let session = execution.session().to_owned();
         let outcome = carry(execution, signals).await?;
         if let Some(note) = super::note(&outcome, None) {
             output::say(&note);
         }
+        super::say_changed(&sessions, &session, Some(since)).await;
         Ok(ExitCode::from(run::exit_code(&outcome)))
     })
 }

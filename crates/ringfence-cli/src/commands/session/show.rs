@@ -177,6 +177,7 @@ pub fn show(session: &str, as_json: bool) -> Result<ExitCode, Failure> {
         }
         text += &kept.as_ref().map(report::table).unwrap_or_default();
         output::data(&text)?;
+        super::say_changed(&sessions, &info.id, None).await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ringfence::policy::limits::format_duration;
 use ringfence::session::Exec;
@@ -118,6 +118,7 @@ impl Act for RunCommand {
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
         let limits = &desk.opened.allowed.sandbox.policy().limits;
         let exec = self.exec(limits.timeout_ceiling)?;
+        let since = SystemTime::now() - CLOCK_TICK;
         let execution = match desk.opened.session.exec(exec).await {
             Ok(execution) => execution,
             Err(error) => return Err(desk.live.trouble(error).await),
@@ -139,9 +140,17 @@ impl Act for RunCommand {
             }
         }
         let note = job.outcome().and_then(|outcome| note(&outcome, &job, desk));
+        let (live, opened) = (desk.live.clone(), desk.opened.clone());
+        let changed = tokio::task::spawn_blocking(move || live.changed_since(&opened, since)).await;
+        let warnings = changed.unwrap_or_default().into_iter().map(|line| format!("Warning for the owner: {line}."));
+        let notes: Vec<String> = note.into_iter().chain(warnings).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("\n"));
         CommandResult::new(&job, first_pages(&job), note).answer()
     }
 }
+
+/// Files are stamped with a clock that runs up to a tick behind.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 impl RunCommand {
     /// The command, checked: nothing runs when something is wrong.

@@ -510,7 +510,7 @@ fn policy_for(policy: &Policy, work: &Path, installer: &Installer, believes: boo
         }
     };
     let origin = Origin { layer: LayerKind::Profile, place: "requirements".into() };
-    let pattern = Pattern::Exact(work.to_path_buf());
+    let pattern = Pattern::exact(work.to_path_buf());
     let tmp = || OsString::from(format!("{INSIDE}/tmp"));
     let own = ["HOME", "TMPDIR"].map(|name| (name.to_owned(), tmp()));
     let believed = authorities::VARIABLES.iter().filter(|_| believes);
