@@ -128,6 +128,32 @@ asyncio.run(main())
             server.stdout.close()
             server.stderr.close()
 
+    def test_repositories_that_were_made_are_named(self):
+        """To the client with the command, and to the owner on stderr, at the latest when the server ends."""
+        make = "mkdir -p {0}/.git/objects {0}/.git/refs; echo ref: refs/heads/x >{0}/.git/HEAD; echo >{0}/.git/config"
+        server = self.raw()
+        lines = [
+            initialize("2025-11-25"),
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            call(1, "run_command", {"command": make.format("sub")}),
+            call(2, "run_command", {"command": "true"}),
+            call(3, "run_command", {"command": make.format("later"), "background": True}),
+        ]
+        answers = {}
+        for line in lines:
+            server.stdin.write(json.dumps(line).encode() + b"\n")
+            server.stdin.flush()
+            while "id" in line and line["id"] not in answers:
+                message = json.loads(server.stdout.readline())
+                answers[message.get("id")] = message
+        self.wait_for(lambda: (self.project / "later/.git/config").exists(), what="it ran")
+        _, told = server.communicate(timeout=20)
+        note = answers[1]["result"]["structuredContent"]["note"]
+        self.assertIn("sub/.git` was made or changed", note)
+        self.assertIsNone(answers[2]["result"]["structuredContent"]["note"])
+        for name in ["sub", "later"]:
+            self.assertEqual(told.decode().count(f"{name}/.git` was made or changed"), 1, told)
+
     def test_a_client_that_goes_at_once(self):
         for wait in [0, 0.02, 0.05, 0.1]:
             server = self.raw()

@@ -495,6 +495,53 @@ fn a_directory_without_permissions_keeps_no_stand_in() {
     }
 }
 
+/// What git outside would go into is named at the end.
+#[test]
+fn repositories_that_were_made_are_named() {
+    let place = Place::new();
+    let make = "mkdir -p a/b/.git/objects a/b/.git/refs; echo ref: refs/heads/x >a/b/.git/HEAD; echo >a/b/.git/config";
+    let done = place.run(&[], make);
+    assert!(done.code == 0 && done.err.contains("a/b/.git` was made or changed"), "{done:?}");
+    let done = place.run(&[], "touch a/b/file; touch a/b/.git/index");
+    assert!(done.code == 0 && done.err.is_empty(), "{done:?}");
+    let done = place.run(&[], "echo '[core]' >a/b/.git/config");
+    assert!(done.err.contains("a/b/.git` was made or changed"), "{done:?}");
+    for (name, text) in
+        [("HEAD", "ref: refs/heads/main\n"), ("config", ""), ("objects/info/x", ""), ("refs/heads/x", "")]
+    {
+        place.write(&format!("project/.git/{name}"), text);
+    }
+    let done = place.run(&[], "echo nonsense >.git/HEAD");
+    assert!(done.err.contains(".git` is no repository any more"), "{done:?}");
+}
+
+/// Programs are installed below home only where `@programs` says so, and what refuses it names the preset.
+#[test]
+fn programs_are_installed_with_their_preset() {
+    let place = Place::new();
+    place.write(".local/bin/there", "");
+    let install = "echo x >~/.local/bin/tool";
+    let done = place.run(&["--trace-denials"], install);
+    assert!(done.code != 0 && done.err.contains("--preset @programs allows it"), "{done:?}");
+    assert!(!place.home.join(".local/bin/tool").exists());
+    let done = place.ringfence(&["explain", "~/.local/bin/tool"]);
+    assert!(done.out.contains("`--preset @programs` makes it writable"), "{done:?}");
+    place.run(&["--preset", "@programs"], install).expect(0, "");
+    assert!(place.home.join(".local/bin/tool").exists());
+    // Also where the working directory is a part of home, or such a place itself.
+    for dir in [".local", ".local/bin"] {
+        let dir = place.home.join(dir).display().to_string();
+        assert!(place.run(&["-C", &dir], "echo x >~/.local/bin/other").code != 0, "{dir}");
+        place.run(&["-C", &dir, "--preset", "@programs"], "echo x >~/.local/bin/other").expect(0, "");
+        std::fs::remove_file(place.home.join(".local/bin/other")).unwrap();
+    }
+    let dir = place.home.join(".local/bin").display().to_string();
+    let done = place.run(&["-C", &dir], "true");
+    assert!(done.err.contains("it is read-only; `--rw"), "{done:?}");
+    let done = place.run(&["-C", &dir, "--rw", "."], "echo x >another");
+    assert!(done.code == 0 && done.err.is_empty(), "{done:?}");
+}
+
 /// What a link of a hidden directory or of git's hooks leads to may lie in a directory that cannot be looked into. A sandbox
 /// opens its own directories again, so that all of it is hidden or read-only. Root can look into it.
 #[test]

@@ -54,6 +54,39 @@ fn gets_the_variables_that_are_named() {
     here.exec(&[&id, "--", "sh", "-c", script]).expect(0, "no no no no\n");
 }
 
+/// A repository that a command made is named at its end, and by `stop` and `show` also where it was made in the background.
+#[test]
+fn names_repositories_that_were_made() {
+    let make = |name: &str| {
+        format!(
+            "mkdir -p {name}/.git/objects {name}/.git/refs; echo ref: refs/heads/x >{name}/.git/HEAD; echo >{name}/.git/config"
+        )
+    };
+    let here = Here::new();
+    let id = here.create(&[]);
+    let clean = here.exec(&[&id, "--", "sh", "-c", "mkdir sub; echo x >sub/file"]);
+    assert!(clean.code == 0 && clean.err.is_empty(), "{clean:?}");
+    let done = here.exec(&[&id, "--", "sh", "-c", &make("sub")]);
+    assert!(done.code == 0 && done.err.contains("sub/.git` was made or changed"), "{done:?}");
+    here.exec(&[&id, "--background", "--", "sh", "-c", &make("later")]);
+    wait(|| here.0.project.join("later/.git/config").exists());
+    for act in ["show", "stop"] {
+        let done = here.session(&[act, &id]);
+        for name in ["sub", "later"] {
+            assert!(done.err.contains(&format!("{name}/.git` was made or changed")), "{act}: {done:?}");
+        }
+    }
+    // What a command does to break `.git`, which git then passes over.
+    for (name, text) in
+        [("HEAD", "ref: refs/heads/main\n"), ("config", ""), ("objects/info/x", ""), ("refs/heads/x", "")]
+    {
+        here.0.write(&format!("project/.git/{name}"), text);
+    }
+    let id = here.create(&[]);
+    let done = here.exec(&[&id, "--", "rm", ".git/HEAD"]);
+    assert!(done.code == 0 && done.err.contains(".git` is no repository any more"), "{done:?}");
+}
+
 #[test]
 fn in_the_background_with_json() {
     let here = Here::new();

@@ -1,5 +1,6 @@
 //! Protected paths in a writable project: cannot be changed, replaced, planted or moved away; and leave no litter.
 
+use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -62,17 +63,17 @@ pub const CASES: &[Case] = &[
     }),
     act(FsProtectedPaths, "missing hooks", COMMIT, "mkdir {project}/.git/hooks", TAKEN).given(|s| {
         let git = s.repository();
-        std::fs::remove_dir_all(git.join("hooks")).unwrap();
+        fs::remove_dir_all(git.join("hooks")).unwrap();
     }),
     act(FsProtectedPaths, "missing hooks, file in it", COMMIT, "create {project}/.git/hooks/pre-commit", REFUSED)
         .outside(Outside::Untried)
         .given(|s| {
             let git = s.repository();
-            std::fs::remove_dir_all(git.join("hooks")).unwrap();
+            fs::remove_dir_all(git.join("hooks")).unwrap();
         }),
     act(FsProtectedPaths, "missing info", COMMIT_WITHOUT_INFO, "mkdir {project}/.git/info", TAKEN).given(|s| {
         let git = s.repository();
-        std::fs::remove_dir_all(git.join("info")).unwrap();
+        fs::remove_dir_all(git.join("info")).unwrap();
     }),
     act(FsProtectedPaths, "symlinked hooks: the link", COMMIT, "unlink {project}/.git/hooks", PINNED)
         .given(linked_hooks)
@@ -127,12 +128,68 @@ pub const CASES: &[Case] = &[
         s.file(&git.join("config"), "[core]\n\tbare = false\n\tfsmonitor = tools/monitor\n", 0o644);
         s.file(&s.project.join("tools/monitor"), "#!/bin/sh\n", 0o755);
     }),
+    act(FsProtectedPaths, "chain of links: the hook", COMMIT, "write {project}/scripts/pc", REFUSED)
+        .given(linked_chain),
+    act(FsProtectedPaths, "chain of links: a link", COMMIT, "unlink {project}/two", PINNED)
+        .given(linked_chain)
+        .or_reported(),
+    act(FsProtectedPaths, "chain of links: a directory", COMMIT, "rename {project}/one {project}/x", PINNED)
+        .given(linked_chain)
+        .or_reported(),
+    act(FsProtectedPaths, "pointer of a worktree in it", COMMIT, "write {project}/tree/.git", REFUSED).given(|s| {
+        let git = s.repository();
+        let own = git.join("worktrees/tree");
+        s.file(&own.join("HEAD"), "ref: refs/heads/other\n", 0o644);
+        s.file(&own.join("commondir"), "../..\n", 0o644);
+        s.file(&own.join("gitdir"), &format!("{}/tree/.git\n", s.project.display()), 0o644);
+        s.file(&s.project.join("tree/.git"), &format!("gitdir: {}\n", own.display()), 0o644);
+    }),
+    act(FsProtectedPaths, "configuration with a byte order mark", COMMIT, "write {project}/gh/pre-commit", REFUSED)
+        .given(|s| {
+            configuration(s, "\u{feff}[core]\n\tbare = false\n\thooksPath = gh\n");
+        }),
+    act(FsProtectedPaths, "comment that ends in a backslash", COMMIT, "write {project}/gh/pre-commit", REFUSED).given(
+        |s| {
+            configuration(s, "[core]\n\tbare = false\n# note \\\n\thooksPath = gh\n");
+        },
+    ),
+    act(FsProtectedPaths, "name with a NUL byte", COMMIT, "write {project}/gh/pre-commit", REFUSED).given(|s| {
+        configuration(s, "[core]\n\tbare = false\n[core \"hookspath\0\"] x = gh\n");
+    }),
     // No repository can be planted where there is none.
     plain("plant .git", "mkdir {project}/.git"),
     plain("plant .git as a file", "create {project}/.git"),
     plain("plant .git as a symlink", "symlink dir {project}/.git"),
     plain("plant .git by a rename", "rename {project}/dir {project}/.git").given(|_| {}).answers(PINNED_OR_TAKEN),
     plain("plant a bare repository", "create {project}/HEAD"),
+    plain("plant the rest of a bare repository", "mkdir {project}/refs").given(|s| {
+        s.file(&s.project.join("HEAD"), "ref: refs/heads/x\n", 0o644);
+    }),
+    // What is started with the session or found in `PATH`, wherever in home the working directory is.
+    home_part("autostart in ~/.config", "create {project}/x", "mkdir {project}/autostart", TAKEN)
+        .given(|s| part_of_home(s, ".config")),
+    home_part("units in ~/.config", "create {project}/x", "create {project}/systemd/user/x.service", REFUSED).given(
+        |s| {
+            fs::create_dir_all(s.home.join(".config/systemd/user")).unwrap();
+            part_of_home(s, ".config");
+        },
+    ),
+    home_part("units in ~/.config/systemd", "read {project}/file", "create {project}/user/x.service", REFUSED).given(
+        |s| {
+            fs::create_dir_all(s.home.join(".config/systemd/user")).unwrap();
+            part_of_home(s, ".config/systemd");
+        },
+    ),
+    home_part("units in their directory", "read {project}/file", "create {project}/x.service", REFUSED)
+        .given(|s| part_of_home(s, ".config/systemd/user")),
+    home_part("programs in ~/.local", "create {project}/x", "create {project}/bin/tool", REFUSED).given(|s| {
+        fs::create_dir_all(s.home.join(".local/bin")).unwrap();
+        part_of_home(s, ".local");
+    }),
+    home_part("services in ~/.local/share", "create {project}/x", "mkdir {project}/dbus-1", TAKEN)
+        .given(|s| part_of_home(s, ".local/share")),
+    home_part("programs in ~/.local/bin", "read {project}/file", "create {project}/tool", REFUSED)
+        .given(|s| part_of_home(s, ".local/bin")),
     // What editors, agents and Ringfence read.
     plain("plant .mcp.json", "create {project}/.mcp.json"),
     plain("plant .mcp.json by a rename", "rename {project}/file {project}/.mcp.json").answers(PINNED_OR_TAKEN),
@@ -159,6 +216,45 @@ pub const CASES: &[Case] = &[
         .works("create {project}/dir/x"),
 ];
 
+const fn home_part(
+    id: &'static str,
+    works: &'static str,
+    fails: &'static str,
+    answers: &'static [&'static str],
+) -> Case {
+    act(FsProtectedPaths, id, works, fails, answers)
+}
+
+/// The working directory is a part of home.
+fn part_of_home(s: &mut Scene, name: &str) {
+    s.project = s.home.join(name);
+    s.file(&s.project.join("file"), "", 0o644);
+    s.word("project", s.project.display());
+}
+
+fn configuration(s: &mut Scene, text: &str) {
+    let git = s.repository();
+    s.file(&git.join("config"), text, 0o644);
+    s.file(&s.project.join("gh/pre-commit"), "#!/bin/sh\n", 0o755);
+}
+
+/// A hook that is a link, by way of a link in another directory and a directory that is one, among very many.
+fn linked_chain(s: &mut Scene) {
+    let git = s.repository();
+    for n in 0..600 {
+        s.file(&git.join(format!("hooks/{n}")), "", 0o644);
+    }
+    s.file(&s.project.join("scripts/pc"), "#!/bin/sh\n", 0o755);
+    fs::create_dir(s.project.join("one")).unwrap();
+    fs::remove_file(git.join("hooks/pre-commit")).unwrap();
+    for (to, at) in
+        [("../../one/pre-commit", ".git/hooks/pre-commit"), ("../two", "one/pre-commit"), ("link/pc", "two")]
+    {
+        symlink(to, s.project.join(at)).unwrap();
+    }
+    symlink("scripts", s.project.join("link")).unwrap();
+}
+
 const PINNED_OR_TAKEN: &[&str] = &["EBUSY", "EROFS", "EACCES", "EXDEV", "EEXIST", "ENOTEMPTY", "EISDIR", "ENOTDIR"];
 const COMMIT_WITHOUT_INFO: &str = "create {project}/.git/index.lock + create {project}/.git/objects/x";
 const WORKTREE: &str = "create {project}/x";
@@ -171,7 +267,7 @@ fn configured(s: &mut Scene) {
 
 fn linked_hooks(s: &mut Scene) {
     let git = s.repository();
-    std::fs::rename(git.join("hooks"), s.project.join("my-hooks")).unwrap();
+    fs::rename(git.join("hooks"), s.project.join("my-hooks")).unwrap();
     symlink("../my-hooks", git.join("hooks")).unwrap();
 }
 
@@ -302,7 +398,7 @@ fn second_box_is_protected(stage: &Stage) -> Result<(), String> {
 fn own_files_stay(stage: &Stage) -> Result<(), String> {
     let scene = stage.scene(Place::Home);
     scene.file(&scene.project.join(".mcp.json"), "", 0o444);
-    std::fs::create_dir(scene.project.join(".vscode")).map_err(|e| e.to_string())?;
+    fs::create_dir(scene.project.join(".vscode")).map_err(|e| e.to_string())?;
     let before = scene.snapshot();
     for _ in 0..2 {
         stage.answers(&scene, "read {project}/file")?;
@@ -348,7 +444,7 @@ fn closed_directory(stage: &Stage) -> Result<(), String> {
                  write {{project}}/{target}"
             );
             let then = stage.answers(&scene, &acts);
-            std::fs::set_permissions(scene.project.join(closed), std::fs::Permissions::from_mode(0o755))
+            fs::set_permissions(scene.project.join(closed), fs::Permissions::from_mode(0o755))
                 .map_err(|e| e.to_string())?;
             let then = then?;
             ensure(then[..2] == ["ok", "ok"] && !then[3].starts_with("ok"), || {
