@@ -75,6 +75,9 @@ impl Account {
     }
 }
 
+/// So many other names of a file are looked for.
+const MOST_ALIASES: usize = 256;
+
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
@@ -90,6 +93,9 @@ pub struct MountPoint {
     pub read_only: bool,
     /// The type of its file system, for example `ext4`.
     pub fs_type: String,
+    /// The directories that an overlay shows, as they were given when it was mounted.
+    #[serde(with = "wire::paths")]
+    pub layers: Vec<PathBuf>,
 }
 
 impl MountPoint {
@@ -104,15 +110,50 @@ impl MountPoint {
         let root = fields.next()?;
         let at = fields.next()?;
         let options = fields.next()?;
-        let fs_type = fields.skip_while(|f| *f != b"-").nth(1)?;
+        let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+        let fs_type = fields.next()?;
+        let layers = if fs_type == b"overlay" { layers(fields.nth(1).unwrap_or_default()) } else { Vec::new() };
         Some(MountPoint {
             device: String::from_utf8_lossy(device).into_owned(),
             root: unescape(root),
             at: unescape(at),
             read_only: options.split(|b| *b == b',').any(|o| o == b"ro"),
             fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+            layers,
         })
     }
+
+    /// Whether it is an overlay whose directories are not known: they were named from another directory, or not by a path.
+    pub fn has_unknown_layers(&self) -> bool {
+        self.fs_type == "overlay" && (self.layers.is_empty() || self.layers.iter().any(|layer| layer.is_relative()))
+    }
+}
+
+/// The directories in the options of an overlay: `lowerdir=A:B` (with `\\:` for a colon), `lowerdir+=A`, `upperdir=A`.
+fn layers(options: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for option in options.split(|byte| *byte == b',') {
+        let Some(end) = option.iter().position(|byte| *byte == b'=') else { continue };
+        let value = unescape(&option[end + 1..]).into_os_string().into_vec();
+        match &option[..end] {
+            b"lowerdir+" | b"datadir+" | b"upperdir" => found.push(value),
+            b"lowerdir" => {
+                let (mut layer, mut bytes) = (Vec::new(), value.into_iter().peekable());
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'\\' => layer.extend(bytes.next()),
+                        b':' => found.push(std::mem::take(&mut layer)),
+                        _ => layer.push(byte),
+                    }
+                }
+                found.push(layer);
+            }
+            _ => {}
+        }
+    }
+    // Two colons come before layers with data alone.
+    found.retain(|layer| !layer.is_empty());
+    found.into_iter().map(|layer| OsString::from_vec(layer).into()).collect()
 }
 
 /// A host socket that takes connections or datagrams by a path.
@@ -198,8 +239,38 @@ impl Facts {
             && std::fs::symlink_metadata(path).is_ok_and(|m| m.len() == 0 && m.permissions().mode() & 0o777 == 0)
     }
 
-    /// Every other path under which the same file can be seen through another mount of its file system.
+    /// Every other path under which the same file can be seen: through another mount of its file system, and through overlays
+    /// and the directories that they show.
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
+        let mut found = self.same_file(path);
+        let overlays: Vec<&MountPoint> = self.mounts.iter().filter(|m| !m.layers.is_empty()).collect();
+        let mut next = 0;
+        // Overlays can lie in each other.
+        while !overlays.is_empty() && next <= found.len() && found.len() < MOST_ALIASES {
+            let known = if next == 0 { path.to_path_buf() } else { found[next - 1].clone() };
+            next += 1;
+            for overlay in &overlays {
+                // Part of the overlay may be what is mounted.
+                let root = overlay.root.strip_prefix("/").unwrap_or(&overlay.root);
+                let layers = || overlay.layers.iter().map(|layer| join(layer, root));
+                let shown = known.strip_prefix(&overlay.at).ok().filter(|_| self.mount_of(&known) == Some(overlay));
+                let below = shown.into_iter().flat_map(|below| layers().map(move |layer| join(&layer, below)));
+                let above = layers().filter_map(|layer| Some(join(&overlay.at, known.strip_prefix(layer).ok()?)));
+                for alias in below.chain(above).collect::<Vec<_>>() {
+                    for alias in self.same_file(&alias).into_iter().chain([alias]) {
+                        if alias != path && !found.contains(&alias) {
+                            found.push(alias);
+                        }
+                    }
+                }
+            }
+        }
+        found.retain(|alias| !alias.starts_with(path));
+        found
+    }
+
+    /// Paths of the same file through other mounts of its file system.
+    fn same_file(&self, path: &Path) -> Vec<PathBuf> {
         let Some(own) = self.mount_of(path) else { return Vec::new() };
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let in_fs = join(&own.root, below);

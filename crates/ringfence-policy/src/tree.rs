@@ -101,6 +101,8 @@ pub struct Tree {
     closed: Vec<(PathBuf, Access)>,
     /// Links in hidden directories, and what they lead to that is too much to hide.
     linked: Vec<(PathBuf, PathBuf)>,
+    /// Overlays with something hidden in them that may be seen in directories which are not known.
+    overlays: BTreeSet<PathBuf>,
 }
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
@@ -249,10 +251,16 @@ impl Tree {
 
     /// What is hidden by one name, and can be read by another.
     pub fn weakened(&self) -> impl Iterator<Item = (Guarantee, String)> {
-        self.linked.iter().map(|(link, target)| {
+        let linked = self.linked.iter().map(|(link, target)| {
             let text = format!("`{}` leads to `{}`, which is not hidden", link.display(), target.display());
             (Guarantee::FsSecretsHidden, text)
-        })
+        });
+        let overlays = self.overlays.iter().map(|at| {
+            let text =
+                format!("`{}` is an overlay of directories that are not known, in which it can be read", at.display());
+            (Guarantee::FsSecretsHidden, text)
+        });
+        linked.chain(overlays)
     }
 
     /// The nearest node that names the path or a directory above it.
@@ -336,6 +344,10 @@ impl Tree {
             .filter(|(_, n)| n.access == Access::Exclude && n.state == State::Present)
             .map(|(path, node)| (path.to_path_buf(), node.clone()))
             .collect();
+        // A container's own root is one, whose directories it does not see.
+        let unknown = facts.mounts.iter().filter(|m| m.has_unknown_layers() && m.at != Path::new("/"));
+        let holds = |at: &PathBuf| strict.iter().any(|(path, _)| is_in(path, at));
+        self.overlays = unknown.map(|mount| mount.at.clone()).filter(holds).collect();
         for (path, node) in strict {
             for alias in facts.aliases(&path) {
                 // A project does not show it by naming its other name, nor does one of two policies for both.

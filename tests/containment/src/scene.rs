@@ -315,6 +315,19 @@ impl Scene {
         self.keep(Mounted(at.to_owned()));
     }
 
+    /// Shows a directory at another place, through an overlay; for root only.
+    pub fn overlay(&mut self, of: &Path, at: &Path) {
+        let other = self.dirs[0].path().join("other-layer");
+        for dir in [at, &other] {
+            fs::create_dir_all(dir).expect("directories");
+        }
+        let options = format!("lowerdir={}:{}", of.display(), other.display());
+        let options = std::ffi::CString::new(options).expect("no NUL in a path");
+        rustix::mount::mount("overlay", at, "overlay", rustix::mount::MountFlags::RDONLY, Some(options.as_c_str()))
+            .expect("an overlay");
+        self.keep(Mounted(at.to_owned()));
+    }
+
     /// Everything of this scene on the host, as it is now.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();

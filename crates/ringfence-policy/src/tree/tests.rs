@@ -239,6 +239,7 @@ fn other_mounts_of_a_hidden_file_are_hidden() {
         at: at.to_path_buf(),
         read_only: false,
         fs_type: "ext4".into(),
+        layers: Vec::new(),
     };
     let facts = Facts {
         home: base.clone(),
@@ -262,6 +263,42 @@ fn other_mounts_of_a_hidden_file_are_hidden() {
         });
         assert_eq!(access(&policy), expected, "{layer:?}");
     }
+}
+
+/// An overlay of home shows its secrets, and so do the directories that home is an overlay of.
+#[test]
+fn overlays_are_aliases() {
+    let (dir, project) = place(&["secret"]);
+    let base = dir.path().canonicalize().unwrap();
+    let root = base.display();
+    for name in ["over", "lower,1", "up:per", "part"] {
+        fs::create_dir_all(base.join(name).join("p")).unwrap();
+        for file in ["secret", "p/secret"] {
+            fs::write(base.join(name).join(file), "").unwrap();
+        }
+    }
+    let text = format!(
+        "1 0 8:1 / / rw - ext4 /dev/x rw\n\
+         2 1 0:50 / {root}/over ro - overlay overlay ro,lowerdir={root}/empty:{root}\n\
+         3 1 0:51 / {root}/p rw - overlay overlay rw,lowerdir={root}/lower\\0541/p:{root}/up\\134:per/p,upperdir={root}/none\n\
+         4 1 0:52 /sub {root}/unrelated rw - overlay overlay rw,lowerdir={root}/x\n"
+    );
+    let mut facts = Facts { home: base.clone(), uid: 1, ..Facts::default() };
+    facts.mounts = crate::facts::MountPoint::parse(text.as_bytes());
+    let mut layer = Layer::flags();
+    layer.exclude("secret");
+    let policy = resolve(Inputs::new(project.clone(), base.clone(), layer)).unwrap().policy;
+    let tree = Tree::new(&policy, &facts).unwrap();
+    for name in ["p/secret", "over/p/secret", "lower,1/p/secret", "up:per/p/secret"] {
+        assert_eq!(tree.decide(&base.join(name)).unwrap().1.access, Access::Exclude, "{name}");
+    }
+    assert_ne!(tree.decide(&base.join("part/p/secret")).unwrap().1.access, Access::Exclude);
+    assert_eq!(tree.weakened().count(), 0);
+    // Where the directories are not known, nobody can tell where else it can be read.
+    let text = text.replace(&format!("lowerdir={root}/lower"), "lowerdir=lower");
+    facts.mounts = crate::facts::MountPoint::parse(text.as_bytes());
+    let tree = Tree::new(&policy, &facts).unwrap();
+    assert!(tree.weakened().any(|(_, text)| text.contains("directories that are not known")));
 }
 
 #[test]

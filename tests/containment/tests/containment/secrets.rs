@@ -101,6 +101,19 @@ pub const CASES: &[Case] = &[
         .or_reported()
         .alone()
         .given(|s| s.alias(&s.home.join(".mozilla/firefox/profile"), &s.elsewhere.join("alias"))),
+    hidden("by an overlay of home", "read {elsewhere}/over/.netrc")
+        .needs(Needs::Root)
+        .or_reported()
+        .alone()
+        .given(|s| s.overlay(&s.home.clone(), &s.elsewhere.join("over"))),
+    hidden("in the directory that a part of home is an overlay of", "read {elsewhere}/lower/gcloud/credentials.db")
+        .needs(Needs::Root)
+        .or_reported()
+        .alone()
+        .given(|s| {
+            s.file(&s.elsewhere.join("lower/gcloud/credentials.db"), SECRET, 0o644);
+            s.overlay(&s.elsewhere.join("lower"), &s.home.join(".config"));
+        }),
     // Rules of one's own, and what would expose it again.
     hidden("a rule", "read {project}/dir/inner").given(|s| s.policy.exclude("dir")),
     hidden("a glob", "read {project}/dir/a.key").given(|s| {

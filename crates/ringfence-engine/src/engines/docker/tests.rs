@@ -185,6 +185,7 @@ fn older_daemons_and_mounts_below_what_is_read_only() {
         root: "/".into(),
         at: below,
         read_only: false,
+        layers: Vec::new(),
         fs_type: "ext4".into(),
     });
     let mut layer = Layer::flags();
