@@ -141,6 +141,7 @@ asyncio.run(main())
         ]
         answers = {}
         for line in lines:
+            time.sleep(0.05)
             server.stdin.write(json.dumps(line).encode() + b"\n")
             server.stdin.flush()
             while "id" in line and line["id"] not in answers:

@@ -69,7 +69,7 @@ fn names_repositories_that_were_made() {
     let done = here.exec(&[&id, "--", "sh", "-c", &make("sub")]);
     assert!(done.code == 0 && done.err.contains("sub/.git` was made or changed"), "{done:?}");
     here.exec(&[&id, "--background", "--", "sh", "-c", &make("later")]);
-    wait(|| here.0.project.join("later/.git/config").exists());
+    wait("it ran", || here.0.project.join("later/.git/config").exists());
     for act in ["show", "stop"] {
         let done = here.session(&[act, &id]);
         for name in ["sub", "later"] {
@@ -335,6 +335,26 @@ fn nothing_outlives_a_time_limit() {
     assert_eq!((done.code, &json["reason"]), (124, &"time".into()), "{done:?}");
     assert_eq!(json["stdout"], "ready\nbye\n");
     assert!(!sleeping(&orphan).is_empty() && !sleeping(&neighbour).is_empty(), "a neighbour and its orphan");
+}
+
+/// A command that stops its own reaper is ended by its client all the same, with what it orphaned.
+#[test]
+fn who_stops_its_reaper_can_be_stopped() {
+    let here = Here::new();
+    let id = here.create(&[]);
+    let [orphan, neighbour] = [seconds(81), seconds(82)];
+    assert_eq!(here.exec(&[&id, "--background", "--", "sleep", &neighbour]).code, 0);
+    for stop in ["kill -STOP $PPID", "(trap '' TERM; while kill -STOP $PPID; do :; done) >/dev/null 2>&1 &"] {
+        let script = format!("{}\n{stop}\ntrap '' TERM; while :; do sleep 0.02; done", ORPHAN.replace('@', &orphan));
+        let execution = here.exec(&[&id, "--background", "--", "sh", "-c", &script]).out;
+        wait("it runs", || !sleeping(&orphan).is_empty() && !sleeping(&neighbour).is_empty());
+        let start = Instant::now();
+        here.session(&["stop", &id, execution.trim()]).expect(0, "");
+        assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+        assert!(sleeping(&orphan).is_empty(), "{stop}");
+    }
+    assert!(!sleeping(&neighbour).is_empty(), "a neighbour");
+    here.exec(&[&id, "--", "echo", "on"]).expect(0, "on\n");
 }
 
 #[test]

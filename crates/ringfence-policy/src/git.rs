@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use config::{Config, path_of, read, shell_words};
+use rustix::fs::{AtFlags, FileType, StatxFlags, StatxTimestamp};
 
 use crate::look::{Lookup, is_missing};
 use crate::rules::{Access, Kind, Missing, PlaceholderText, normalise};
@@ -250,10 +251,21 @@ impl Since {
             || crate::look::entries(&dir.join("hooks"), MOST_HOOKS).iter().any(|(hook, _)| self.is_later(hook))
     }
 
-    /// Whether a name was made, or moved to its place: the directory that it is in was changed too. Placeholders in both look
-    /// the same, so that this is not for what is protected.
+    /// Whether a name was made, or moved to its place, which changes when its file was changed and not what is in it.
     fn came(self, path: &Path) -> bool {
-        self.is_changed(path) && path.parent().is_some_and(|dir| self.is_later(dir))
+        let (flags, wanted) = (AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+        let Ok(data) = rustix::fs::statx(rustix::fs::CWD, path, flags, wanted) else { return is_closed(path) };
+        let later = |at: StatxTimestamp| Duration::new(at.tv_sec.max(0) as u64, at.tv_nsec) >= self.0;
+        if !later(data.stx_ctime) || is_placeholder(path) {
+            return false;
+        }
+        let is_dir = FileType::from_raw_mode(data.stx_mode.into()).is_dir();
+        match StatxFlags::from_bits_retain(data.stx_mask).contains(StatxFlags::BTIME) {
+            _ if !is_dir => true,
+            true => later(data.stx_btime) || !later(data.stx_mtime),
+            // This file system does not know.
+            false => path.parent().is_some_and(|dir| self.is_later(dir)),
+        }
     }
 }
 
@@ -293,11 +305,10 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Changed 
         {
             changed.broken = Some(dot_git);
         }
-        own.extend(submodules_of_old(&top, since));
         own.extend([git_dir.clone(), common_dir.clone()]);
         named(top, git_dir, &common_dir, since, &mut changed);
         let (modules, whole) = modules(&common_dir);
-        changed.repositories.extend(modules.into_iter().filter(|dir| since.is_new(dir)));
+        changed.repositories.extend(modules.into_iter().filter(|dir| since.is_new(dir) || since.came(dir)));
         if !whole {
             changed.unread.push(common_dir.join("modules"));
         }
@@ -306,13 +317,6 @@ pub fn changed_since(workdir: &Path, home: &Path, since: SystemTime) -> Changed 
     changed.repositories.sort();
     changed.repositories.dedup();
     changed
-}
-
-/// The directories that an unchanged `.gitmodules` lists. Where they have a repository in them, it is protected.
-fn submodules_of_old(top: &Path, since: Since) -> BTreeSet<PathBuf> {
-    let listed = top.join(".gitmodules");
-    let known = if since.is_later(&listed) { Config::default() } else { Config::read(&listed) };
-    known.submodule_paths().map(|path| normalise(&top.join(path))).collect()
 }
 
 /// Repositories that indexes name.
@@ -336,16 +340,18 @@ fn named(top: PathBuf, git_dir: PathBuf, common_dir: &Path, since: Since, change
             changed.unread.push(file.clone());
         }
         let named_since = since.is_later(&file);
-        let known = submodules_of_old(&top, since);
+        // Submodules of old that an unchanged `.gitmodules` lists are protected, as the directories of others are.
+        let listed = top.join(".gitmodules");
+        let known = if since.is_later(&listed) { Config::default() } else { Config::read(&listed) };
+        let known: BTreeSet<PathBuf> = known.submodule_paths().map(|path| normalise(&top.join(path))).collect();
         for link in paths.iter().map(|path| normalise(&top.join(path))).filter(|link| link.starts_with(&top)) {
             let dot_git = link.join(".git");
             if !may_exist(&dot_git) {
                 continue;
             }
             let git_dir = pointed(&dot_git);
-            let of_old = known.contains(&link);
-            let protected = git_dir.starts_with(&modules) && git_dir != modules || of_old;
-            if named_since && !protected || !of_old && since.came(&dot_git) || since.is_new(&git_dir) {
+            let protected = git_dir.starts_with(&modules) && git_dir != modules || known.contains(&link);
+            if named_since && !protected || since.came(&dot_git) || since.is_new(&git_dir) {
                 changed.repositories.push(dot_git);
             }
             open.push((link, git_dir));
@@ -369,7 +375,7 @@ fn appeared(workdir: &Path, own: &BTreeSet<PathBuf>, since: Since, time: Duratio
                 b"HEAD" | b"objects" | b"refs" | b"commondir" => parts += 1,
                 _ => {}
             }
-            if kind == rustix::fs::FileType::Directory && name != b".git" && open.len() < MOST_OPEN {
+            if kind == FileType::Directory && name != b".git" && open.len() < MOST_OPEN {
                 open.push_back(dir.join(OsStr::from_bytes(name)));
             }
             true

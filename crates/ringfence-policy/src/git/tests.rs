@@ -370,7 +370,7 @@ fn repositories_that_appear() {
         ("mkdir -p a; git init -q a", "git -C a config x.y z", &["w/a/.git"]),
         ("mkdir -p a", "echo gitdir: /somewhere >a/.git", &["w/a/.git"]),
         // What an ordinary commit does.
-        ("git init -q a; touch a/f; mkdir a/src", "touch a/src/f; git -C a add .", &[]),
+        ("git init -q a; touch a/f; mkdir a/src", "touch a/g a/src/f; git -C a add .", &[]),
         ("mkdir a", "echo x >a/HEAD; mkdir a/objects", &[]),
     ];
     for (before, after, expected) in table {
@@ -437,7 +437,7 @@ fn indexes_made_to_be_misread() {
         // The repository in one run, the gitlink in the next.
         ("git init -q evil", &format!("{link},evil"), evil, &[]),
         ("", "echo x >file; git add file; git init -q other", &["w/other/.git"], &[]),
-        ("", &format!("{link},evil; git init -q evil; mv .git/index .git/i; ln -s i .git/index"), &[], index),
+        ("", &format!("{link},evil; git init -q evil; mv .git/index .git/i; ln -s i .git/index"), evil, index),
         ("", &format!("{link},evil; git init -q evil; truncate -s -4 .git/index"), evil, index),
         (
             "",
@@ -448,7 +448,7 @@ fn indexes_made_to_be_misread() {
             evil,
             &[],
         ),
-        ("", &format!("{decoys}; {link},evil; git init -q evil"), &[], index),
+        ("", &format!("{decoys}; {link},evil; git init -q evil"), evil, index),
         // In a repository that the index names, another.
         (
             &format!("git init -q mid; {link},mid"),
