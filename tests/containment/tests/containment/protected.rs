@@ -229,7 +229,8 @@ const fn home_part(
 fn part_of_home(s: &mut Scene, name: &str) {
     s.project = s.home.join(name);
     s.file(&s.project.join("file"), "", 0o644);
-    s.word("project", s.project.display());
+    let project = s.project.display().to_string();
+    s.word("project", project);
 }
 
 fn configuration(s: &mut Scene, text: &str) {
