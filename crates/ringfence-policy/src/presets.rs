@@ -262,6 +262,7 @@ pub enum Warning {
     /// A repository is not what it should be.
     #[error(transparent)]
     Git(#[from] git::Suspicion),
+    /// The working directory is read-only, since it is such a place or lies in one.
     #[error("`{}` is a place from which programs are started later, outside: it is read-only; `--rw {}` opens it", .0.display(), .0.display())]
     Autostart(PathBuf),
 }
