@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use containment::{Place, Scene, host};
 use ringfence::State;
-use ringfence::policy::Guarantee::{KernelFiltered, KernelSecondWall, ProcIsolated};
+use ringfence::policy::Guarantee::{FsDiskBounded, KernelFiltered, KernelSecondWall, ProcIsolated};
 use ringfence::policy::layer::At;
 use ringfence::policy::syscalls::SyscallGroup;
 use ringfence_linux::landlock::Abi;
@@ -118,6 +118,10 @@ fn nesting(stage: &Stage) -> Result<(), String> {
     let ran = stage.inside(&scene, "unshare 0x10000000 + call io_uring_setup + socket 38 5 0 + x32 39")?;
     same("answers", ran.lines(), ["ok", "EPERM", "EAFNOSUPPORT", "ENOSYS"])?;
     same("filter in the report", state(&ran, KernelFiltered), Some(State::Weakened))?;
+    // Nothing bounds a tmpfs that is mounted there, and no capability there is one over process 1.
+    same("private space in the report", state(&ran, FsDiskBounded), Some(State::Weakened))?;
+    let ran = stage.inside(&scene, "unshare 0x10000000 + trace 1")?;
+    same("answers", ran.lines(), ["ok", "EPERM"])?;
     let ran = stage.inside(&stage.scene(Place::Home), "unshare 0x10000000")?;
     same("answers", ran.lines(), ["EPERM"])?;
     same("filter in the report", state(&ran, KernelFiltered), Some(State::Enforced))
