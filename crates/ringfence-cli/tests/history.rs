@@ -392,7 +392,7 @@ fn output_that_is_kept() {
     std::io::copy(&mut out, &mut std::io::sink()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(124));
 
-    // A pipe ends when the command closes it. Last, since it is killed, and its keeper may still be busy.
+    // A pipe ends when the command closes it. Last, since it is killed, and its janitor may still be busy.
     let mut child =
         place.command(["run", "sh", "-c", "echo hi; exec >&-; sleep 30"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut text = String::new();

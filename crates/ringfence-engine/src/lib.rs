@@ -9,7 +9,7 @@ pub mod engines;
 pub mod facts;
 pub mod guest;
 #[allow(missing_docs, reason = "only `ringfence` and tests use it")]
-pub mod keeper;
+pub mod janitor;
 pub mod report;
 pub mod supervise;
 

@@ -28,12 +28,15 @@ pub struct Facts {
     pub env: BTreeMap<OsString, OsString>,
     /// The mounts of the caller's mount namespace.
     pub mounts: Vec<MountPoint>,
-    /// Paths that host sockets are bound to (`/proc/net/unix`).
+    /// Paths that host sockets are bound to (`/proc/net/unix`), and directories that are crowded with them.
     #[serde(with = "wire::paths")]
     pub sockets: Vec<PathBuf>,
     /// Names of host sockets that were bound by a relative name, and of which nobody knows where they are.
     #[serde(with = "wire::paths")]
     pub unplaced_sockets: Vec<PathBuf>,
+    /// There are more host sockets than are looked at.
+    #[serde(default)]
+    pub more_sockets: bool,
     /// Every place where Ringfence may list its living boxes, which none of them may see.
     #[serde(with = "wire::paths")]
     pub registries: Vec<PathBuf>,

@@ -29,7 +29,13 @@ pub struct Lookup {
     through: RefCell<PathBuf>,
     /// What patterns matched, by their text.
     matched: RefCell<BTreeMap<String, Arc<Matches>>>,
+    guard: Option<Box<dyn Guard>>,
 }
+
+/// What keeps names where they are while they are looked up and used.
+pub trait Guard: std::fmt::Debug + Send {}
+
+impl<T: std::fmt::Debug + Send> Guard for T {}
 
 #[derive(Debug)]
 struct Listing {
@@ -103,6 +109,17 @@ impl Lookup {
             }
         }
         lookup
+    }
+
+    /// With something that is dropped with it, or by [`Lookup::let_go`].
+    pub fn guarded(mut self, guard: Option<impl Guard + 'static>) -> Lookup {
+        self.guard = guard.map(|guard| Box::new(guard) as Box<dyn Guard>);
+        self
+    }
+
+    /// What was looked up is used no more, but for messages.
+    pub fn let_go(&mut self) {
+        self.guard = None;
     }
 
     /// Reads these directories whole, since many names in them will be asked for.

@@ -37,6 +37,9 @@ use crate::wire;
 pub struct Plan {
     /// What the box sees, in the order in which it is mounted.
     pub mounts: Vec<Mount>,
+    /// The working directory, as the host has it.
+    #[serde(with = "wire::path")]
+    pub project: PathBuf,
     /// Names that must exist on the host while the box lives, so that something can be mounted on them.
     pub stubs: Vec<Stub>,
     /// The image that the root is made of; else the mounts make it.
@@ -504,7 +507,11 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, asked: Asked<'_>) -
     view.commands(&environment)?;
     view.docker(&docker);
     view.seal();
-    let weakened = weakened(&view.mounts, policy, facts).into_iter().chain(tree.weakened()).collect();
+    let strange = view.strange.iter().take(1).map(|path| {
+        let reason = format!("`{}` may be the placeholder of another user's sandbox, and go with it", path.display());
+        (Guarantee::FsProtectedPaths, reason)
+    });
+    let weakened = weakened(&view.mounts, policy, facts).into_iter().chain(tree.weakened()).chain(strange).collect();
     let runs = match asked {
         Asked::Command(command, changes) => {
             for (name, value) in changes.env {
@@ -520,6 +527,7 @@ fn plan_for(lookup: &Lookup, policy: &Policy, facts: &Facts, asked: Asked<'_>) -
     };
     Ok(Plan {
         mounts: view.mounts,
+        project: policy.workdir().to_path_buf(),
         stubs: view.stubs,
         image: match &policy.root {
             Root::Image(name) => Some(name.clone()),
@@ -614,7 +622,10 @@ fn weakened(mounts: &[Mount], policy: &Policy, facts: &Facts) -> Vec<(Guarantee,
         let reason = format!("a socket was bound by the relative name `{name}`, nobody knows where");
         (Guarantee::NetHostSocketsClosed, reason)
     });
-    of_temporary.chain(sockets).chain(policy.weakened.iter().cloned()).collect()
+    let more = facts.more_sockets && policy.root == Root::Host;
+    let more =
+        more.then(|| (Guarantee::NetHostSocketsClosed, "more host sockets are bound than are looked at".to_owned()));
+    of_temporary.chain(sockets).chain(more).chain(policy.weakened.iter().cloned()).collect()
 }
 
 /// Home directory of a box that sees nothing of the user's.

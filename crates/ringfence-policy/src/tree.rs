@@ -103,6 +103,8 @@ pub struct Tree {
     linked: Vec<(PathBuf, PathBuf)>,
     /// Overlays with something hidden in them that may be seen in directories which are not known.
     overlays: BTreeSet<PathBuf>,
+    /// Sockets are there that are not hidden.
+    open_sockets: bool,
 }
 
 /// Places that every box has of its own, whatever the rules say about what lies above them.
@@ -181,7 +183,7 @@ impl Tree {
         }
         let mut tree = Tree::best(policy, candidates);
         closed.into_iter().for_each(|(dir, index)| tree.close(dir, &policy.rules[index], facts));
-        tree.add_sockets(lookup, facts);
+        tree.add_sockets(lookup, policy, facts);
         tree.add_registries(facts);
         tree.add_aliases(facts);
         tree.drop_idle(policy);
@@ -249,8 +251,10 @@ impl Tree {
         })
     }
 
-    /// What is hidden by one name, and can be read by another.
+    /// What is hidden by one name, and can be read by another; and sockets that are not hidden.
     pub fn weakened(&self) -> impl Iterator<Item = (Guarantee, String)> {
+        let text = "there are too many host sockets to hide them all".to_owned();
+        let sockets = self.open_sockets.then_some((Guarantee::NetHostSocketsClosed, text));
         let linked = self.linked.iter().map(|(link, target)| {
             let text = format!("`{}` leads to `{}`, which is not hidden", link.display(), target.display());
             (Guarantee::FsSecretsHidden, text)
@@ -260,7 +264,7 @@ impl Tree {
                 format!("`{}` is an overlay of directories that are not known, in which it can be read", at.display());
             (Guarantee::FsSecretsHidden, text)
         });
-        linked.chain(overlays)
+        linked.chain(overlays).chain(sockets)
     }
 
     /// The nearest node that names the path or a directory above it.
@@ -310,17 +314,28 @@ impl Tree {
         }
     }
 
-    /// Sockets that host processes listen on are hidden unless a rule names them.
-    fn add_sockets(&mut self, lookup: &Lookup, facts: &Facts) {
+    /// Sockets that host processes listen on are hidden unless a rule names them, and directories that are crowded with them.
+    fn add_sockets(&mut self, lookup: &Lookup, policy: &Policy, facts: &Facts) {
+        let mut hidden = 0;
         for socket in &facts.sockets {
             let Some(path) = lookup.real(socket) else { continue };
-            let is_socket = fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_socket());
+            let Ok(data) = fs::symlink_metadata(&path) else { continue };
             // A project does not open one by naming it.
             let named = self.nodes.get(path.as_os_str()).is_some_and(|node| node.origin.layer != LayerKind::Project);
-            if is_socket && !named {
-                let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".into() };
-                self.nodes.insert(path.into(), Node::hidden(Kind::File, origin, State::Present));
+            let seen = !in_private(&path, self.decide(&path).map(|(at, _)| at));
+            let is_socket = data.file_type().is_socket() && !named;
+            if !seen || !is_socket && !data.is_dir() {
+                continue;
             }
+            let is_wide = || data.is_dir() && (named || is_wide(&path, policy, facts));
+            if hidden == MOST_SOCKETS || is_wide() {
+                self.open_sockets = true;
+                continue;
+            }
+            hidden += 1;
+            let kind = if data.is_dir() { Kind::Dir } else { Kind::File };
+            let origin = Origin { layer: LayerKind::Profile, place: "host sockets are closed".into() };
+            self.nodes.insert(path.into(), Node::hidden(kind, origin, State::Present));
         }
     }
 
@@ -665,6 +680,9 @@ pub(crate) fn above(path: &[u8]) -> Option<&[u8]> {
 /// How many names of a hidden directory are looked at for other ways to the same files: directories of keys are small, and a
 /// browser's profile is not worth the time at every start.
 const LOOKED_AT: usize = 64;
+
+/// So many sockets are hidden one by one: each is a mount.
+const MOST_SOCKETS: usize = 128;
 
 /// By what else the files at and below a hidden path can be reached.
 #[derive(Default)]

@@ -35,6 +35,7 @@ use ringfence_policy::rules::LayerKind;
 
 use crate::engines::Progress;
 use crate::facts::FactsError;
+use crate::janitor;
 use crate::records::{JournalError, StoreError};
 use crate::sandbox::Sandbox;
 use crate::session::{SessionError, Sessions};
@@ -299,8 +300,8 @@ impl Host {
     /// sandbox hides: what is not there is not hidden. Before a policy is made that something is started with.
     pub fn prepare(&self) -> Result<(), HostError> {
         match &self.source {
-            Source::Here => crate::keeper::sweep(&crate::keeper::registry()),
-            Source::Given(given) => crate::keeper::sweep(&given.facts.registry),
+            Source::Here => janitor::sweep(&janitor::registry()),
+            Source::Given(given) => janitor::sweep(&given.facts.registry),
         }
         // Plans promise what there is then.
         ringfence_linux::limits::Home::take();
@@ -371,11 +372,12 @@ impl Host {
     }
 
     /// The sandbox that a request means here and now. It changes nothing on the host: what is to start something is made
-    /// after [`Host::prepare`].
+    /// after [`Host::prepare`]. Until the sandbox has started, no placeholder that is found now is removed.
     pub fn resolve(&self, request: &Request) -> Result<Sandbox, HostError> {
         let facts = self.facts()?;
+        let guard = janitor::hold(&facts.registry, &self.workdir(request.workdir.as_deref())?).ok();
         let inputs = self.inputs(request, &facts)?;
-        let lookup = Lookup::of_places(&facts.home, &inputs.workdir);
+        let lookup = Lookup::of_places(&facts.home, &inputs.workdir).guarded(guard);
         let resolved = layers::resolve_with(&lookup, inputs.clone())?;
         Ok(Sandbox::judged(self.clone(), facts, resolved, inputs, lookup))
     }

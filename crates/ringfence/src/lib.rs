@@ -27,7 +27,7 @@ pub use host::{Host, HostError, Notice};
 pub use ringfence_engine::engines::{
     Engine, EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit, select,
 };
-pub(crate) use ringfence_engine::keeper;
+pub(crate) use ringfence_engine::janitor;
 pub use ringfence_engine::report::{Report, State};
 pub use ringfence_engine::supervise::{Companion, Ended, Outcome, Reason, Wanted, signal_name};
 pub use ringfence_engine::{denials, engines, facts, guest, report, supervise};

@@ -30,6 +30,7 @@ mod execution;
 mod recorded;
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ringfence_linux::sys::locked;
@@ -48,6 +49,7 @@ use crate::code::requirements::RequirementsError;
 use crate::code::{CodeError, ContextError};
 use crate::engines::{self, EngineError, EngineRef};
 use crate::host::{Directories, Host, HostError, Notice, Request};
+use crate::janitor;
 use crate::records::{Recorder, StoreError};
 use crate::report::Report;
 use crate::session::{Create, SessionError};
@@ -158,6 +160,8 @@ pub struct Planned {
     pub report: Report,
     resolved: Arc<Resolved>,
     command: Vec<OsString>,
+    /// What it was planned with, which holds until the command has started.
+    lookup: SharedLookup,
 }
 
 impl Sandbox {
@@ -233,19 +237,29 @@ impl Sandbox {
     fn judge(&self) -> Result<(SharedLookup, Arc<Resolved>), LayerError> {
         let shared = |lookup| Arc::new(Mutex::new(lookup));
         match &*self.judged {
-            Judged::Nothing => Ok((shared(Tree::lookup(&self.resolved.policy, &self.facts)), self.resolved.clone())),
+            Judged::Nothing => {
+                let guard = self.hold(self.resolved.policy.workdir());
+                let lookup = Tree::lookup(&self.resolved.policy, &self.facts).guarded(guard);
+                Ok((shared(lookup), self.resolved.clone()))
+            }
             Judged::Changed(lookup) => Ok((lookup.clone(), self.resolved.clone())),
             Judged::Layers { inputs, first } => {
                 if let Some(lookup) = locked(first).take() {
                     return Ok((shared(lookup), self.resolved.clone()));
                 }
-                let lookup = Lookup::of_places(&self.facts.home, &inputs.workdir);
+                let guard = self.hold(&inputs.workdir);
+                let lookup = Lookup::of_places(&self.facts.home, &inputs.workdir).guarded(guard);
                 let mut again = layers::resolve_with(&lookup, (**inputs).clone())?;
                 again.engine = self.resolved.engine.clone();
                 again.service.clone_from(&self.resolved.service);
                 Ok((shared(lookup), Arc::new(again)))
             }
         }
+    }
+
+    /// Keeps the placeholders of other sandboxes where they are. A registry that cannot be used is an error of the start.
+    fn hold(&self, workdir: &Path) -> Option<janitor::Hold> {
+        janitor::hold(&self.facts.registry, workdir).ok()
     }
 
     /// Decides everything for a command: what is mounted, what is promised, and which engine keeps it. Changes nothing.
@@ -260,7 +274,7 @@ impl Sandbox {
         let plan = plan::plan_changed(&locked(&lookup), policy, &self.facts, command, changes);
         let plan = plan.map_err(|error| self.explained(error))?;
         let (engine, report) = engines::select(&resolved.engine, &plan, &self.facts)?;
-        Ok(Planned { plan, engine, report, resolved, command: command.to_vec() })
+        Ok(Planned { plan, engine, report, resolved, command: command.to_vec(), lookup })
     }
 
     /// What an engine would do, for people.

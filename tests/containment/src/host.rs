@@ -195,12 +195,21 @@ fn ancestor(mut pid: i32) -> Ancestor {
     Ancestor::Other
 }
 
+/// Also when it has just gone.
+fn is_locked(path: &Path) -> bool {
+    let try_lock = |file: fs::File| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    fs::File::open(path).is_ok_and(|file| try_lock(file).is_err()) || !path.exists()
+}
+
 fn files() -> BTreeSet<PathBuf> {
     let uid = rustix::process::getuid().as_raw();
-    let keepers =
-        [format!("/dev/shm/ringfence-{uid}"), format!("/tmp/ringfence-{uid}"), "/run/ringfence-keeper".to_owned()];
+    let registries =
+        [format!("/var/tmp/ringfence-{uid}"), "/var/lib/ringfence-placeholders".to_owned()].map(PathBuf::from);
     let mut found = BTreeSet::new();
-    for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run"].map(Path::new).into_iter().chain(keepers.iter().map(Path::new))
+    for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run"]
+        .map(Path::new)
+        .into_iter()
+        .chain(registries.iter().map(PathBuf::as_path))
     {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             // Other people have files there too: those of this user count, and of root's those with a telling name.
@@ -209,16 +218,14 @@ fn files() -> BTreeSet<PathBuf> {
             let telling = ["ringfence", "bwrap", "probe"].iter().any(|word| name.contains(word));
             let of_the_suite =
                 ["ringfence-case-", "ringfence-suite-", "ringfence-programs-", "ringfence-test-", "ringfence-kernel-"];
-            // The directory of a keeper goes with its last box, which may be somebody else's. That the firewall is set for
-            // Docker's network stays noted until the machine restarts.
-            let keeper = keepers.iter().any(|k| Path::new(k) == entry.path())
-                || ["lock", "ringfence-docker-network"].contains(&name.as_str());
-            let living = name.strip_prefix("box-").and_then(|rest| rest.split('-').next()?.parse().ok());
-            let foreign = living.is_some_and(|pid| !matches!(ancestor(pid), Ancestor::Us | Ancestor::Init));
+            // The registry stays. That the firewall is set for Docker's network stays noted until the machine restarts.
+            let stays = registries.contains(&entry.path()) || name == "ringfence-docker-network";
+            // A list of placeholders that a sandbox of somebody else needs.
+            let list = registries.iter().any(|registry| registry == dir);
             if own
-                && !keeper
-                && !foreign
-                && (uid != 0 || telling || living.is_some())
+                && !stays
+                && !(list && is_locked(&entry.path()))
+                && (uid != 0 || telling || list)
                 && !of_the_suite.iter().any(|word| name.starts_with(word))
             {
                 found.insert(entry.path());

@@ -13,7 +13,7 @@ use ringfence_policy::{Cure, Guarantee};
 use rustix::io::Errno;
 
 use super::{StandardStream, Unfit, live};
-use crate::keeper::KeeperError;
+use crate::janitor::JanitorError;
 
 /// Why a sandbox did not start. Nothing of the command ran.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum EngineError {
     Own { failure: Box<Failure>, source: Box<dyn Error + Send + Sync> },
     /// Placeholders could not be made.
     #[error(transparent)]
-    Keeper(#[from] KeeperError),
+    Janitor(#[from] JanitorError),
     /// A limit could not be set.
     #[error(transparent)]
     Limits(#[from] LimitError),
@@ -153,7 +153,7 @@ impl EngineError {
                 of(None, Step::Start, None, &[])
             }
             EngineError::Nul(_)
-            | EngineError::Keeper(_)
+            | EngineError::Janitor(_)
             | EngineError::Limits(_)
             | EngineError::UserNamespace(_)
             | EngineError::Arguments { .. }

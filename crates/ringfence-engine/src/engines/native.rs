@@ -101,7 +101,7 @@ impl Engine for Native {
                 second_wall(plan.nesting.then_some("files are left to the mounts, since nesting needs mounts"))
             }
             Guarantee::LifeNoSurvivors => {
-                enforced("death of process 1 ends its PID namespace; a keeper removes what is left on the host")
+                enforced("death of process 1 ends its PID namespace; a janitor removes what is left on the host")
             }
             Guarantee::LifeDiesWithOwner => enforced("process 1 ends when the socket to its owner closes"),
             Guarantee::LimitMemory => limit(Limit::Memory, plan, &home),
@@ -168,7 +168,7 @@ impl Engine for Native {
     }
 
     fn sweep(&self, left: &Left<'_>) -> Result<(), EngineError> {
-        crate::keeper::sweep(&left.facts.registry);
+        crate::janitor::sweep(&left.facts.registry);
         ringfence_linux::limits::Home::look().sweep();
         Ok(())
     }

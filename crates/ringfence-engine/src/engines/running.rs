@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::limits::GUEST_PROCESSES;
 use super::reopened::Position;
 use super::{Control, EngineError};
-use crate::keeper::Keeper;
+use crate::janitor::Janitor;
 
 /// So long a builder may take until it is left to itself.
 const BUILDING: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ pub struct Running {
     /// Files of the caller's that were opened again.
     pub(super) positions: Vec<Position>,
     /// Held until every process of the box is gone.
-    pub(super) keeper: Option<Keeper>,
+    pub(super) janitor: Option<Janitor>,
 }
 
 impl Running {
@@ -146,9 +146,9 @@ impl Running {
         let waited = self.launched.reap().map_err(EngineError::Wait)?;
         self.positions.iter().for_each(Position::hand_back);
         let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
-        // The keeper tries again, and for longer: it is not what the command's outcome hangs on.
+        // The janitor tries again, and for longer: it is not what the command's outcome hangs on.
         let _ = self.group.map(Group::remove);
-        drop(self.keeper);
+        drop(self.janitor);
         Ok((waited, usage))
     }
 }

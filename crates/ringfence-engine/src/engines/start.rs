@@ -11,7 +11,7 @@ use ringfence_policy::plan::Plan;
 use super::limits::{GUEST_PROCESSES, MOST_REAPERS, PROCESSES, group, is_of_commands, most, rlimits, stand_ins};
 use super::running::stdio_parts;
 use super::{EngineError, Running, StdioSpec, program, reopened};
-use crate::keeper::Keeper;
+use crate::janitor::Janitor;
 
 /// What an engine of this host makes of a plan: everything that process 1 needs, and where a program that builds the box
 /// speaks.
@@ -32,10 +32,10 @@ pub(super) fn start(
         true => Limits { pids: plan.limits.pids.map(|n| n + GUEST_PROCESSES), ..plan.limits.clone() },
         false => plan.limits.clone(),
     };
-    // Looked for before there is a keeper: this process must be alone in its group to be moved out of it.
+    // Looked for before there is a janitor: this process must be alone in its group to be moved out of it.
     let group = group(&limits);
     // There before anything is made that it must remove.
-    let keeper = Keeper::start(&plan.stubs, group.as_ref().map_or(&[], Group::paths), &facts.registry)?;
+    let janitor = Janitor::start(plan, group.as_ref().map_or(&[], Group::paths), &facts.registry)?;
     if let Some(group) = &group {
         group.make(&limits)?;
         if guest {
@@ -52,8 +52,11 @@ pub(super) fn start(
     let groups = group.as_ref().map(Group::doors).transpose()?.unwrap_or_default();
     let born_in = group.as_ref().and_then(Group::cradle);
     let launched = launch::launch(&spec, Start { groups, born_in, terminal, stdio }).map_err(EngineError::Fork)?;
+    if let Some(janitor) = &janitor {
+        janitor.wait_for(launched.pid());
+    }
     let program = program(plan).program.clone();
-    Ok(Running { launched, spec, program, messages, group, held, keeper, positions })
+    Ok(Running { launched, spec, program, messages, group, held, janitor, positions })
 }
 
 /// Adds the limits, by what there is for them; how many processes a guest holds its commands to, where no group does.

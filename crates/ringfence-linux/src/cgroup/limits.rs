@@ -613,7 +613,7 @@ fn usage(dirs: &[PathBuf]) -> Usage {
 }
 
 impl Drop for Group {
-    /// For a start that failed half-way, or a box that nobody waited for. The keeper tries again, so that a failure here is not
+    /// For a start that failed half-way, or a box that nobody waited for. The janitor tries again, so that a failure here is not
     /// the last word.
     fn drop(&mut self) {
         if !self.paths.is_empty() {

@@ -1,5 +1,5 @@
-//! Memory of this process that no fork copies: what many keepers beside an owner have must not make the next box slower, nor
-//! process 1 of it larger. Taken and given back by system calls alone, so that a keeper may do so too.
+//! Memory of this process that no fork copies: what many janitors beside an owner have must not make the next box slower, nor
+//! process 1 of it larger. Taken and given back by system calls alone, so that a janitor may do so too.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

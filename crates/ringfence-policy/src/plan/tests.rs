@@ -153,7 +153,7 @@ fn what_is_gone_gets_the_placeholder_of_its_rule() {
 fn a_placeholder_that_comes_and_goes_is_never_the_users_own() {
     let dir = tempfile::tempdir().unwrap();
     let (directory, file) = (dir.path().join("directory"), dir.path().join("file"));
-    // Shown under its name when it is complete, as the keeper's own is held.
+    // Shown under its name when it is complete, as the janitor's own is.
     let made = dir.path().join("made");
     fs::write(&made, ".\n").unwrap();
     fs::set_permissions(&made, fs::Permissions::from_mode(STUB_FILE_MODE)).unwrap();
@@ -297,6 +297,57 @@ fn what_is_gone_needs_no_hiding() {
     let hides = |plan: &Plan, path: &Path| position(plan, path, |m| matches!(m, Mount::Hide { .. })).is_some();
     assert!(hides(&plan, &goes) && !hides(&rest, &goes) && hides(&rest, &stays));
     assert_eq!(rest.mounts.len() + 1, plan.mounts.len());
+    drop(sockets);
+}
+
+/// Another user's sandbox takes its placeholder away when it ends, whoever relies on it.
+#[test]
+fn what_may_be_another_users_placeholder_is_said() {
+    let mut host = Host::new();
+    let name = host.workdir.join(".mcp.json");
+    fs::create_dir(&name).unwrap();
+    let said = |host: &Host| {
+        let plan = host.plan(|_| {}).unwrap();
+        plan.weakened.iter().any(|(guarantee, _)| *guarantee == Guarantee::FsProtectedPaths)
+    };
+    host.facts.uid = fs::symlink_metadata(&name).unwrap().uid();
+    assert!(!said(&host));
+    host.facts.uid += 1;
+    assert!(said(&host));
+    fs::write(name.join("own"), "").unwrap();
+    assert!(!said(&host));
+}
+
+/// Each hidden socket is a mount. A crowded directory is one; what is not hidden is said.
+#[test]
+fn crowds_of_sockets_are_hidden_whole_or_said_to_be_open() {
+    let mut host = Host::new();
+    let crowded = host.home.join("crowded");
+    fs::create_dir(&crowded).unwrap();
+    let open = |plan: &Plan| plan.weakened.iter().any(|(guarantee, _)| *guarantee == Guarantee::NetHostSocketsClosed);
+    host.facts.sockets = vec![crowded.clone()];
+    let plan = host.plan(|_| {}).unwrap();
+    assert!(position(&plan, &crowded, |m| matches!(m, Mount::Hide { kind: Kind::Dir, .. })).is_some() && !open(&plan));
+    host.facts.more_sockets = true;
+    assert!(open(&host.plan(|_| {}).unwrap()));
+    host.facts.more_sockets = false;
+    // What is worked on cannot be hidden.
+    host.facts.sockets = vec![host.workdir.clone()];
+    let plan = host.plan(|_| {}).unwrap();
+    assert!(open(&plan) && position(&plan, &host.workdir, |m| matches!(m, Mount::Hide { .. })).is_none());
+
+    let paths: Vec<PathBuf> = (0..150).map(|n| host.home.join(format!("socket-{n}"))).collect();
+    let sockets: Vec<_> = paths.iter().map(|path| std::os::unix::net::UnixListener::bind(path).unwrap()).collect();
+    let hidden = |plan: &Plan| {
+        let hides = |mount: &&Mount| matches!(mount, Mount::Hide { target, .. } if paths.contains(target));
+        plan.mounts.iter().filter(hides).count()
+    };
+    host.facts.sockets = paths[..100].to_vec();
+    let plan = host.plan(|_| {}).unwrap();
+    assert!(hidden(&plan) == 100 && !open(&plan));
+    host.facts.sockets.clone_from(&paths);
+    let plan = host.plan(|_| {}).unwrap();
+    assert!(hidden(&plan) == 128 && open(&plan));
     drop(sockets);
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::sockets::DockerSockets;
@@ -26,6 +26,8 @@ pub(super) struct View<'a> {
     lookup: &'a Lookup,
     pub mounts: Vec<Mount>,
     pub stubs: Vec<Stub>,
+    /// Protected names that look like placeholders of another user, which its sandboxes take away.
+    pub strange: Vec<PathBuf>,
     /// What is mounted where, and whether mount points can be made in it.
     spaces: BTreeMap<OsString, Space>,
     made: BTreeSet<OsString>,
@@ -49,6 +51,7 @@ impl<'a> View<'a> {
             lookup,
             mounts: Vec::new(),
             stubs: Vec::new(),
+            strange: Vec::new(),
             spaces: BTreeMap::new(),
             made: BTreeSet::new(),
         }
@@ -284,12 +287,18 @@ impl<'a> View<'a> {
             match &node.state {
                 State::Present => {
                     let look = if node.exact { Look::at(path, node.kind) } else { Look::Own };
-                    // The list of living sandboxes is made by the keeper when it is missing.
+                    // The registry is made by the janitor when it is missing.
                     let gone = look == Look::Gone && path != self.facts.registry;
                     match look {
                         _ if gone => self.gone(path, node, pinned),
                         Look::Gone => self.stubs.push(Stub::shared(path, node.kind, String::new())),
-                        Look::Placeholder(text) => self.stubs.push(Stub::shared(path, node.kind, text)),
+                        Look::Placeholder(text) => {
+                            let owner = fs::symlink_metadata(path).map_or(self.facts.uid, |data| data.uid());
+                            if owner != self.facts.uid && node.access != Access::Rw && pinned {
+                                self.strange.push(path.to_path_buf());
+                            }
+                            self.stubs.push(Stub::shared(path, node.kind, text));
+                        }
                         Look::Own => {}
                     }
                     if !gone {

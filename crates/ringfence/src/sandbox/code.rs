@@ -64,6 +64,7 @@ impl Sandbox {
             }
             false => self.code_in_guest(code, prepared.policy, cancel.as_fd()).map(seen_from_outside),
         };
+        locked(&lookup).let_go();
         match ran {
             Ok(Ran { mut result, mut outcome, captures }) => {
                 // An interpreter exits with 0 also when its code has failed: a record says how the code ended, and why.

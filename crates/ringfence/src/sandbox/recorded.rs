@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
+use ringfence_linux::sys::locked;
 use ringfence_policy::layers::Resolved;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::records::Records;
@@ -163,9 +164,9 @@ impl Sandbox {
 
     /// Begins a command that was planned.
     pub fn begin(&self, planned: Planned) -> Result<Begun, SandboxError> {
-        let Planned { plan, engine, mut report, resolved, command } = planned;
+        let Planned { plan, engine, mut report, resolved, command, lookup } = planned;
         let entry = Entry::begin(self, &command, None, engine, plan.strict, &mut report)?;
-        let planned = Planned { plan, engine, report, resolved, command };
+        let planned = Planned { plan, engine, report, resolved, command, lookup };
         Ok(Begun { sandbox: self.clone(), planned, entry })
     }
 }
@@ -266,7 +267,9 @@ impl Begun {
     /// this.
     pub fn start(self, stdio: StdioSpec) -> Result<Started, SandboxError> {
         let Begun { sandbox, planned, entry } = self;
-        match engines::start(planned.engine, &planned.plan, &planned.report, &sandbox.facts, stdio) {
+        let started = engines::start(planned.engine, &planned.plan, &planned.report, &sandbox.facts, stdio);
+        locked(&planned.lookup).let_go();
+        match started {
             Ok(running) => Ok(Started { sandbox, planned, entry, running }),
             Err(error) => Err(entry.failed(error.into())),
         }

@@ -370,7 +370,7 @@ impl Sessions {
     pub async fn list(&self) -> Result<Vec<Info>, SessionError> {
         let place = self.place();
         let ended = blocking(move || {
-            crate::keeper::sweep(&crate::keeper::registry());
+            crate::janitor::sweep(&crate::janitor::registry());
             place.clear(false)
         })
         .await?;
@@ -514,7 +514,7 @@ impl Sessions {
         let ended = blocking(move || {
             let place = sessions.place();
             // Engines sweep what is on a host that is known; this much is always here.
-            crate::keeper::sweep(&crate::keeper::registry());
+            crate::janitor::sweep(&crate::janitor::registry());
             let ended = place.clear(true)?;
             sessions.sweep(&|id| place.lives(id))?;
             Ok(ended)
@@ -653,6 +653,15 @@ async fn blocking<T: Send + 'static>(
 
 /// Plans a box, takes a place for it and starts its supervisor. Its id.
 fn make(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<String, SessionError> {
+    let judged = create.judged.clone();
+    let made = make_planned(place, program, homes, create);
+    if let Some(lookup) = judged {
+        locked(&lookup).let_go();
+    }
+    made
+}
+
+fn make_planned(place: &Place, program: &Path, homes: &Homes, create: Create) -> Result<String, SessionError> {
     let plan = create.plan()?;
     let Create { name, policy, facts, choice, service, records, judged: _ } = create;
     let fingerprint = fingerprint::of(&policy, &service, &facts, &choice).map_err(engines::EngineError::from)?;

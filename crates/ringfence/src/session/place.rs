@@ -401,15 +401,13 @@ fn made(error: io::Error) -> io::Result<()> {
 }
 
 fn own_directory(path: &Path) -> Result<(), SessionError> {
-    use crate::keeper::{KeeperError, own_directory};
+    use crate::janitor::{JanitorError, own_directory};
     own_directory(path).map_err(|error| match error {
-        KeeperError::NotOurs(path) => SessionError::NotOurs(path),
-        KeeperError::List { path, source } | KeeperError::Make { path, source } => {
+        JanitorError::NotOurs(path) => SessionError::NotOurs(path),
+        JanitorError::List { path, source } | JanitorError::Make { path, source } => {
             SessionError::Directory { path, source }
         }
-        KeeperError::Start(errno) | KeeperError::Memory(errno) => {
-            SessionError::Directory { path: path.to_path_buf(), source: errno.into() }
-        }
+        JanitorError::Start(errno) => SessionError::Directory { path: path.to_path_buf(), source: errno.into() },
     })
 }
 

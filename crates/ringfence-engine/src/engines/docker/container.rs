@@ -42,7 +42,7 @@ use super::network;
 use super::request::{self, Image, Parts, Reach, Request};
 use super::volumes;
 use crate::engines::{About, Cache, Control, EngineError, GuestSandbox, Left, await_first_word, first_words};
-use crate::keeper::Keeper;
+use crate::janitor::Janitor;
 
 /// How long a guest may take to call after its container was started.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ struct Container {
     caches: Vec<Cache>,
     removed: bool,
     /// Keeps what it needs on this host. The last to go.
-    _keeper: Option<Keeper>,
+    _janitor: Option<Janitor>,
 }
 
 /// Makes a container with a guest in it that has spoken. The plan's environment becomes the container's.
@@ -73,7 +73,7 @@ pub fn start_guest(
     guest: &[u8],
     about: About<'_>,
 ) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
-    let keeper = Keeper::start(&plan.stubs, &[], &facts.registry)?;
+    let janitor = Janitor::start(plan, &[], &facts.registry)?;
     request::Unprivileged::check(plan)?;
     let daemon = Daemon::connect(facts)?;
     let (abilities, image) = super::block_on(async {
@@ -123,7 +123,7 @@ pub fn start_guest(
     let gauge = Gauge::of(pid);
     let (daemon, caches) = (daemon.socket().to_path_buf(), volumes.caches());
     let env = super::environment(plan, &image, &caches);
-    let container = Container { daemon, id, pid, gauge, files, caches, removed: false, _keeper: keeper };
+    let container = Container { daemon, id, pid, gauge, files, caches, removed: false, _janitor: janitor };
     container.files.hang_up()?;
     rustix::io::write(&channel, &first_words(plan, None, confined)?).map_err(EngineError::Guest)?;
     await_first_word(&channel)?;
@@ -169,6 +169,7 @@ pub fn hash(plan: &Plan, image: &Image) -> Result<String, EngineError> {
     // A new field of a plan does not compile until it is decided here whether containers differ by it.
     let Plan {
         mounts,
+        project: _,
         stubs: _,
         // As the daemon knows it, by its id.
         image: _,

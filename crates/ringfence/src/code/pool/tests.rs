@@ -401,7 +401,7 @@ fn killed_while_it_waits() {
         let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
         lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
     };
-    // Process 1 of a sandbox has an interpreter below it; a keeper has none.
+    // Process 1 of a sandbox has an interpreter below it; a janitor has none.
     let boxes: Vec<String> = children("self").into_iter().filter(|pid| !children(pid).is_empty()).collect();
     assert_eq!(boxes.len(), 2);
     for pid in &boxes {
@@ -477,7 +477,7 @@ fn a_killed_owner() {
         }
         next += 1;
     }
-    // The owner, two interpreters with their process 1, and what the code forked; keepers where there are control groups.
+    // The owner, two interpreters with their process 1, and what the code forked; janitors where there are control groups.
     assert!(below.len() >= 6, "{below:?}");
     owner.kill().unwrap();
     owner.wait().unwrap();

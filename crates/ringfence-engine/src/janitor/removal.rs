@@ -1,8 +1,8 @@
-//! Takes one name away that a keeper made, and nothing else: no symlink is followed, since the project may have been changed
-//! by what ran in it, and what is not exactly what was made stays.
+//! Takes one name away that a list has, and nothing else: no symlink is followed, since the project may have been changed by
+//! what ran in it, and what is not what was made stays.
 //!
 //! The command may have taken the permissions of the directory away (`chmod 555 .`). Then they are given for the moment of
-//! the removal, and put back. Nothing here allocates: the keeper shares its owner's memory.
+//! the removal, and put back. Nothing here allocates: the janitor shares its owner's memory.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -10,135 +10,140 @@ use std::time::Duration;
 
 use ringfence_linux::sys;
 use ringfence_policy::plan::STUB_FILE_MODE;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use super::hold::Holds;
-use super::{GROUP, hold};
+use super::placeholders::{DIRECTORY, GROUP, Identity, NOTHING, parse, path_of};
 
 const WALK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// How long a sweep waits for locks: processes of a box that is gone may take a moment to let go of them.
-pub(super) struct Patience(u32);
-
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience(20)
-    }
+/// What became of an entry of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removed {
+    /// Nothing is there that the entry means.
+    Done,
+    /// It could not be removed: the next start tries again.
+    NotYet,
 }
 
-impl Patience {
-    /// Waits a millisecond, unless that was done often enough.
-    fn wait(&mut self) -> bool {
-        let left = self.0 > 0;
-        self.0 -= u32::from(left);
-        if left {
-            sys::pause_for(Duration::from_millis(1));
-        }
-        left
-    }
-}
-
-/// Removes a name that is still exactly what we made. The path ends with a NUL. Whether it stays because some box holds it.
-pub(super) fn remove(kind: u8, path: &mut [u8], holds: Option<&Holds>, patience: &mut Patience) -> bool {
+/// Removes what an entry of a list means, if it is still what was made. `kept`: the entries behind it on the list that stay.
+pub(super) fn remove(entry: &mut [u8], kept: &[u8]) -> Removed {
     let mut opened = Opened::default();
-    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return false };
+    let Some((kind, identity, path)) = parse(entry).filter(|(kind, ..)| *kind != NOTHING) else { return Removed::Done };
+    let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return Removed::Done };
     path[slash] = 0;
-    let (parent, name) = path.split_at_mut(slash + 1);
-    let Ok(name) = CStr::from_bytes_with_nul(name) else { return false };
-    let mut done = Ok(());
-    if let Some(parent) = open(parent, &mut opened) {
-        done = unlink(kind, &parent, name, holds, patience);
-        // A control group is nobody's to change.
-        if done == Err(Errno::ACCESS)
-            && kind != GROUP
-            && opened.add(parent)
-            && let Some((parent, _)) = opened.last()
-        {
-            // There is nobody to tell: the next start tries again.
-            done = unlink(kind, parent, name, holds, patience);
-        }
+    let (above, name) = path.split_at_mut(slash + 1);
+    let mut done = Err(Errno::NOENT);
+    if let Ok(name) = c_str(name) {
+        done = open(above, &mut opened).and_then(|parent| match unlink(kind, identity, &parent, name) {
+            // Nobody changes permissions of a cgroup.
+            Err(Errno::ACCESS) if kind != GROUP && opened.add(parent) => {
+                let parent = opened.last().ok_or(Errno::ACCESS)?;
+                unlink(kind, identity, &parent.0, name)
+            }
+            done => done,
+        });
     }
+    path[slash] = b'/';
     opened.put_back();
-    done == Err(Errno::WOULDBLOCK)
+    match done {
+        // Not there, or on the way there is a file or a symlink by now.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Removed::Done,
+        // The user put something in it, unless that is a placeholder that could not be removed.
+        Err(Errno::NOTEMPTY | Errno::EXIST) if kind == DIRECTORY && !lists_below(kept, path) => Removed::Done,
+        Err(_) => Removed::NotYet,
+    }
 }
 
-/// `WOULDBLOCK` when some box holds it.
-fn unlink(
-    kind: u8,
-    parent: &OwnedFd,
-    name: &CStr,
-    holds: Option<&Holds>,
-    patience: &mut Patience,
-) -> Result<(), Errno> {
-    let _locked = if kind == GROUP { None } else { lock(parent, name, holds, patience)? };
-    if kind == b'd' || kind == GROUP {
-        // Refused by the kernel unless it is an empty directory.
+/// Whether entries of a list have a name below this path, which ends with a NUL.
+fn lists_below(list: &[u8], path: &[u8]) -> bool {
+    let dir = path.strip_suffix(b"\0").unwrap_or(path);
+    list.split(|b| *b == 0)
+        .any(|entry| path_of(entry).strip_prefix(dir).is_some_and(|rest| rest.first() == Some(&b'/')))
+}
+
+fn unlink(kind: u8, identity: Identity, parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    if kind == GROUP {
         return rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
     }
-    let data = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    let regular = data.st_mode & libc::S_IFMT == libc::S_IFREG;
-    let length = i64::from(kind.wrapping_sub(b'0'));
-    // Empty: whoever made it was killed before it wrote.
-    if regular && [0, length].contains(&data.st_size) && data.st_mode & 0o7777 == STUB_FILE_MODE && data.st_nlink == 1 {
+    let data = rustix::fs::statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, Identity::ASKED)?;
+    let what = FileType::from_raw_mode(data.stx_mode.into());
+    if !identity.is(&data) {
+        return Ok(());
+    }
+    if kind == DIRECTORY {
+        // Refused by the kernel unless it is an empty directory.
+        return if what == FileType::Directory {
+            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+        } else {
+            Ok(())
+        };
+    }
+    // Empty: the process that made it was killed before it wrote.
+    let as_made = [0, u64::from(kind.wrapping_sub(b'0'))].contains(&data.stx_size)
+        && u32::from(data.stx_mode) & 0o7777 == STUB_FILE_MODE
+        && data.stx_nlink == 1;
+    if what == FileType::RegularFile && as_made {
         return rustix::fs::unlinkat(parent, name, AtFlags::empty());
     }
     Ok(())
 }
 
-/// Keeps other boxes from relying on a name while it is removed; `None` where it cannot be locked.
-fn lock(
-    parent: &OwnedFd,
-    name: &CStr,
-    holds: Option<&Holds>,
-    patience: &mut Patience,
-) -> Result<Option<OwnedFd>, Errno> {
-    let file = match rustix::fs::openat(parent, name, hold::OPEN, Mode::empty()) {
-        // Its permissions were changed outside, or the directory's: then removing it tells.
-        Err(Errno::ACCESS) => return Ok(None),
-        file => file?,
-    };
-    // The lock that is held already becomes exclusive, so that nobody gets in between.
-    let held = holds.and_then(|holds| holds.on(&file)).unwrap_or(&file);
-    loop {
-        match rustix::fs::flock(held, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(file)),
-            Err(Errno::WOULDBLOCK) if patience.wait() => {}
-            Err(Errno::WOULDBLOCK) => return Err(Errno::WOULDBLOCK),
-            // A file system without locks.
-            Err(_) => return Ok(None),
+/// Removes a cgroup as soon as the last process in it is gone; process 1 dies with its owner, and the rest with it.
+pub(super) fn remove_group(path: &CStr) {
+    // A minute: on a busy host the last process takes its time.
+    for tried in 0..12_000 {
+        match rustix::fs::rmdir(path) {
+            Err(Errno::BUSY) if tried == 0 => thaw_group(path),
+            Err(Errno::BUSY) => sys::pause_for(Duration::from_millis(5)),
+            _ => return,
+        }
+    }
+}
+
+/// What is frozen does not end, not even when it is killed.
+fn thaw_group(path: &CStr) {
+    let Ok(dir) = rustix::fs::openat(CWD, path, WALK, Mode::empty()) else { return };
+    for (file, word) in [(c"freezer.state", &b"THAWED"[..]), (c"cgroup.freeze", b"0")] {
+        if let Ok(file) = rustix::fs::openat(&dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+            // Then it is waited for in vain.
+            let _ = rustix::io::write(&file, word);
         }
     }
 }
 
 /// Opens a directory, symlinks not followed. The path ends with a NUL, and is as it was afterwards.
-fn open(path: &mut [u8], opened: &mut Opened) -> Option<OwnedFd> {
-    let whole = if path.len() == 1 { c"/" } else { CStr::from_bytes_with_nul(path).ok()? };
+fn open(path: &mut [u8], opened: &mut Opened) -> Result<OwnedFd, Errno> {
+    let whole = if path.len() == 1 { c"/" } else { c_str(path)? };
     match rustix::fs::openat2(CWD, whole, WALK, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
         Err(Errno::ACCESS) => {}
-        result => return result.ok(),
+        result => return result,
     }
     // Some directory on the way cannot be entered: name by name.
-    let mut dir = rustix::fs::openat(CWD, c"/", WALK, Mode::empty()).ok()?;
+    let mut dir = rustix::fs::openat(CWD, c"/", WALK, Mode::empty())?;
     let mut from = 1;
     while from < path.len() {
-        let end = from + path[from..].iter().position(|b| matches!(b, b'/' | 0))?;
+        let end = from + path[from..].iter().position(|b| matches!(b, b'/' | 0)).ok_or(Errno::INVAL)?;
         let separator = std::mem::replace(&mut path[end], 0);
-        let next = CStr::from_bytes_with_nul(&path[from..=end]).ok().and_then(|name| step(dir, name, opened));
+        let next = c_str(&path[from..=end]).and_then(|name| step(dir, name, opened));
         path[end] = separator;
         dir = next?;
         from = end + 1;
     }
-    Some(dir)
+    Ok(dir)
+}
+
+fn c_str(path: &[u8]) -> Result<&CStr, Errno> {
+    CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
 }
 
 /// One name down.
-fn step(dir: OwnedFd, name: &CStr, opened: &mut Opened) -> Option<OwnedFd> {
+fn step(dir: OwnedFd, name: &CStr, opened: &mut Opened) -> Result<OwnedFd, Errno> {
     let down = |dir: &OwnedFd| rustix::fs::openat(dir, name, WALK | OFlags::NOFOLLOW, Mode::empty());
     match down(&dir) {
-        Err(Errno::ACCESS) if opened.add(dir) => opened.last().and_then(|(dir, _)| down(dir).ok()),
-        result => result.ok(),
+        Err(Errno::ACCESS) if opened.add(dir) => opened.last().map_or(Err(Errno::ACCESS), |(dir, _)| down(dir)),
+        result => result,
     }
 }
 
@@ -190,9 +195,11 @@ mod tests {
     use std::path::Path;
 
     fn remove_at(kind: u8, path: &Path) {
-        let mut bytes = path.as_os_str().as_bytes().to_vec();
-        bytes.push(0);
-        remove(kind, &mut bytes, None, &mut Patience::default());
+        let look = |path: &Path| rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, Identity::ASKED);
+        let Identity { inode, made } = look(path).map_or(Identity::default(), |data| Identity::of(&data));
+        let path = path.as_os_str().as_bytes();
+        let head = format!("{}{inode:016x}{made:016x}", char::from(kind));
+        remove(&mut [head.as_bytes(), path, b"\0"].concat(), b"");
     }
 
     #[test]
