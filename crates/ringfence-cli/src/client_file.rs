@@ -1,5 +1,6 @@
-//! A client's file, read and replaced in one step. Links are followed as long as they stay in their place, and what was
-//! looked up is what is opened: somebody who swaps a directory for a link in between gets an error.
+//! A client's file, read and replaced in one step. Links in the user's own directories are followed as long as they stay in
+//! their place, and none in a project. What was looked up is what is opened: a directory that is swapped for a link in
+//! between is an error.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,6 +22,8 @@ pub enum ClientFileError {
     LookUp { path: PathBuf, source: io::Error },
     #[error("`{}` leads out of `{}`", path.display(), base.display())]
     LeadsOut { path: PathBuf, base: PathBuf },
+    #[error("there is a symlink on the way to `{}`, which a sandbox may have made", .0.display())]
+    Link(PathBuf),
     #[error("cannot read `{}`: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("`{}` is a directory", .0.display())]
@@ -54,7 +57,10 @@ impl ClientFile {
         let look_up = |path: &Path, source| ClientFileError::LookUp { path: path.to_path_buf(), source };
         let base = target.base.canonicalize().map_err(|source| look_up(&target.base, source))?;
         let asked = base.join(target.file);
-        let real = real(&asked).map_err(|source| look_up(&asked, source))?;
+        let real = match target.follows {
+            true => real(&asked).map_err(|source| look_up(&asked, source))?,
+            false => asked.clone(),
+        };
         let Ok(below) = real.strip_prefix(&base) else {
             return Err(ClientFileError::LeadsOut { path: asked, base });
         };
@@ -77,6 +83,7 @@ impl ClientFile {
         let base = File::open(&self.base).map_err(failed)?;
         let file = match open_below(&base, &self.below, OFlags::RDONLY | OFlags::NONBLOCK) {
             Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(ClientFileError::Link(path)),
             opened => File::from(opened.map_err(|errno| failed(errno.into()))?),
         };
         let data = file.metadata().map_err(failed)?;

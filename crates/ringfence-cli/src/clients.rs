@@ -43,6 +43,8 @@ pub struct Target {
     /// The file, below it.
     pub file: &'static str,
     pub form: Form,
+    /// Links below the base are followed: it is the user's own, and no project, where a sandbox may have made them.
+    pub follows: bool,
 }
 
 /// Where a client keeps the list, and in which form.
@@ -96,13 +98,13 @@ impl Client {
     pub fn target(self, scope: Scope, facts: &Facts, project: &Path) -> Target {
         let row = self.row();
         if scope == Scope::Project {
-            return Target { base: project.to_path_buf(), file: row.project, form: row.form };
+            return Target { base: project.to_path_buf(), file: row.project, form: row.form, follows: false };
         }
         let moved = row.moved.and_then(|(variable, file)| {
             let base = facts.env.get(OsStr::new(variable)).map(PathBuf::from).filter(|path| path.is_absolute())?;
-            Some(Target { base, file, form: row.form })
+            Some(Target { base, file, form: row.form, follows: true })
         });
-        moved.unwrap_or_else(|| Target { base: facts.home.clone(), file: row.user, form: row.form })
+        moved.unwrap_or_else(|| Target { base: facts.home.clone(), file: row.user, form: row.form, follows: true })
     }
 
     /// What is written: which program the client starts, and how.

@@ -158,7 +158,7 @@ impl From<ClientFileError> for Failure {
     fn from(error: ClientFileError) -> Failure {
         let failure = Failure::new(Kind::Config, error.to_string());
         match error {
-            ClientFileError::LeadsOut { .. } => {
+            ClientFileError::LeadsOut { .. } | ClientFileError::Link(_) => {
                 failure.hint("edit the file where it really is, or put the file itself there")
             }
             ClientFileError::Directory(_) => failure.hint(HELD),

@@ -132,9 +132,12 @@ fn files_come_out_where_they_were_asked_for() {
     let write = |name: &str, text: &str| place.write(&format!("project/{name}"), text);
     write(
         "make.py",
-        "import os\nfor name in ('seen', '.envrc', 'a/.hidden/x', 'a/b'):\n os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n open(name, 'w').close()",
+        "import os\nfor name in ('seen', '.kept', '.envrc', 'a/.hidden/x', 'a/b'):\n os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n open(name, 'w').close()",
     );
-    write("make.js", "const fs = require('fs'); fs.writeFileSync('seen', ''); fs.writeFileSync('.envrc', '')");
+    write(
+        "make.js",
+        "const fs = require('fs'); for (const name of ['seen', '.kept', '.envrc']) fs.writeFileSync(name, '')",
+    );
     let run = |args: &[&str]| place.ringfence(&[&["code"], args].concat());
     std::fs::create_dir(place.home.join("elsewhere")).unwrap();
     std::os::unix::fs::symlink(place.home.join("elsewhere"), place.project.join("link")).unwrap();
@@ -147,12 +150,25 @@ fn files_come_out_where_they_were_asked_for() {
         let dir = format!("new/{language}");
         let done = run(&[language, code, "--out", "*", "--out", "**", "--out-dir", &dir]);
         assert_eq!(done.code, 0, "{}", done.err);
-        assert!(!place.project.join(&dir).join(".envrc").exists());
+        assert!(!place.project.join(&dir).join(".kept").exists());
         assert!(place.project.join(&dir).join("seen").exists());
+        let done = run(&[language, code, "--out", ".kept", "--out-dir", &dir]);
+        assert!(done.code == 0 && place.project.join(&dir).join(".kept").exists(), "{}", done.err);
+        // What something outside executes never comes.
         let done = run(&[language, code, "--out", ".envrc", "--out-dir", &dir]);
-        assert!(done.code == 0 && place.project.join(&dir).join(".envrc").exists(), "{}", done.err);
+        assert!(done.code == 125 && done.err.contains("@dotfiles"), "{}", done.err);
+        assert!(!place.project.join(&dir).join(".envrc").exists());
     }
     assert!(!place.project.join("new/python/a/.hidden").exists() && place.project.join("new/python/a/b").exists());
+    write(
+        "plant.py",
+        "import os\nfor name in ('r/HEAD', 'r/objects/x', 'r/refs/x', 'r/README', 's/.git/config', 'x\\u202ecod.exe'):\n os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n open(name, 'w').close()",
+    );
+    let out = ["--out", "r/**", "--out", "s/.git/config", "--out", "x*", "--out-dir", "planted"];
+    let done = run(&[&["python", "plant.py"], &out[..]].concat());
+    assert!(done.code == 125 && done.err.contains("git would use it") && done.err.contains("3 more"), "{}", done.err);
+    assert_eq!(support::names(&place.project.join("planted")), ["r"]);
+    assert_eq!(support::names(&place.project.join("planted/r")), ["README"]);
     // One by one they come whole, or not at all.
     write("large.py", "for name, mib in (('a', 20), ('b', 40)): open(name, 'wb').truncate(mib << 20)");
     let done = run(&["python", "large.py", "--tmp-size", "100m", "--out", "?", "--out-dir", "large"]);

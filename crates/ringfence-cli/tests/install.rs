@@ -89,15 +89,18 @@ fn links_stay_in_their_place() {
     assert!(place.home.join(".claude.json").symlink_metadata().unwrap().is_symlink());
     assert!(fs::read_to_string(place.home.join("dotfiles/claude.json")).unwrap().contains("ringfence"));
 
-    // Out of the project: neither a file nor a directory on the way.
+    // In a project none is followed, also not to another place in it: a sandbox may have made it.
     place.write("outside/mcp.json", "{}\n");
     symlink("../outside/mcp.json", place.project.join(".mcp.json")).unwrap();
     symlink("../outside", place.project.join(".cursor")).unwrap();
     symlink("nowhere", place.project.join(".vscode")).unwrap();
-    for (client, why) in [("claude", "leads out"), ("cursor", "leads out"), ("vscode", "leads nowhere")] {
+    place.write("project/elsewhere/config.toml", "");
+    symlink("elsewhere", place.project.join(".codex")).unwrap();
+    for client in ["claude", "cursor", "vscode", "codex"] {
         let done = place.ringfence(&["install", client, "--scope", "project", "--yes"]);
-        assert!(done.code == 125 && done.err.contains(why), "{client}: {}", done.err);
+        assert!(done.code == 125 && done.err.contains("a symlink on the way"), "{client}: {}", done.err);
     }
+    assert_eq!(fs::read_to_string(place.project.join("elsewhere/config.toml")).unwrap(), "");
     assert_eq!(fs::read_to_string(place.home.join("outside/mcp.json")).unwrap(), "{}\n");
     assert_eq!(names(&place.home.join("outside")), ["mcp.json"]);
 

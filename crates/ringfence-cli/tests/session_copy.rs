@@ -6,6 +6,7 @@ mod sessions;
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 
 use support::{Done, Place};
 
@@ -60,17 +61,161 @@ fn one_that_is_interrupted_leaves_nothing() {
     here.sh("truncate -s 8G /tmp/large");
     let out = here.place.home.join("out");
     std::fs::create_dir(&out).unwrap();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    // It has no name before it is complete.
+    let begun = |pid: u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&out) && to != out))
+    };
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGKILL] {
         let arguments = ["session", "cp", &here.inside("/tmp/large"), &out.to_string_lossy()];
         let mut copying = here.place.command(arguments).spawn().unwrap();
-        sessions::wait("it begins", || support::names(&out).iter().any(|name| name.starts_with(".ringfence-")));
+        sessions::wait("it begins", || begun(copying.id()));
         sessions::kill(copying.id() as i32, signal);
-        assert_eq!(copying.wait().unwrap().code(), Some(128 + signal));
+        let ended = copying.wait().unwrap();
+        assert_eq!(ended.code().or(ended.signal().map(|signal| 128 + signal)), Some(128 + signal));
         assert!(support::names(&out).is_empty(), "{signal}: {:?}", support::names(&out));
     }
     here.sh("truncate -s 0 /tmp/large");
     assert_eq!(here.copy(&here.inside("/tmp/large"), &out.to_string_lossy()).code, 0);
     assert_eq!(support::names(&out), ["large"]);
+    // What stands there is replaced.
+    here.sh("echo new >/tmp/large");
+    assert_eq!(here.copy(&here.inside("/tmp/large"), &out.to_string_lossy()).code, 0);
+    assert_eq!(
+        (support::names(&out), std::fs::read(out.join("large")).unwrap()),
+        (vec!["large".into()], b"new\n".into())
+    );
+}
+
+/// What was not copied, by the paths that are named.
+fn named(done: &Done) -> Vec<String> {
+    let lines = done.err.lines().filter_map(|line| line.strip_prefix("warning: not copied: `"));
+    let mut named: Vec<String> = lines.map(|line| line.split('`').next().unwrap().to_owned()).collect();
+    named.sort();
+    named
+}
+
+#[test]
+fn what_is_executed_outside_does_not_come_out() {
+    let here = Here::new();
+    here.sh("mkdir -p /tmp/b/sub/.VSCODE /tmp/b/bare/refs /tmp/b/bare/objects /tmp/b/src; cd /tmp/b
+         git init -q . || mkdir -p .git/hooks; echo '[core] fsmonitor = touch /tmp/x' >.git/config
+         echo x >sub/.VSCODE/tasks.json; echo x >.envrc; echo x >src/main.rs; echo x >src/ruff.toml
+         echo 'ref: refs/heads/main' >bare/HEAD; echo x >bare/config; echo x >bare/README");
+    let out = here.place.home.join("out");
+    std::fs::create_dir(&out).unwrap();
+    here.place.write("mine/b/.git/config", "mine");
+    here.place.write("mine/b/src/ruff.toml", "mine");
+    here.place.write("mine/b/bare/README", "mine");
+    let left = [
+        "/tmp/b/.envrc",
+        "/tmp/b/.git",
+        "/tmp/b/bare/HEAD",
+        "/tmp/b/bare/config",
+        "/tmp/b/bare/objects",
+        "/tmp/b/bare/refs",
+        "/tmp/b/sub/.VSCODE",
+    ];
+    // A new place.
+    let done = here.copy(&here.inside("/tmp/b"), &out.to_string_lossy());
+    assert_eq!((done.code, named(&done)), (125, left.map(str::to_owned).to_vec()), "{}", done.err);
+    assert!(done.err.contains("7 entries were not copied") && done.err.contains("--include-protected"), "{}", done.err);
+    assert_eq!(support::names(&out.join("b")), ["bare", "src", "sub"]);
+    assert_eq!(support::names(&out.join("b/bare")), ["README"]);
+    // Into a repository that is there, whose files stay. Lint configuration is not replaced.
+    let mine = here.place.home.join("mine");
+    let done = here.copy(&here.inside("/tmp/b"), &mine.to_string_lossy());
+    let mut with_lint = left.map(str::to_owned).to_vec();
+    with_lint.insert(6, "/tmp/b/src/ruff.toml".to_owned());
+    assert_eq!((done.code, named(&done)), (125, with_lint), "{}", done.err);
+    let read = |path: &str| std::fs::read_to_string(here.place.home.join(path)).unwrap();
+    assert_eq!((read("mine/b/.git/config"), read("mine/b/src/ruff.toml")), ("mine".into(), "mine".into()));
+    assert_eq!(
+        (read("mine/b/bare/README"), support::names(&mine.join("b/.git"))),
+        ("x\n".into(), vec!["config".into()])
+    );
+    // In two steps.
+    here.sh("mkdir -p /tmp/one/r/objects /tmp/one/r/refs /tmp/two/r; cp /tmp/b/bare/HEAD /tmp/two/r");
+    let two = here.place.home.join("two");
+    let dots = |path: &str| here.copy(&here.inside(path), &two.to_string_lossy());
+    assert_eq!(dots("/tmp/one").code, 0);
+    assert_eq!(named(&here.copy(&here.inside("/tmp/two/r"), &two.to_string_lossy())), ["/tmp/two/r/HEAD"]);
+    // All of it, when it is wanted; and what is named itself.
+    let all = here.place.home.join("all");
+    let arguments = ["session", "cp", "--include-protected", &here.inside("/tmp/b"), &all.to_string_lossy()];
+    assert_eq!(here.place.ringfence(&arguments).code, 0);
+    assert!(all.join(".git/config").is_file() && all.join("sub/.VSCODE/tasks.json").is_file());
+    assert!(all.join("bare/HEAD").is_file());
+    here.copy(&here.inside("/tmp/b/.envrc"), &out.to_string_lossy()).expect(0, "");
+    let done = here.copy(&here.inside("/tmp/b/.git"), &out.to_string_lossy());
+    assert!(done.code == 125 && done.err.contains("--include-protected") && !out.join(".git").exists(), "{}", done.err);
+    here.copy(&here.inside("/tmp/b/sub/.VSCODE"), &out.join(".vscode").to_string_lossy()).expect(0, "");
+}
+
+#[test]
+fn what_the_session_protects_is_not_replaced_from_above() {
+    let place = Place::new();
+    place.write("project/kept/a", "mine");
+    place.write("project/.vscode/tasks.json", "mine");
+    place.write("project/hidden.key", "mine");
+    let done = place.ringfence(&["session", "create", "--ro", "kept", "--exclude", "*.key"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let here = Here { id: done.out.trim().to_owned(), stand_ins: place.names(), place };
+    here.sh("mkdir -p /tmp/b/project/kept /tmp/b/project/.vscode; cd /tmp/b/project
+             for name in kept/a kept/b .vscode/tasks.json hidden.key new.key free; do echo x >$name; done");
+    let done = here.copy(&here.inside("/tmp/b/project"), "..");
+    let left = [".vscode", "hidden.key", "kept", "new.key"].map(|name| format!("/tmp/b/project/{name}"));
+    assert_eq!((done.code, named(&done)), (125, left.to_vec()), "{}", done.err);
+    for name in ["kept/a", ".vscode/tasks.json", "hidden.key"] {
+        assert_eq!(std::fs::read_to_string(here.place.project.join(name)).unwrap(), "mine", "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(here.place.project.join("free")).unwrap(), "x\n");
+}
+
+#[test]
+fn what_is_hidden_does_not_go_in() {
+    let place = Place::new();
+    for name in ["a", ".env", "sub/.env", "secret/key", "secret/deep/key"] {
+        place.write(&format!("project/{name}"), "text");
+    }
+    let done = place.ringfence(&["session", "create", "--exclude", "secret", "--exclude", "**/.env"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let here = Here { id: done.out.trim().to_owned(), stand_ins: place.names(), place };
+    // One that came later.
+    here.place.write("project/later/.env", "text");
+    let done = here.copy(".", &here.inside("/tmp/all"));
+    let left = ["./.env", "./later/.env", "./secret", "./sub/.env"].map(str::to_owned);
+    assert_eq!((done.code, named(&done)), (125, left.to_vec()), "{}", done.err);
+    assert_eq!(here.sh("cd /tmp/all; find . -name .env -o -name '*key*' -o -name a"), "./a\n");
+    // What is named is what is meant.
+    here.copy("secret", &here.inside("/tmp/named")).expect(0, "");
+    here.copy("sub/.env", &here.inside("/tmp/named/")).expect(0, "");
+    assert_eq!(here.sh("cd /tmp/named; find . -type f | sort"), "./.env\n./deep/key\n./key\n");
+}
+
+/// The memory of what copies, which keeps no list.
+#[test]
+fn very_many_names_take_little_memory() {
+    let here = Here::new();
+    let mut dir = here.place.home.join("many");
+    for _ in 0..12 {
+        dir.push("d".repeat(200));
+    }
+    std::fs::create_dir_all(&dir).unwrap();
+    for name in 0..20_000 {
+        std::fs::write(dir.join(format!("{name}-{}", "x".repeat(200))), b"").unwrap();
+    }
+    let (from, to) = (here.place.home.join("many"), here.inside("/tmp/many"));
+    let mut copying = here.place.command(["session", "cp", &from.to_string_lossy(), &to]).spawn().unwrap();
+    let most = std::iter::repeat_with(|| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let text = std::fs::read_to_string(format!("/proc/{}/status", copying.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).map(str::to_owned);
+        (line, copying.try_wait().unwrap().is_none())
+    });
+    let peak = most.take_while(|(_, runs)| *runs).filter_map(|(line, _)| line).last().unwrap();
+    let peak: u64 = peak.trim().split(' ').next().unwrap().parse().unwrap();
+    assert!(peak < 64 << 10, "{peak} KiB");
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub struct Guarded {
     pub rules: Vec<FileRule>,
     /// What the plan hides and protects, by its real path: it knows what links lead to.
     pub paths: Vec<GuardedPath>,
+    /// The home directory of the user.
+    #[serde(with = "wire::path")]
+    pub home: PathBuf,
 }
 
 /// One path of the host that a plan hides or protects.
@@ -69,8 +72,13 @@ const LAYOUT: &[&str] = &[
 ];
 
 impl Guarded {
+    /// What is kept whatever the policy.
+    pub fn names(home: &Path) -> Guarded {
+        Guarded { home: home.to_path_buf(), ..Guarded::default() }
+    }
+
     /// What this policy and this plan keep.
-    pub fn of(rules: &[FileRule], plan: &Plan) -> Guarded {
+    pub fn of(rules: &[FileRule], plan: &Plan, home: &Path) -> Guarded {
         let mut binds: Vec<(&Path, &Path, bool)> = Vec::new();
         let mut paths = Vec::new();
         for mount in &plan.mounts {
@@ -99,21 +107,20 @@ impl Guarded {
                 _ => {}
             }
         }
-        Guarded { rules: rules.to_vec(), paths }
+        Guarded { rules: rules.to_vec(), paths, home: home.to_path_buf() }
     }
 
     /// Whether the policy hides this path of the host, by something that lies below the path that was `named`.
     pub fn hides(&self, named: &Path, path: &Path) -> bool {
         let hidden = |one: &GuardedPath| one.hidden && is_in(path, &one.path) && !is_in(named, &one.path);
         self.paths.iter().any(hidden)
-            || decide(&self.rules, path).is_some_and(|rule| {
-                rule.access == Access::Exclude && is_below_named(rule, named, path)
-            })
+            || decide(&self.rules, path)
+                .is_some_and(|rule| rule.access == Access::Exclude && is_below_named(rule, named, path))
     }
 
     /// Why a sandbox may not put something at this path of the host, below the path that was `named` for it. `replaces`:
     /// something is there already.
-    pub fn holds(&self, home: &Path, named: &Path, path: &Path, replaces: bool) -> Option<Held> {
+    pub fn holds(&self, named: &Path, path: &Path, replaces: bool) -> Option<Held> {
         let chosen = path.strip_prefix(named).unwrap_or(path);
         let names = chosen.components().filter_map(|part| match part {
             Component::Normal(name) => Some(name),
@@ -130,7 +137,7 @@ impl Guarded {
             }
         }
         if let Some(preset) = presets::held_at_home(|held| {
-            let held = home.join(held);
+            let held = self.home.join(held);
             is_in(path, &held) && !is_in(named, &held)
         }) {
             return Some(Held::Name(preset));
@@ -155,11 +162,15 @@ fn is_called(name: &OsStr, held: &str) -> bool {
     name.as_bytes().eq_ignore_ascii_case(held.as_bytes())
 }
 
+/// Whether a repository may have such a name at its top.
+pub fn is_layout(name: &OsStr) -> bool {
+    LAYOUT.iter().any(|part| is_called(name, part))
+}
+
 /// Which names of a directory must stay away, so that git takes it for no repository and for no other one than before.
 /// `chosen`: the names that would come; `there`: whether the directory has one already.
 pub fn layout<'a>(chosen: &BTreeSet<&'a OsStr>, there: impl Fn(&str) -> bool) -> BTreeSet<&'a OsStr> {
-    let is_part = |name: &OsStr| LAYOUT.iter().any(|part| is_called(name, part));
-    let parts: BTreeSet<&OsStr> = chosen.iter().copied().filter(|name| is_part(name)).collect();
+    let parts: BTreeSet<&OsStr> = chosen.iter().copied().filter(|name| is_layout(name)).collect();
     let has = |part: &str| parts.iter().any(|name| is_called(name, part)) || there(part);
     let is_repository = || has("HEAD") && (has("objects") && has("refs") || has("commondir"));
     if parts.is_empty() || !is_repository() { BTreeSet::new() } else { parts }
@@ -177,14 +188,19 @@ mod tests {
             missing: Missing::Ignore,
             origin: Origin { layer: LayerKind::Flags, place: "--x".into() },
         };
-        Guarded { rules: rules.iter().map(rule).collect(), paths: Vec::new() }
+        Guarded { rules: rules.iter().map(rule).collect(), ..Guarded::names(Path::new("/h")) }
     }
 
     #[test]
     fn what_does_not_come_out() {
         let guarded = Guarded {
             paths: vec![GuardedPath { path: "/h/p/real".into(), hidden: true }],
-            ..guarded(&[(Access::Ro, "/h"), (Access::Rw, "/h/p"), (Access::Ro, "/h/p/kept"), (Access::Exclude, "**/*.pem")])
+            ..guarded(&[
+                (Access::Ro, "/h"),
+                (Access::Rw, "/h/p"),
+                (Access::Ro, "/h/p/kept"),
+                (Access::Exclude, "**/*.pem"),
+            ])
         };
         let table = [
             ("/h/x", "/h/x/src/main.rs", false, None),
@@ -208,7 +224,7 @@ mod tests {
             ("/h", "/h/other", true, None),
         ];
         for (named, path, replaces, held) in table {
-            let found = guarded.holds(Path::new("/h"), Path::new(named), Path::new(path), replaces);
+            let found = guarded.holds(Path::new(named), Path::new(path), replaces);
             assert_eq!(found, held, "{path} below {named}");
         }
     }

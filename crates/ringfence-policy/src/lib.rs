@@ -17,6 +17,7 @@ pub mod failure;
 pub mod git;
 pub mod glob;
 pub mod guarantee;
+pub mod guarded;
 pub mod guards;
 pub mod layer;
 pub mod layers;
@@ -40,6 +41,7 @@ pub mod wire;
 
 pub use failure::{Cure, Failure};
 pub use guarantee::Guarantee;
+pub use guarded::Guarded;
 pub use layer::Layer;
 pub use layers::{Inputs, Resolved, resolve};
 pub use outcome::{Ended, Outcome, Reason};

@@ -189,6 +189,30 @@ pub(crate) fn gives_way(rule: &FileRule, home: &Path) -> bool {
     rule.origin.place == DOTFILES && matches!(&rule.pattern, Pattern::Exact(path) if installs(home, path))
 }
 
+/// The preset that protects a name wherever it stands, if one does; `replaced`: also those that are kept as they are where they
+/// are there.
+pub(crate) fn held_name(is: impl Fn(&str) -> bool, replaced: bool) -> Option<&'static str> {
+    let dotfiles = OPENED.iter().chain(STARTUP).chain(CONFIGURATION);
+    if dotfiles.into_iter().any(|name| is(name)) {
+        return Some(Dotfiles.name());
+    }
+    let lint = [(LintTs, LINT_TS), (LintGo, LINT_GO), (LintPython, LINT_PYTHON), (LintRust, LINT_RUST)];
+    let held = lint.into_iter().find(|(_, names)| replaced && names.iter().any(|name| is(name)));
+    held.map(|(preset, _)| preset.name())
+}
+
+/// The preset that protects or hides a path below home, if one does.
+pub(crate) fn held_at_home(is: impl Fn(&str) -> bool) -> Option<&'static str> {
+    let agents = AGENTS.iter().chain(AGENTS_EXECUTE.iter().map(|(name, _)| name));
+    if AUTOSTART.iter().chain(EXECUTED).any(|name| is(name)) {
+        Some(Dotfiles.name())
+    } else if agents.into_iter().any(|name| is(name)) {
+        Some(Agents.name())
+    } else {
+        SECRETS.iter().any(|name| is(name)).then(|| Secrets.name())
+    }
+}
+
 /// Whether a rule that makes this path read-only is there to protect it. Such a rule shows nothing.
 pub(crate) fn only_protects(origin: &Origin, path: &Path, workdir: &Path) -> bool {
     // A repository that belongs to the working directory may lie outside, and git has to see it.

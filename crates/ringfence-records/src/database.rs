@@ -33,6 +33,9 @@ pub enum DatabaseError {
     /// The file could not be made.
     #[error("cannot make `{}`: {source}", path.display())]
     Make { path: PathBuf, source: std::io::Error },
+    /// Something else than a file has the name of a database of SQLite, or of a file beside one.
+    #[error("`{}` is no regular file", .0.display())]
+    NotAFile(PathBuf),
     /// SQLite refused.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
@@ -143,6 +146,19 @@ impl Row {
     }
 }
 
+/// SQLite opens whatever has the name of a database, or of what it keeps beside one, and would wait for a pipe without end.
+fn regular(path: &Path) -> Result<(), DatabaseError> {
+    for end in ["", "-journal", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        let path = PathBuf::from(name);
+        if path.metadata().is_ok_and(|data| !data.is_file()) {
+            return Err(DatabaseError::NotAFile(path));
+        }
+    }
+    Ok(())
+}
+
 /// One connection.
 pub enum Database {
     /// A file of this host.
@@ -174,6 +190,7 @@ impl Database {
         if !path.exists() {
             return Ok(());
         }
+        regular(path)?;
         let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
         let escaped = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02x}") };
         let path: String = path.as_os_str().as_bytes().iter().map(escaped).collect();
@@ -206,6 +223,7 @@ impl Database {
     pub fn open(place: &Place, patience: Duration) -> Result<Database, DatabaseError> {
         match place {
             Place::File(path) => {
+                regular(path)?;
                 // Made here, since SQLite's own would be readable for everybody; what it puts beside it takes after it.
                 let made = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path);
                 made.map_err(|source| DatabaseError::Make { path: path.clone(), source })?;

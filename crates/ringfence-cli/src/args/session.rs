@@ -108,6 +108,9 @@ pub enum Session {
         /// How much may come out in all (`never`: no bound but the disk)
         #[arg(long, value_name = "SIZE", default_value = "10g", value_parser = parse_bound)]
         max_size: Bound,
+        /// Copy out protected names too, such as `.git` and `.vscode`: programs outside execute what is in them
+        #[arg(long)]
+        include_protected: bool,
     },
     /// Let local programs connect to a port in a session
     Forward {

@@ -1,5 +1,6 @@
 //! `ringfence code`: from a file to one result.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use ringfence::EngineError;
 use ringfence::code::{self, Code, CodeException, CodeResult, File, LANGUAGES, Language, Status};
+use ringfence::policy::guarded::{self, Guarded, Held};
 use ringfence::policy::limits::{Limits, format_size};
 use ringfence::policy::suggest::Suggestion;
 use ringfence_linux::sys;
@@ -222,8 +224,24 @@ fn read_all(from: impl Read, path: &Path) -> Result<Vec<u8>, Failure> {
 /// Puts the files that came out where they were asked for. That they cannot be there is no failure of the code, and the
 /// result says so: what the code did is still in it.
 pub fn keep_files(result: &mut CodeResult, directory: Option<&Path>) -> Result<(), Failure> {
+    if result.files.is_empty() {
+        return Ok(());
+    }
     let directory = directory.unwrap_or(Path::new("."));
-    let written = result.files.iter().try_for_each(|file| write(directory, file));
+    let written = held(directory, &result.files).and_then(|held| {
+        let free = result.files.iter().filter(|file| held.iter().all(|(name, _)| *name != file.path));
+        free.into_iter().try_for_each(|file| write(directory, file))?;
+        match held.first() {
+            None => Ok(()),
+            Some((name, why)) => {
+                let others = held.len() - 1;
+                let more = if others == 0 { String::new() } else { format!(", and {others} more") };
+                let path = directory.join(name);
+                Err(Failure::new(Kind::Output, format!("not written: `{}`: {why}{more}", path.display()))
+                    .hint("have the code write it under another name"))
+            }
+        }
+    });
     if let Err(failure) = &written {
         result.error = Some(failure.message.clone());
         // A failure of the code stays one.
@@ -308,6 +326,37 @@ fn note(result: &CodeResult, room: Room) -> Option<String> {
         Status::Cancelled => Some("cancelled".to_owned()),
         _ => None,
     }
+}
+
+/// The files whose names nothing in a sandbox may give to a file of the host, and why.
+fn held(directory: &Path, files: &[File]) -> Result<Vec<(String, Held)>, Failure> {
+    let fail = |error: &dyn std::fmt::Display| {
+        Failure::new(Kind::Output, format!("cannot look at `{}`: {error}", directory.display()))
+    };
+    let facts = host::here()?.facts()?;
+    let named = std::path::absolute(directory).map_err(|error| fail(&error))?;
+    let named = named.canonicalize().unwrap_or(named);
+    let guarded = Guarded::names(&facts.home);
+    let mut chosen: BTreeMap<&Path, BTreeSet<&OsStr>> = BTreeMap::new();
+    for file in files {
+        for path in Path::new(&file.path).ancestors() {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+                chosen.entry(parent).or_default().insert(name);
+            }
+        }
+    }
+    let mut parts: BTreeSet<PathBuf> = BTreeSet::new();
+    for (parent, names) in &chosen {
+        let there = |name: &str| named.join(parent).join(name).symlink_metadata().is_ok();
+        parts.extend(guarded::layout(names, there).into_iter().map(|name| parent.join(name)));
+    }
+    let why = |file: &File| {
+        let path = Path::new(&file.path);
+        let is_part = path.ancestors().any(|above| parts.contains(above));
+        let held = || guarded.holds(&named, &named.join(path), false);
+        if is_part { Some(Held::Repository) } else { held() }
+    };
+    Ok(files.iter().filter_map(|file| Some((file.path.clone(), why(file)?))).collect())
 }
 
 /// Writes a file that came out. Its name was chosen in the box, which may also have planted links in the project: nothing that

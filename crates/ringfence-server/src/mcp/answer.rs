@@ -1,5 +1,6 @@
 //! Answers that a model can use: text and structure, and errors that say what to do next.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 
 use ringfence::policy::Failure;
@@ -104,6 +105,30 @@ pub fn with_place(trouble: Trouble, path: &str, opened: &Opened) -> Trouble {
             Trouble { message, advice: None, ..trouble }
         }
         None => trouble,
+    }
+}
+
+/// Begins the lines of an answer that are not what a command or code wrote. Made when that is there, so that nothing in it can
+/// be such a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark(String);
+
+impl Mark {
+    pub fn unlike<'a>(texts: impl IntoIterator<Item = &'a str> + Clone) -> Mark {
+        loop {
+            // Its keys are random, and known to this process alone.
+            let random = RandomState::new().build_hasher().finish();
+            let mark = format!("[{:08x}]", random as u32);
+            if !texts.clone().into_iter().any(|text| text.contains(&mark)) {
+                return Mark(mark);
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

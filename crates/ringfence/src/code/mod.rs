@@ -239,8 +239,13 @@ fn is_below(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= MAX_PATH
         && !path.starts_with('/')
-        && !path.contains(char::is_control)
+        && !path.contains(|c| char::is_control(c) || is_direction(c))
         && path.split('/').all(plain)
+}
+
+/// Whether a character changes the order in which others are shown, so that a name looks like another one.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether a path matches a pattern: `*` and `?` within a name, `**` across directories.

@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use ringfence_policy::Guarded;
 use ringfence_policy::canonical::{self, CanonicalError};
 
 use super::info::{ExecutionInfo, Info, Placeholder};
@@ -38,6 +39,10 @@ impl Document for Report {
 
 impl Document for Vec<ExecutionInfo> {
     const FORMAT: &'static str = "ringfence.executions";
+}
+
+impl Document for Guarded {
+    const FORMAT: &'static str = "ringfence.guarded";
 }
 
 impl Document for Vec<Placeholder> {

@@ -55,7 +55,7 @@ use ringfence_linux::sys::locked;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{self, Plan, PlanError};
 use ringfence_policy::profiles::EngineChoice;
-use ringfence_policy::{Guarantee, Policy, ServiceSettings};
+use ringfence_policy::{Guarantee, Guarded, Policy, ServiceSettings};
 
 use crate::engines;
 use crate::host::{Host, Notice};
@@ -689,6 +689,7 @@ fn make_planned(place: &Place, program: &Path, homes: &Homes, create: Create) ->
         life: service.life,
         records,
         requirements: policy.shown,
+        rules: policy.rules,
         keys: homes.dir().to_path_buf(),
     };
     let Some(name) = name.filter(|_| homes::has_home(&start.plan)) else {
@@ -766,6 +767,11 @@ impl Session {
     /// What stands in for protected names that are missing.
     pub async fn placeholders(&self) -> Result<Vec<Placeholder>, SessionError> {
         self.document(&ClientRequest::Placeholders).await
+    }
+
+    /// What of the host its policy hides and protects, and names that no sandbox makes on the host by itself.
+    pub async fn guarded(&self) -> Result<Guarded, SessionError> {
+        self.document(&ClientRequest::Guarded).await
     }
 
     /// Bytes of each output that it keeps, and that [`Execution::output`] does.

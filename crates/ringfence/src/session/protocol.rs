@@ -48,7 +48,7 @@ impl Message for ClientHello {
 }
 
 impl Message for ClientRequest {
-    const VARIANTS: Option<u32> = Some(24);
+    const VARIANTS: Option<u32> = Some(25);
 }
 
 impl Message for ClientInput {
@@ -138,6 +138,8 @@ pub enum ClientRequest {
     Freeze,
     Thaw,
     ChangeLimits(LimitChange),
+    /// What of the host the policy of the session hides and protects.
+    Guarded,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,8 +167,8 @@ pub const COPIED: usize = 32 * 1024;
 impl ClientRequest {
     /// Whether it begins nothing and changes nothing, but for the end.
     pub fn only_looks(&self) -> bool {
-        use ClientRequest::{Executions, Info, Placeholders, Report, Stop, Usage};
-        matches!(self, Info | Report | Executions | Placeholders | Usage | Stop)
+        use ClientRequest::{Executions, Guarded, Info, Placeholders, Report, Stop, Usage};
+        matches!(self, Info | Report | Executions | Placeholders | Guarded | Usage | Stop)
     }
 
     /// How many pipes come with it.
@@ -233,7 +235,7 @@ pub enum SupervisorReply {
     Done {
         bytes: u64,
     },
-    /// What `Info`, `Report`, `Executions` and `Placeholders` ask for, as a [document](super::document).
+    /// What `Info`, `Report`, `Executions`, `Placeholders` and `Guarded` ask for, as a [document](super::document).
     Document(Vec<u8>),
     Refused(Refusal),
     Usage(Usage),

@@ -3,13 +3,14 @@
 //! What cannot be copied is named, the rest is copied, and the program says at the end that something is missing.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use ringfence::policy::guarded::{self, Guarded, Held};
 use ringfence::session::{Entry, EntryKind, Files, Placeholder, Session, SessionError, WriteOptions};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -18,6 +19,8 @@ use super::exec::{Signals, ended_by};
 use crate::failure::{Failure, Kind};
 use crate::output;
 
+/// The cure where a name is held.
+const INCLUDE: &str = "look at what it is; `--include-protected` copies it";
 /// Directories are followed so deep.
 const DEPTH: u16 = 256;
 /// Without waiting for whoever else has it: a box may have taken a lease.
@@ -86,6 +89,10 @@ impl Trouble {
 struct LeftOut {
     count: usize,
     links: bool,
+    /// Names that are not made on the host by themselves.
+    held: bool,
+    /// What the session's policy hides.
+    hidden: bool,
 }
 
 impl LeftOut {
@@ -97,6 +104,16 @@ impl LeftOut {
     fn add_link(&mut self, path: &Path) {
         self.add(path, "it is a symlink");
         self.links = true;
+    }
+
+    fn add_held(&mut self, path: &Path, held: Held) {
+        self.add(path, held);
+        self.held = true;
+    }
+
+    fn add_hidden(&mut self, path: &Path) {
+        self.add(path, "the session's policy hides it");
+        self.hidden = true;
     }
 
     /// Counts an entry's own trouble, and hands on what ends everything.
@@ -118,14 +135,16 @@ impl LeftOut {
             1 => failure("one entry was"),
             n => failure(&format!("{n} entries were")),
         };
-        Err(match self.links {
-            true => failure.hint("`ringfence session exec` with `tar` on both sides carries symlinks too"),
-            false => failure,
-        })
+        let hints = [
+            (self.links, "`ringfence session exec` with `tar` on both sides carries symlinks too"),
+            (self.held, INCLUDE),
+            (self.hidden, "what is hidden is copied when it is named itself"),
+        ];
+        Err(hints.into_iter().filter(|(applies, _)| *applies).fold(failure, |failure, (_, hint)| failure.hint(hint)))
     }
 }
 
-pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Failure> {
+pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>, protected: bool) -> Result<ExitCode, Failure> {
     if from.is_empty() || to.is_empty() {
         return Err(Failure::new(Kind::Usage, "an empty path names nothing"));
     }
@@ -137,9 +156,10 @@ pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Fai
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])?;
     match (super::split(from), super::split(to)) {
         (None, Some((session, to))) => super::within(async |sessions| {
-            let files = super::open(&sessions, &session).await?.files();
+            let session = super::open(&sessions, &session).await?;
+            let files = session.files();
             let mark = RefCell::new(None);
-            let done = unless_ended(signals, copy_in(&files, Path::new(from), &to, &mark)).await;
+            let done = unless_ended(signals, copy_in(&session, Path::new(from), &to, &mark)).await;
             if let Some(mark) = mark.take() {
                 // Its place may be gone with the session.
                 let _ = files.remove(mark, false).await;
@@ -148,7 +168,7 @@ pub fn copy(from: &OsStr, to: &OsStr, most: Option<u64>) -> Result<ExitCode, Fai
         }),
         (Some((session, from)), None) => super::within(async |sessions| {
             let session = super::open(&sessions, &session).await?;
-            unless_ended(signals, copy_out(&session, &from, Path::new(to), most)).await
+            unless_ended(signals, copy_out(&session, &from, Path::new(to), most, protected)).await
         }),
         _ => Err(Failure::new(Kind::Usage, "one of the two is in a session: write it as SESSION:PATH")
             .hint("a path of the host with a colon in it is written with `./` before it")),
@@ -199,8 +219,34 @@ fn refused(what: &str, path: &Path, errno: Errno) -> Failure {
     }
 }
 
+/// What the session's policy keeps. A supervisor of an older release cannot say.
+async fn guarded(session: &Session) -> Result<Guarded, Failure> {
+    match session.guarded().await {
+        Ok(guarded) => Ok(guarded),
+        Err(SessionError::UnknownRequest { .. }) => {
+            output::say(
+                "warning: the session was made by an older release: what its policy hides and protects is not known",
+            );
+            Ok(Guarded::names(&crate::host::here()?.facts()?.home))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The real path of what is open.
+fn real(fd: &OwnedFd, path: &Path) -> Result<PathBuf, Failure> {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| failed("look at", path, error))
+}
+
 /// `mark` is what must be removed in the session, whatever becomes of this.
-async fn copy_in(files: &Files, from: &Path, to: &Path, mark: &RefCell<Option<PathBuf>>) -> Result<ExitCode, Failure> {
+async fn copy_in(
+    session: &Session,
+    from: &Path,
+    to: &Path,
+    mark: &RefCell<Option<PathBuf>>,
+) -> Result<ExitCode, Failure> {
+    let files = &session.files();
     let top = open_named(from, READ).map_err(|errno| refused("read", from, errno))?;
     let is_dir = to.as_os_str().is_empty()
         || to.as_os_str().as_bytes().ends_with(b"/")
@@ -213,7 +259,10 @@ async fn copy_in(files: &Files, from: &Path, to: &Path, mark: &RefCell<Option<Pa
     let to = name.filter(|_| is_dir).map_or_else(|| to.to_path_buf(), |name| to.join(name));
     let data = rustix::fs::fstat(&top).map_err(|e| failed("read", from, e))?;
     match FileType::from_raw_mode(data.st_mode) {
-        FileType::Directory => copy_directory_in(files, &top, from, &to, mark).await,
+        FileType::Directory => {
+            let guarded = guarded(session).await?;
+            copy_directory_in(files, &guarded, &top, from, &to, mark).await
+        }
         FileType::RegularFile => {
             let what = format!("copy `{}` to", shown(from));
             send(files, top, &to).await.map_err(|trouble| trouble.with(&what, &to))?;
@@ -225,6 +274,7 @@ async fn copy_in(files: &Files, from: &Path, to: &Path, mark: &RefCell<Option<Pa
 
 async fn copy_directory_in(
     files: &Files,
+    guarded: &Guarded,
     top: &OwnedFd,
     from: &Path,
     to: &Path,
@@ -239,32 +289,40 @@ async fn copy_directory_in(
     let mark = new_name();
     placed.replace(Some(to.join(&mark)));
     let marked = files.write(to.join(&mark), b"", WriteOptions::default()).await.is_ok();
-    let entries = list_host(top, marked.then_some(&mark));
+    let is_there = marked && Walk::new(top).is_ok_and(|walk| walk.has(&mark));
     if marked {
         // Its place may be gone with the session, which the next act says.
         let _ = files.remove(to.join(&mark), false).await;
     }
     placed.take();
-    let Some(entries) = entries else {
+    if is_there {
         if made {
             let _ = files.remove(to, false).await;
         }
         return Err(into_itself(from));
-    };
+    }
+    let named = real(top, from)?;
     let mut left = LeftOut::default();
-    // A directory that was not made: what is below it has no place.
-    let mut without: Option<PathBuf> = None;
-    for (below, kind) in entries {
-        if without.as_ref().is_some_and(|above| below.starts_with(above)) {
+    let mut walk = Walk::new(top).map_err(|errno| failed("read", from, errno))?;
+    while let Some((below, kind)) = walk.next() {
+        let (shown, to) = (from.join(&below), to.join(&below));
+        if guarded.hides(&named, &named.join(&below)) {
+            // An empty directory tells nothing, and may only stand in for the name.
+            if kind != Ok(FileType::Directory) || !is_empty(top, &below) {
+                left.add_hidden(&shown);
+            }
+            walk.leave(kind);
             continue;
         }
-        let (named, to) = (from.join(&below), to.join(&below));
         match kind {
-            Err(errno) => left.add(&named, errno),
+            Err(errno) => left.add(&shown, errno),
             Ok(FileType::Directory) => {
                 let result = make_inside(files, &to).await;
-                without = result.is_err().then_some(below);
-                left.note(&named, result)?;
+                if result.is_err() {
+                    // What is below it has no place.
+                    walk.leave(kind);
+                }
+                left.note(&shown, result)?;
             }
             Ok(FileType::RegularFile) => {
                 let opened = rustix::fs::openat2(top, &below, READ | OFlags::CLOEXEC, Mode::empty(), BELOW);
@@ -272,65 +330,95 @@ async fn copy_directory_in(
                     Ok(file) => send(files, file, &to).await,
                     Err(errno) => Err(errno.into()),
                 };
-                left.note(&named, result)?;
+                left.note(&shown, result)?;
             }
-            Ok(FileType::Symlink) => left.add_link(&named),
-            Ok(_) => left.add(&named, "neither a file nor a directory"),
+            Ok(FileType::Symlink) => left.add_link(&shown),
+            Ok(_) => left.add(&shown, "neither a file nor a directory"),
         }
     }
     left.end()
 }
 
-/// What a directory of the host holds: each directory before what is in it, and the error in the place of one that cannot be
-/// read. `None` when the mark is there.
-fn list_host(top: &OwnedFd, mark: Option<&String>) -> Option<Vec<(PathBuf, Result<FileType, Errno>)>> {
-    let mut listed = Vec::new();
-    let mut pending = vec![(PathBuf::new(), FileType::Directory)];
-    while let Some((below, kind)) = pending.pop() {
-        let is_top = below.as_os_str().is_empty();
-        let mut add = |kind| listed.push((below.clone(), kind));
-        if kind != FileType::Directory {
-            add(Ok(kind));
-            continue;
-        }
-        let path = if is_top { Path::new(".") } else { below.as_path() };
+/// Whether a directory is empty.
+fn is_empty(top: &OwnedFd, below: &Path) -> bool {
+    let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat2(top, below, flags, Mode::empty(), BELOW).and_then(Dir::new);
+    dir.is_ok_and(|mut dir| {
+        dir.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
+    })
+}
+
+/// Goes through a directory of the host, each directory before what is in it, and keeps no more than the way to where it is.
+struct Walk {
+    open: Vec<(Dir, PathBuf)>,
+}
+
+impl Walk {
+    fn new(top: &OwnedFd) -> Result<Walk, Errno> {
         let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = match rustix::fs::openat2(top, path, flags, Mode::empty(), BELOW).and_then(Dir::new) {
-            Ok(dir) => dir,
-            Err(errno) => {
-                add(Err(errno));
-                continue;
-            }
-        };
-        if !is_top {
-            add(Ok(kind));
-        }
-        for entry in dir {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(errno) => {
-                    listed.push((below.clone(), Err(errno)));
-                    break;
+        let dir = rustix::fs::openat2(top, ".", flags, Mode::empty(), BELOW).and_then(Dir::new)?;
+        Ok(Walk { open: vec![(dir, PathBuf::new())] })
+    }
+
+    /// The next entry; the error in the place of one that cannot be read.
+    fn next(&mut self) -> Option<(PathBuf, Result<FileType, Errno>)> {
+        loop {
+            let is_deep = self.open.len() > usize::from(DEPTH);
+            let (dir, above) = self.open.last_mut()?;
+            let entry = match dir.read() {
+                Some(Ok(entry)) => entry,
+                Some(Err(errno)) => {
+                    let above = std::mem::take(above);
+                    self.open.pop();
+                    return Some((above, Err(errno)));
+                }
+                None => {
+                    self.open.pop();
+                    continue;
                 }
             };
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if mark.is_some_and(|mark| name == mark.as_str()) {
-                return None;
-            }
             if name == "." || name == ".." {
                 continue;
             }
-            let path = below.join(name);
+            let path = above.join(name);
             let kind = match entry.file_type() {
                 // Not every file system tells.
-                FileType::Unknown => rustix::fs::statat(top, &path, AtFlags::SYMLINK_NOFOLLOW)
+                FileType::Unknown => dir
+                    .fd()
+                    .and_then(|fd| rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW))
                     .map_or(FileType::Unknown, |data| FileType::from_raw_mode(data.st_mode)),
                 kind => kind,
             };
-            pending.push((path, kind));
+            if kind != FileType::Directory {
+                return Some((path, Ok(kind)));
+            }
+            let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = match is_deep {
+                true => Err(Errno::NAMETOOLONG),
+                false => dir.fd().and_then(|fd| rustix::fs::openat2(fd, name, flags, Mode::empty(), BELOW)),
+            };
+            return Some(match opened.and_then(Dir::new) {
+                Ok(dir) => {
+                    self.open.push((dir, path.clone()));
+                    (path, Ok(kind))
+                }
+                Err(errno) => (path, Err(errno)),
+            });
         }
     }
-    Some(listed)
+
+    /// Does not go into what came last.
+    fn leave(&mut self, last: Result<FileType, Errno>) {
+        if last == Ok(FileType::Directory) {
+            self.open.pop();
+        }
+    }
+
+    /// Whether there is an entry of this name, at any depth.
+    fn has(mut self, wanted: &str) -> bool {
+        std::iter::from_fn(|| self.next()).any(|(path, _)| path.file_name() == Some(OsStr::new(wanted)))
+    }
 }
 
 /// Makes a directory in the session, unless there is one, or a link to one.
@@ -362,7 +450,13 @@ async fn placeholders(session: &Session, below: &Path) -> Result<HashMap<PathBuf
     Ok(all.filter_map(|one| Some((one.path.strip_prefix(&top).ok()?.to_path_buf(), one))).collect())
 }
 
-async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) -> Result<ExitCode, Failure> {
+async fn copy_out(
+    session: &Session,
+    from: &Path,
+    to: &Path,
+    most: Option<u64>,
+    protected: bool,
+) -> Result<ExitCode, Failure> {
     let files = &session.files();
     // The session's working directory has no name there.
     let from = &from.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>();
@@ -373,7 +467,7 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
     {
         return Err(failed("copy", from, "it only stands in for a name that is protected, and nothing is there"));
     }
-    let (parent, name) = landing(from, to)?;
+    let Landing { parent, name, is_named } = landing(from, to)?;
     let mut room = Room::new(most, &parent)?;
     match (top.kind, name) {
         (EntryKind::File, Some(name)) => {
@@ -384,6 +478,19 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
         (EntryKind::File, None) => Err(failed("write", to, "it has no name")),
         (EntryKind::Directory, name) => {
             let name = name.as_ref().map(Path::new);
+            let at = real(&parent, to)?;
+            let top = name.map_or_else(|| at.clone(), |name| at.join(name));
+            let held = Outlet {
+                guarded: guarded(session).await?,
+                named: if is_named { top.clone() } else { at },
+                top,
+                protected,
+            };
+            if let Some(name) = name
+                && let Some(why) = held.holds_top(&parent, name)
+            {
+                return Err(failed("copy", from, format!("as `{}`: {why}", shown(name))).hint(INCLUDE));
+            }
             let made = match name {
                 Some(name) => make_below(&parent, name).map_err(|errno| failed("make", to, errno))?,
                 None => false,
@@ -394,7 +501,7 @@ async fn copy_out(session: &Session, from: &Path, to: &Path, most: Option<u64>) 
             if let (Err(_), true, Some(name)) = (&listed, made, name) {
                 let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
             }
-            copy_directory_out(files, from, &below, listed?, &placeholders, &mut room).await
+            copy_directory_out(files, from, &below, listed?, &placeholders, &held, &mut room).await
         }
         (EntryKind::Symlink, _) => Err(failed("copy", from, "it is a symlink, and none is followed")),
         (EntryKind::Other, _) => Err(failed("copy", from, "neither a file nor a directory")),
@@ -411,18 +518,73 @@ async fn list_inside(files: &Files, from: &Path, below: &OwnedFd) -> Result<Vec<
     if listed.iter().any(is_mark) { Err(into_itself(from)) } else { Ok(listed) }
 }
 
+/// What is not made on the host by itself, and where this copy lands.
+struct Outlet {
+    guarded: Guarded,
+    /// The path of the host that the user named, and where the directory lands: there, or below it.
+    named: PathBuf,
+    top: PathBuf,
+    /// The user wants all of it.
+    protected: bool,
+}
+
+impl Outlet {
+    /// Why the directory itself does not come out.
+    fn holds_top(&self, parent: &OwnedFd, name: &Path) -> Option<Held> {
+        if self.protected || self.named == self.top {
+            return None;
+        }
+        let chosen = BTreeSet::from([name.as_os_str()]);
+        match guarded::layout(&chosen, |part| is_there(parent, Path::new(part))).is_empty() {
+            true => self.guarded.holds(&self.named, &self.top, is_there(parent, name)),
+            false => Some(Held::Repository),
+        }
+    }
+
+    /// Why this path below it does not.
+    fn holds(&self, below: &OwnedFd, path: &Path) -> Option<Held> {
+        let held = || self.guarded.holds(&self.named, &self.top.join(path), is_there(below, path));
+        if self.protected { None } else { held() }
+    }
+
+    /// The names below it that would make a repository of a directory, or change one.
+    fn parts(&self, below: &OwnedFd, paths: &[PathBuf]) -> HashSet<PathBuf> {
+        let mut chosen: HashMap<&Path, BTreeSet<&OsStr>> = HashMap::new();
+        for path in paths.iter().filter(|_| !self.protected) {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+                && guarded::is_layout(name)
+            {
+                chosen.entry(parent).or_default().insert(name);
+            }
+        }
+        let parts = chosen.iter().flat_map(|(parent, names)| {
+            let held = guarded::layout(names, |part| is_there(below, &parent.join(part)));
+            held.into_iter().map(|name| parent.join(name))
+        });
+        parts.collect()
+    }
+}
+
+fn is_there(dir: &OwnedFd, path: &Path) -> bool {
+    rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
 async fn copy_directory_out(
     files: &Files,
     from: &Path,
     below: &OwnedFd,
     listed: Vec<Entry>,
     placeholders: &HashMap<PathBuf, Placeholder>,
+    held: &Outlet,
     room: &mut Room,
 ) -> Result<ExitCode, Failure> {
     let mut left = LeftOut::default();
     let path_of = |entry: &Entry| PathBuf::from(OsStr::from_bytes(&entry.path));
     let filled: HashSet<PathBuf> =
         listed.iter().filter_map(|entry| path_of(entry).parent().map(Path::to_path_buf)).collect();
+    let parts = held.parts(below, &listed.iter().map(path_of).collect::<Vec<_>>());
+    // Directories that stay behind, with all that is in them.
+    let mut behind: HashSet<PathBuf> = HashSet::new();
     for entry in &listed {
         let path = path_of(entry);
         if path.as_os_str().is_empty() || !path.components().all(|c| matches!(c, Component::Normal(_))) {
@@ -432,7 +594,16 @@ async fn copy_directory_out(
         if placeholders.get(&path).is_some_and(|one| one.is(entry, !filled.contains(&path))) {
             continue;
         }
+        if !behind.is_empty() && path.ancestors().skip(1).any(|above| behind.contains(above)) {
+            continue;
+        }
         let inside = from.join(&path);
+        let why = if parts.contains(&path) { Some(Held::Repository) } else { held.holds(below, &path) };
+        if let Some(why) = why {
+            left.add_held(&inside, why);
+            behind.insert(path);
+            continue;
+        }
         let result = match entry.kind {
             EntryKind::Symlink => {
                 left.add_link(&inside);
@@ -453,16 +624,23 @@ async fn copy_directory_out(
 
 /// Where something lands: below an existing directory, where it keeps its name; else under the name that was given. Without a
 /// name, in the directory itself.
-fn landing(from: &Path, to: &Path) -> Result<(OwnedFd, Option<OsString>), Failure> {
+struct Landing {
+    parent: OwnedFd,
+    name: Option<OsString>,
+    /// The user gave it the name that it has on the host.
+    is_named: bool,
+}
+
+fn landing(from: &Path, to: &Path) -> Result<Landing, Failure> {
     match open_named(to, DIRECTORY) {
-        Ok(dir) => Ok((dir, from.file_name().map(OsStr::to_owned))),
+        Ok(parent) => Ok(Landing { parent, name: from.file_name().map(OsStr::to_owned), is_named: false }),
         // It may be the user's own: then it is not what is to be replaced.
         Err(Errno::LOOP) if to.is_dir() => Err(refused("write to", to, Errno::LOOP)),
         // What stands there, a link included, is replaced and not used.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if to.file_name().is_some() => {
             let parent = to.parent().unwrap_or(Path::new(""));
             let opened = open_named(parent, DIRECTORY).map_err(|errno| refused("write to", parent, errno))?;
-            Ok((opened, to.file_name().map(OsStr::to_owned)))
+            Ok(Landing { parent: opened, name: to.file_name().map(OsStr::to_owned), is_named: true })
         }
         Err(errno) => Err(refused("write to", to, errno)),
     }
@@ -509,14 +687,64 @@ async fn fetch(
     }
     // Never set-user-id, whatever the box says.
     let mode = Mode::from_raw_mode(entry.mode & 0o777);
-    let (temporary, file) = Temporary::new(parent, mode)?;
-    match files.reader(from, 0).await?.copy_within(&file, room.left).await {
+    let file = Incomplete::new(parent, mode)?;
+    match files.reader(from, 0).await?.copy_within(file.fd(), room.left).await {
         Ok(bytes) => room.left -= bytes,
         Err(SessionError::TooLong { .. }) => return Err(Trouble::Of(room.too_much(from))),
         Err(error) => return Err(error.into()),
     }
-    // Its own name is nobody's afterwards.
-    Ok(rustix::fs::renameat(parent, &temporary.name, parent, name)?)
+    Ok(file.take_name(name)?)
+}
+
+/// A file on its way. It has no name until it is complete, so that nothing is left of it however this process ends; where the
+/// file system has no such files, it has one of its own.
+enum Incomplete<'a> {
+    Nameless(&'a OwnedFd, OwnedFd),
+    Named(Temporary<'a>, OwnedFd),
+}
+
+impl Incomplete<'_> {
+    fn new(parent: &OwnedFd, mode: Mode) -> Result<Incomplete<'_>, Errno> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::openat(parent, ".", flags, mode) {
+            Ok(file) => Ok(Incomplete::Nameless(parent, file)),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                Temporary::new(parent, mode).map(|(temporary, file)| Incomplete::Named(temporary, file))
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Incomplete::Nameless(_, file) | Incomplete::Named(_, file) => file,
+        }
+    }
+
+    /// It is complete, and takes the place of what has this name.
+    fn take_name(self, name: &Path) -> Result<(), Errno> {
+        let temporary = match self {
+            Incomplete::Named(temporary, _) => temporary,
+            Incomplete::Nameless(parent, file) => match link(&file, parent, name) {
+                // Only a name can take the place of another one.
+                Err(Errno::EXIST) => {
+                    let temporary = Temporary { parent, name: new_name() };
+                    link(&file, parent, Path::new(&temporary.name))?;
+                    temporary
+                }
+                linked => return linked,
+            },
+        };
+        // Its own name is nobody's afterwards.
+        rustix::fs::renameat(temporary.parent, &temporary.name, temporary.parent, name)
+    }
+}
+
+/// Gives a file without a name this one, which nothing has.
+fn link(file: &OwnedFd, parent: &OwnedFd, name: &Path) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, path, parent, name, AtFlags::SYMLINK_FOLLOW)
 }
 
 /// A new file under a name of its own, which goes with this. A box may be able to write there, too: nothing that is there

@@ -158,7 +158,7 @@ pub fn session(command: &Session) -> Result<ExitCode, Failure> {
                 worst.map_or(Ok(ExitCode::SUCCESS), Err)
             })
         }
-        Session::Cp { from, to, max_size } => copy::copy(from, to, max_size.0),
+        Session::Cp { from, to, max_size, include_protected } => copy::copy(from, to, max_size.0, *include_protected),
         Session::Forward { session, ports } => forward::forward(session, *ports),
     }
 }

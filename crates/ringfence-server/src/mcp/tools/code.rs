@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Act, Desk, Nature};
-use crate::mcp::answer::{ASK_OWNER, Trouble, done};
+use crate::mcp::answer::{ASK_OWNER, Mark, Trouble, done};
 use crate::mcp::client_roots::Places;
 use crate::mcp::owner::{Owner, Refusal};
 
@@ -88,6 +88,8 @@ pub struct CodeAnswer {
     duration_ms: u64,
     /// What to know or to do about it.
     note: Option<String>,
+    /// Begins each line that the code did not write: in the text, and where output was left out. No output has it.
+    mark: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -279,21 +281,30 @@ impl CodeAnswer {
                 })
                 .collect(),
         });
+        let value = result.value.as_ref().map(Value::to_string).unwrap_or_default();
+        let of_exception = exception.iter().flat_map(|exception| {
+            [&exception.kind, &exception.message].into_iter().chain(&exception.trace).map(String::as_str)
+        });
+        let text = result.text.as_deref().unwrap_or_default();
+        let said = [result.stdout.as_str(), &result.stderr, text, &value];
+        let mark = Mark::unlike(said.into_iter().chain(of_exception).collect::<Vec<_>>());
         CodeAnswer {
             status: status(result.status),
-            stdout: shortened(result.stdout),
-            stderr: shortened(result.stderr),
+            stdout: shortened(result.stdout, &mark),
+            stderr: shortened(result.stderr, &mark),
             value: result.value.filter(|_| !large),
-            text: result.text.map(shortened),
+            text: result.text.map(|text| shortened(text, &mark)),
             exception,
             pictures,
             duration_ms: result.usage.duration_ms,
             note: note.or(left_out),
+            mark: mark.to_string(),
         }
     }
 
     pub fn says(&self) -> String {
-        let mut text = format!("{}, {} ms", self.status, self.duration_ms);
+        let mark = &self.mark;
+        let mut text = format!("{mark} {}, {} ms", self.status, self.duration_ms);
         let value = self.value.as_ref().map(Value::to_string);
         let parts = [
             ("stdout", Some(&self.stdout)),
@@ -302,15 +313,15 @@ impl CodeAnswer {
         ];
         for (name, part) in parts {
             if let Some(part) = part.filter(|part| !part.is_empty()) {
-                let _ = write!(text, "\n--- {name}\n{}", part.trim_end_matches('\n'));
+                let _ = write!(text, "\n{mark} {name}\n{}", part.trim_end_matches('\n'));
             }
         }
         if let Some(exception) = &self.exception {
-            let _ = write!(text, "\n--- exception\n{}: {}", exception.kind, exception.message);
+            let _ = write!(text, "\n{mark} exception\n{}: {}", exception.kind, exception.message);
             exception.trace.iter().for_each(|frame| text.push_str(&format!("\n  {frame}")));
         }
         if let Some(note) = &self.note {
-            let _ = write!(text, "\n--- note\n{note}");
+            let _ = write!(text, "\n{mark} note: {note}");
         }
         text
     }
@@ -338,13 +349,14 @@ fn note(result: &CodeResult) -> Option<String> {
 }
 
 /// Head and end of a text that is too long for an answer.
-fn shortened(text: String) -> String {
+fn shortened(text: String, mark: &Mark) -> String {
     if text.len() <= PAGE {
         return text;
     }
     let head = text.floor_char_boundary(PAGE - END);
     let tail = text.ceil_char_boundary(text.len() - END);
-    format!("{}\n[{} bytes left out: write to a file what is long]\n{}", &text[..head], tail - head, &text[tail..])
+    let left_out = tail - head;
+    format!("{}\n{mark} {left_out} bytes left out: write to a file what is long\n{}", &text[..head], &text[tail..])
 }
 
 #[cfg(test)]
@@ -353,9 +365,10 @@ mod tests {
 
     #[test]
     fn long_texts_keep_head_and_end() {
-        assert_eq!(shortened("é".to_owned()), "é");
+        let mark = Mark::unlike([]);
+        assert_eq!(shortened("é".to_owned(), &mark), "é");
         let text = format!("a{}z", "é".repeat(PAGE));
-        let short = shortened(text);
+        let short = shortened(text, &mark);
         assert!(short.len() < PAGE + 100 && short.starts_with("aé") && short.ends_with("éz"), "{}", short.len());
     }
 }

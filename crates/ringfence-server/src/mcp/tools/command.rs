@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Act, Desk, Nature};
-use crate::mcp::answer::{ASK_OWNER, Trouble, done};
+use crate::mcp::answer::{ASK_OWNER, Mark, Trouble, done};
 use crate::mcp::jobs::{InputError, Job, Page, Stream};
 
 /// The most that one answer carries of each stream.
@@ -96,6 +96,8 @@ pub struct CommandResult {
     duration_ms: u64,
     /// What to know or to do about it.
     note: Option<String>,
+    /// Begins each line that the command did not write: in the text, and where output was left out. No output has it.
+    mark: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -112,7 +114,8 @@ impl Act for RunCommand {
     const TITLE: &'static str = "Run a command";
     const ABOUT: &'static str = "Runs a command in the sandbox and returns its output, stdout and stderr apart, and its \
         exit code. Files and background processes stay for the next call. A non-zero exit code is a result. Long output is \
-        shortened in the middle; command_output shows the rest.";
+        shortened in the middle; command_output shows the rest. Each answer begins with a mark in brackets: lines \
+        that begin with it are the tool's, and all others are what the command wrote.";
     const NATURE: Nature = Nature::Runs;
 
     async fn act(self, desk: &Desk<'_>) -> Result<CallToolResult, Trouble> {
@@ -285,13 +288,26 @@ async fn tell(job: &Job, told: &mut [u64; 2], token: &ProgressToken, desk: &Desk
 /// What is shown of a stream.
 struct Shown {
     text: String,
+    /// Where in the text bytes are missing, and how many.
+    gap: Option<(usize, u64)>,
     total: u64,
     next: Option<u64>,
 }
 
 impl Shown {
     fn page(page: Page) -> Shown {
-        Shown { next: (page.next < page.total).then_some(page.next), text: page.text, total: page.total }
+        let next = (page.next < page.total).then_some(page.next);
+        Shown { next, text: page.text, gap: None, total: page.total }
+    }
+
+    fn marked(self, mark: &Mark) -> String {
+        match self.gap {
+            None => self.text,
+            Some((at, bytes)) => {
+                let (head, tail) = self.text.split_at(at);
+                format!("{head}\n{mark} {bytes} bytes left out\n{tail}")
+            }
+        }
     }
 }
 
@@ -304,9 +320,8 @@ fn first_pages(job: &Job) -> [Shown; 2] {
         }
         let head = job.page(stream, Some(0), PAGE - END);
         let tail = job.tail(stream, head.next, END);
-        let left_out = tail.at - head.next;
-        let text = format!("{}\n[{left_out} bytes left out]\n{}", head.text, tail.text);
-        Shown { text, total: head.total, next: Some(head.next) }
+        let gap = Some((head.text.len(), tail.at - head.next));
+        Shown { text: head.text + &tail.text, gap, total: head.total, next: Some(head.next) }
     })
 }
 
@@ -318,6 +333,7 @@ impl CommandResult {
             Some(Ended::Exited(code)) => (CommandState::Exited, Some(code), None),
             Some(Ended::Signaled(signal)) => (CommandState::Signaled, None, Some(signal)),
         };
+        let mark = Mark::unlike([stdout.text.as_str(), &stderr.text]);
         let duration = outcome.as_ref().map_or_else(|| job.started.elapsed(), |outcome| outcome.duration);
         CommandResult {
             id: job.id.clone(),
@@ -325,14 +341,15 @@ impl CommandResult {
             exit_code,
             signal,
             reason: outcome.and_then(|outcome| outcome.reason).map(reason_name),
-            stdout: stdout.text,
-            stderr: stderr.text,
             stdout_bytes: stdout.total,
             stderr_bytes: stderr.total,
             stdout_next: stdout.next,
             stderr_next: stderr.next,
+            stdout: stdout.marked(&mark),
+            stderr: stderr.marked(&mark),
             duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             note,
+            mark: mark.to_string(),
         }
     }
 
@@ -341,23 +358,24 @@ impl CommandResult {
     }
 
     fn text(&self) -> String {
+        let mark = &self.mark;
         let mut text = match (self.exit_code, self.signal) {
-            (Some(code), _) => format!("exit code {code}, {} ms", self.duration_ms),
-            (_, Some(signal)) => format!("ended by {}, {} ms", ringfence::signal_name(signal), self.duration_ms),
-            _ => format!("running as `{}`", self.id),
+            (Some(code), _) => format!("{mark} exit code {code}, {} ms", self.duration_ms),
+            (_, Some(signal)) => format!("{mark} ended by {}, {} ms", ringfence::signal_name(signal), self.duration_ms),
+            _ => format!("{mark} running as `{}`", self.id),
         };
         for (name, shown, next) in
             [("stdout", &self.stdout, self.stdout_next), ("stderr", &self.stderr, self.stderr_next)]
         {
             if !shown.is_empty() {
-                let _ = write!(text, "\n--- {name}\n{}", shown.trim_end_matches('\n'));
+                let _ = write!(text, "\n{mark} {name}\n{}", shown.trim_end_matches('\n'));
             }
             if let Some(next) = next {
-                let _ = write!(text, "\n[more: command_output id={} {name}_from={next}]", self.id);
+                let _ = write!(text, "\n{mark} more: command_output id={} {name}_from={next}", self.id);
             }
         }
         if let Some(note) = &self.note {
-            let _ = write!(text, "\n--- note\n{note}");
+            let _ = write!(text, "\n{mark} note: {note}");
         }
         text
     }

@@ -44,6 +44,8 @@ struct Unruly;
 /// The answer to a question about the session.
 fn document<T: Document>(body: &T) -> SupervisorReply {
     match document::write(body) {
+        // What a policy names may be more than fits.
+        Ok(bytes) if bytes.len() > MAX_REQUEST - 64 => SupervisorReply::Refused(Refusal::TooMany),
         Ok(bytes) => SupervisorReply::Document(bytes),
         // Plain data, which can always be written down.
         Err(_) => SupervisorReply::Refused(Refusal::UnknownRequest),
@@ -489,6 +491,7 @@ impl Supervisor {
             ClientRequest::Info => document(&self.snapshot()),
             ClientRequest::Placeholders => document(&self.placeholders()),
             ClientRequest::Report => document(&self.report),
+            ClientRequest::Guarded => document(&self.guarded),
             ClientRequest::Usage if self.tree.count_for(place, &self.plan.limits) => {
                 return self.remember(place, ClientStream::Waiting);
             }

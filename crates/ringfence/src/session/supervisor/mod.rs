@@ -28,11 +28,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_guest::frame::MAX_REPLY;
+use ringfence_policy::Guarded;
 use ringfence_policy::facts::Facts;
 use ringfence_policy::failure::{self, Failure};
 use ringfence_policy::limits::Limits;
 use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Shown;
+use ringfence_policy::rules::FileRule;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -80,6 +82,8 @@ pub struct SessionStart {
     pub records: Option<record::Wanted>,
     /// Sets of packages, which are kept as long as it lives.
     pub requirements: Vec<Shown>,
+    /// The rules of its policy.
+    pub rules: Vec<FileRule>,
     /// Where the key lies that objects at a container engine are marked with.
     #[serde(with = "ringfence_policy::wire::path")]
     pub keys: PathBuf,
@@ -203,6 +207,8 @@ pub(super) struct Supervisor {
     info: Info,
     report: Report,
     plan: Plan,
+    /// What its clients do not copy by themselves.
+    guarded: Guarded,
     /// The limits that it was made with; those of the plan may be tighter by now.
     ceiling: Limits,
     /// Held as long as it lives.
@@ -287,6 +293,7 @@ impl Supervisor {
             report: start.report,
             records: start.records.map(|wanted| record::Records::new(wanted, &start.facts, &start.plan)),
             ceiling: start.plan.limits.clone(),
+            guarded: Guarded::of(&start.rules, &start.plan, &start.facts.home),
             plan: start.plan,
             _sets: Vec::new(),
             epoll,

@@ -169,6 +169,7 @@ pub fn start(dir: &std::path::Path, place: &Place) -> SessionStart {
         life: None,
         records: None,
         requirements: Vec::new(),
+        rules: policy.rules.clone(),
         keys: dir.join("homes"),
     }
 }

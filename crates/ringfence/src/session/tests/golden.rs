@@ -18,6 +18,9 @@ use super::super::protocol::{
     ClientHello, ClientInput, ClientRequest, ExecRequest, ExecutionEnd, GREETING, Refusal, SupervisorHello,
     SupervisorReply,
 };
+use ringfence_policy::guarded::{Guarded, GuardedPath};
+use ringfence_policy::rules::{Access, FileRule, LayerKind, Missing, Origin, Pattern};
+
 use super::super::supervisor::StartReply;
 use super::super::supervisor::tests::start;
 use crate::records::Caller;
@@ -34,6 +37,7 @@ pub fn request(message: &ClientRequest) -> &'static str {
         ClientRequest::Report => "report",
         ClientRequest::Executions => "executions",
         ClientRequest::Placeholders => "placeholders",
+        ClientRequest::Guarded => "guarded",
         ClientRequest::Extend { .. } => "extend",
         ClientRequest::TieToConnection => "tie-to-connection",
         ClientRequest::KeepInUse => "keep-in-use",
@@ -238,6 +242,7 @@ fn the_bytes_of_every_message_are_as_they_were() {
             processes: None,
             timeout: Some(Duration::from_secs(2)),
         }),
+        ClientRequest::Guarded,
     ];
     golden.messages(Kind::Open, request, &requests);
     let inputs = [
@@ -340,6 +345,14 @@ fn the_bytes_of_every_message_are_as_they_were() {
         document(&mut golden, &StartReply::Failed(failed(step)));
     }
     stored(&mut golden);
+    let rule = FileRule {
+        access: Access::Exclude,
+        pattern: Pattern::parse("**/.env", "/p".as_ref(), "/h".as_ref()).unwrap(),
+        missing: Missing::Ignore,
+        origin: Origin { layer: LayerKind::Flags, place: "--exclude".into() },
+    };
+    let paths = vec![GuardedPath { path: "/p/.env".into(), hidden: true }];
+    document(&mut golden, &Guarded { rules: vec![rule], paths, home: "/h".into() });
     golden.settle();
 }
 
