@@ -74,6 +74,7 @@ fn tell(notice: Notice<'_>, bar: &Mutex<Bar>) {
         }
         Notice::LatestNotShown(error) => warn(format!("the latest runs are not shown: {error}")),
         Notice::Changed(lines) => lines.iter().for_each(|line| warn(output::one_line(line))),
+        Notice::Weakened(loss) => output::say(&weakened(&loss.reason)),
         Notice::StartedAgain(name) => output::say(&format!(
             "ringfence: {} had ended and is started again, under the policy that it was made with",
             output::one_line(name)
@@ -128,6 +129,11 @@ impl Bar {
             line
         })
     }
+}
+
+/// A guarantee was lost while a command ran.
+pub fn weakened(reason: &str) -> String {
+    format!("ringfence: warning: {}", output::one_line(reason))
 }
 
 #[cfg(test)]

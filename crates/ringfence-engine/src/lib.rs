@@ -12,8 +12,9 @@ pub mod guest;
 pub mod janitor;
 pub mod report;
 pub mod supervise;
+pub mod watch;
 
 pub use engines::{Engine, EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit, select};
 pub use report::{Report, State};
 pub use ringfence_policy as policy;
-pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise};
+pub use supervise::{Companion, Ended, Outcome, Reason, signal_name, supervise, supervise_watched};

@@ -14,6 +14,7 @@ use ringfence_linux::sys::{self, Fork, Wait};
 use ringfence_policy::facts::Facts;
 use ringfence_policy::limits::Limits;
 pub use ringfence_policy::outcome::{Ended, Outcome, Reason};
+use ringfence_policy::plan::Plan;
 use ringfence_policy::policy::Policy;
 use ringfence_policy::tree::Tree;
 use rustix::event::{PollFd, PollFlags};
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 
 use crate::denials::Tracer;
 use crate::engines::{EngineError, Event, Running};
+use crate::watch::{self, Loss, Names, Watch as HostWatch};
 
 /// Between TERM and KILL.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -97,8 +99,68 @@ pub fn supervise(
     facts: &Facts,
     companion: &mut dyn Companion,
 ) -> Result<Outcome, EngineError> {
+    supervise_over(running, policy, facts, companion, None)
+}
+
+/// As [`supervise`]. What the host takes from the sandbox meanwhile is put back, and told to `lost`. With a strict plan the
+/// sandbox ends then.
+pub fn supervise_watched<'a>(
+    running: Running,
+    plan: &'a Plan,
+    policy: &'a Policy,
+    facts: &Facts,
+    companion: &mut dyn Companion,
+    lost: &'a mut (dyn FnMut(&Loss) + 'a),
+) -> Result<Outcome, EngineError> {
+    let begins = Instant::now() + watch::BEGINS;
+    supervise_over(running, policy, facts, companion, Some(Host { plan, lost, begins, watch: None }))
+}
+
+/// The host beside a living sandbox.
+struct Host<'a> {
+    plan: &'a Plan,
+    lost: &'a mut (dyn FnMut(&Loss) + 'a),
+    /// When the watch begins.
+    begins: Instant,
+    watch: Option<HostWatch>,
+}
+
+impl Host<'_> {
+    fn next(&self) -> Option<Instant> {
+        self.watch.as_ref().map_or(Some(self.begins), HostWatch::next)
+    }
+
+    fn look(&mut self, running: &Running, policy: &Policy, facts: &Facts, now: Instant) -> bool {
+        if now < self.begins {
+            return false;
+        }
+        let new = || HostWatch::new(Names::of(self.plan, policy), &facts.registry, now);
+        let losses = self.watch.get_or_insert_with(new).look(now, || running.handles());
+        self.tell(&losses)
+    }
+
+    fn ready(&mut self) -> bool {
+        let losses = self.watch.as_mut().map(HostWatch::ready).unwrap_or_default();
+        self.tell(&losses)
+    }
+
+    /// Whether the sandbox must end.
+    fn tell(&mut self, losses: &[Loss]) -> bool {
+        losses.iter().for_each(|loss| (self.lost)(loss));
+        losses.iter().any(|loss| loss.ends(self.plan))
+    }
+}
+
+fn supervise_over<'a>(
+    running: Running,
+    policy: &'a Policy,
+    facts: &Facts,
+    companion: &mut dyn Companion,
+    host: Option<Host<'a>>,
+) -> Result<Outcome, EngineError> {
     let started = Instant::now();
     let mut watch = Watch {
+        host,
         limits: &policy.limits,
         started,
         reason: None,
@@ -118,6 +180,12 @@ pub fn supervise(
     // Why it failed may be seen from what is still there.
     if ended != Ended::Exited(0) && watch.watches_tree(&running) {
         watch.count(&running);
+    }
+    if let Some(host) = watch.host.take().and_then(|host| host.watch) {
+        // Nothing of it lives unwatched. That it is gone already is what is wanted.
+        let _ = running.signal(libc::SIGKILL);
+        // Before its placeholders are removed: they would be made again.
+        host.leave();
     }
     let (waited, usage) = running.finish()?;
     companion.drain().map_err(|e| EngineError::Lost(e.to_string()))?;
@@ -157,15 +225,25 @@ fn wait(
         fds.push(listener.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |listener| {
             PollFd::from_borrowed_fd(listener, PollFlags::IN)
         }));
+        let host = watch.host.as_ref().and_then(|host| host.watch.as_ref()).and_then(HostWatch::descriptor);
+        fds.push(host.map_or(PollFd::from_borrowed_fd(running.events(), PollFlags::empty()), |host| {
+            PollFd::from_borrowed_fd(host, PollFlags::IN)
+        }));
         fds.extend(wants.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
         sys::poll_for(&mut fds, watch.next(running, companion.give_up_at())).map_err(lost)?;
-        let keys = [None; 2].into_iter().chain(wants.iter().map(|(key, ..)| Some(*key)));
+        let keys = [None; 3].into_iter().chain(wants.iter().map(|(key, ..)| Some(*key)));
         let revents = fds.iter().enumerate().zip(keys).map(|((index, fd), key)| (index, key, fd.revents()));
         revents.filter(|(.., flags)| !flags.is_empty()).collect()
     };
     for (index, key, flags) in ready {
         if let Some(key) = key {
             companion.ready(key, flags, running).map_err(lost)?;
+            continue;
+        }
+        if index == 2 {
+            if watch.host.as_mut().is_some_and(Host::ready) {
+                watch.end_for_loss(running);
+            }
             continue;
         }
         if index == 1 {
@@ -199,6 +277,10 @@ fn wait(
     if companion.is_to_pause() {
         watch.while_paused(running, || companion.pause(running)).map_err(lost)?;
     }
+    let now = Instant::now();
+    if watch.host.as_mut().is_some_and(|host| host.look(running, policy, facts, now)) {
+        watch.end_for_loss(running);
+    }
     Ok(None)
 }
 
@@ -216,6 +298,7 @@ struct Watch<'a> {
     tracer: Option<Tracer>,
     /// Nobody is left whose calls could be told.
     silent: bool,
+    host: Option<Host<'a>>,
 }
 
 impl Watch<'_> {
@@ -234,7 +317,9 @@ impl Watch<'_> {
         let deadline = self.deadline().filter(|_| self.reason.is_none());
         let now = Instant::now();
         let look = self.watches_tree(running).then(|| self.looked + LOOK);
-        let next = [deadline, self.kill_at, give_up_at.filter(|_| !self.killed), look].into_iter().flatten().min()?;
+        let host = self.host.as_ref().and_then(Host::next);
+        let next =
+            [deadline, self.kill_at, give_up_at.filter(|_| !self.killed), look, host].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -355,6 +440,12 @@ impl Watch<'_> {
     fn at_process_limit(&self) -> bool {
         // The command itself may have ended before the last count.
         self.limits.pids.is_some_and(|limit| self.peak.processes + 1 >= limit)
+    }
+
+    /// A guarantee was lost that the policy is strict about.
+    fn end_for_loss(&mut self, running: &Running) {
+        self.reason.get_or_insert(Reason::Lost);
+        self.kill(running);
     }
 
     /// Ends the box at once. That it is already gone is what is wanted.

@@ -1,9 +1,10 @@
 //! The guest: process 1 of a live sandbox. Its one socket to the host is descriptor 0; where nobody could hand it one, the
 //! socket whose path is its only argument, to which it connects before anything else is there. Under the name that a builder
-//! executes, it is the starter instead.
+//! executes, it is the starter instead; under another it is the watcher.
 #![forbid(unsafe_code)]
 
 mod guest;
+mod watcher;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,9 @@ static ALLOCATOR: ringfence_linux::Allocator = ringfence_linux::Allocator;
 fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == starter::PATH) {
         return starter::run().into();
+    }
+    if std::env::args_os().next().is_some_and(|name| name == ringfence_guest::watch::NAME) {
+        return watcher::run();
     }
     let connected = std::env::args_os().nth(1).map_or(Ok(()), |path| guest::connect(&path));
     match connected.and_then(|()| guest::run()) {

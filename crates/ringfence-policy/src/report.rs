@@ -70,6 +70,10 @@ pub enum Verdict {
     Missing { reason: String, cures: Vec<Cure> },
 }
 
+/// A report names no more reasons than fit here.
+const LONGEST_REASON: usize = 2000;
+const MORE: &str = "and more";
+
 const RECORDED: &str = "journal, written before the start and after the end; secrets are redacted";
 
 impl Report {
@@ -86,6 +90,18 @@ impl Report {
         let by =
             if strict { RECORDED } else { "journal, written during the start and after the end; secrets are redacted" };
         self.record_complete(State::Enforced, by.to_owned());
+    }
+
+    /// A guarantee turned out not to hold as it was reported, for this reason.
+    pub fn weaken(&mut self, id: Guarantee, reason: &str) {
+        let held = |answer: &&mut Answer| answer.id == id && matches!(answer.state, State::Enforced | State::Weakened);
+        let Some(answer) = self.guarantees.iter_mut().find(held) else { return };
+        answer.state = State::Weakened;
+        if answer.by.contains(reason) || answer.by.ends_with(MORE) {
+            return;
+        }
+        let full = answer.by.len() > LONGEST_REASON;
+        answer.by = format!("{}; {}", answer.by, if full { MORE } else { reason });
     }
 
     fn record_complete(&mut self, state: State, by: String) {

@@ -39,6 +39,7 @@ use crate::janitor;
 use crate::records::{JournalError, StoreError};
 use crate::sandbox::Sandbox;
 use crate::session::{SessionError, Sessions};
+use crate::watch::Loss;
 
 pub use archive::{Archive, Unwritable};
 pub use builder::{Builder, SandboxBuilder, SessionBuilder};
@@ -146,6 +147,8 @@ pub enum Notice<'a> {
     NoSkills(&'a str),
     /// A sandbox left in its working directory what git outside would go into, a line each.
     Changed(&'a [String]),
+    /// A guarantee of a command that runs does not hold any more as its report said.
+    Weakened(&'a Loss),
     /// The session of this name had ended, and is started again under the policy that it was made with.
     StartedAgain(&'a str),
 }

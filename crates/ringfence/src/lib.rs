@@ -30,7 +30,7 @@ pub use ringfence_engine::engines::{
 pub(crate) use ringfence_engine::janitor;
 pub use ringfence_engine::report::{Report, State};
 pub use ringfence_engine::supervise::{Companion, Ended, Outcome, Reason, Wanted, signal_name};
-pub use ringfence_engine::{denials, engines, facts, guest, report, supervise};
+pub use ringfence_engine::{denials, engines, facts, guest, report, supervise, watch};
 pub use ringfence_policy as policy;
 pub use ringfence_policy::profiles::EngineChoice;
 pub use ringfence_records as records;

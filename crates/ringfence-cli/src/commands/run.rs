@@ -74,7 +74,11 @@ fn prepare_and_run(args: &Run) -> Result<ExitCode, Failure> {
         Err(failure) => return Err(given_up(begun, failure)),
     };
     let (finished, captures) = execute(args, begun, &sandbox)?;
-    let Finished { outcome, report, record, plan } = finished;
+    let Finished { outcome, report, record, plan, lost } = finished;
+    lost.iter().for_each(|reason| output::say(&host::weakened(reason)));
+    if !lost.is_empty() {
+        write_report(args, &report)?;
+    }
     if let Some(captures) = captures {
         output::json(&Summary::ended(&outcome, captures, engine, profile, &report, record))?;
     }

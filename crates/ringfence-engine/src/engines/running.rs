@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_linux::launch::{Event, Launched, Spec, Stage, Terminal};
+use ringfence_linux::launch::{Event, Handles, Launched, Spec, Stage, Terminal};
 use ringfence_linux::limits::{Group, Refusals, Usage};
 use ringfence_linux::sys::Waited;
 use rustix::fs::{FileType, OFlags};
@@ -99,6 +99,11 @@ impl Running {
     pub fn terminate(&self) {
         let _ = self.signal(libc::SIGTERM);
         let _ = self.signal(libc::SIGCONT);
+    }
+
+    /// What is needed to enter its mounts, once. `None`: it is not built yet, or has no mounts of its own.
+    pub fn handles(&self) -> Option<Handles> {
+        self.launched.handles()
     }
 
     /// The id of process 1 as the host sees it.

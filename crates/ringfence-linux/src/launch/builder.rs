@@ -58,7 +58,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub fn new(builder: &Builder, spec: &Spec, start: &Start) -> Result<Prepared, Errno> {
+    pub fn new(builder: &Builder, spec: &Spec, start: &Start, handles: &OwnedFd) -> Result<Prepared, Errno> {
         let end = FIRST_FILE + builder.files.len() as i32;
         let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, end);
         let (started, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -73,6 +73,7 @@ impl Prepared {
         }
         placed.push(Some(above(&builder.starter)?));
         placed.push(Some(above(&starter::limits(&spec.rlimits)?)?));
+        placed.push(Some(above(handles)?));
         for fd in &builder.files {
             placed.push(Some(above(fd)?));
         }

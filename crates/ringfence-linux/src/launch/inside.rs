@@ -53,8 +53,14 @@ impl NotStarted {
     }
 }
 
-pub(super) fn process_one(spec: &Spec, start: &Start, prepared: Option<&Prepared>, owner: &OwnedFd) -> ! {
-    let code = match build(spec, start, owner).and_then(|()| run(spec, start, prepared, owner)) {
+pub(super) fn process_one(
+    spec: &Spec,
+    start: &Start,
+    prepared: Option<&Prepared>,
+    owner: &OwnedFd,
+    handles: &OwnedFd,
+) -> ! {
+    let code = match build(spec, start, owner, handles).and_then(|()| run(spec, start, prepared, owner)) {
         Ok(()) => 0,
         Err(failure) => {
             report(owner, NotStarted::Setup(failure).message());
@@ -70,7 +76,7 @@ fn report(owner: &OwnedFd, message: Message) {
 }
 
 /// Builds the box around this process and takes every privilege away from it.
-fn build(spec: &Spec, start: &Start, owner: &OwnedFd) -> Result<(), Failure> {
+fn build(spec: &Spec, start: &Start, owner: &OwnedFd, handles: &OwnedFd) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -82,7 +88,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd) -> Result<(), Failure> {
         }
         return builder::prepare(builder, &spec.steps);
     }
-    let_go(spec, start.stdio.each_ref().map(Option::as_ref), owner);
+    let_go(spec, start.stdio.each_ref().map(Option::as_ref), [owner, handles]);
     if let Identity::Mapped(maps) = &spec.identity {
         map_ids(maps).map_err(at(Stage::IdMaps))?;
     }
@@ -96,7 +102,11 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd) -> Result<(), Failure> {
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
-    setup::carry_out(&spec.steps, spec.idmaps())?;
+    let placeholders = setup::carry_out(&spec.steps, spec.idmaps())?;
+    if spec.namespaces & libc::CLONE_NEWNS as u64 != 0 {
+        sys::starter::hand_out(handles.as_fd(), placeholders.as_ref().map(AsFd::as_fd));
+    }
+    drop(placeholders);
     if let Identity::Entered { userns, .. } = &spec.identity {
         sys::set_namespace(userns.as_fd(), LinkNameSpaceType::User).map_err(at(Stage::Become))?;
     }
@@ -130,7 +140,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd) -> Result<(), Failure> {
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
+fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], sockets: [&OwnedFd; 2]) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
     let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
@@ -139,7 +149,8 @@ fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], owner: &OwnedFd) {
     };
     let (userns, callers, owners) = (number(userns), number(callers), number(owners));
     let becomes = number(spec.becomes.as_ref());
-    sys::close_all_but(&[0, 1, 2, owner.as_raw_fd(), stdin, stdout, stderr, userns, callers, owners, becomes]);
+    let [owner, handles] = sockets.map(AsRawFd::as_raw_fd);
+    sys::close_all_but(&[0, 1, 2, owner, handles, stdin, stdout, stderr, userns, callers, owners, becomes]);
 }
 
 /// Maps the ids of the user namespace that this process is in.

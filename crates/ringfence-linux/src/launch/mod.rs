@@ -227,12 +227,23 @@ fn message(kind: i32, a: i32, b: i32) -> Message {
     bytes
 }
 
+/// What a process outside needs to enter the mounts of a sandbox.
+#[derive(Debug)]
+pub struct Handles {
+    /// The mount namespace.
+    pub mounts: OwnedFd,
+    /// The directory of the placeholders that mounts were cloned from. Only sandboxes that process 1 builds have one.
+    pub placeholders: Option<OwnedFd>,
+}
+
 /// A started box.
 #[derive(Debug)]
 pub struct Launched {
     /// Process 1, as the host sees it.
     pid: rustix::process::Pid,
     events: OwnedFd,
+    /// Where the sandbox hands its namespace out, before the command starts.
+    handles: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
     outside: Option<Outside>,
     /// No PID namespace ends with process 1. It kills what is left itself, when its owner's socket closes.
@@ -252,8 +263,10 @@ struct Outside {
 pub fn launch(spec: &Spec, mut start: Start) -> Result<Launched, Errno> {
     let (events, owner) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (handles, inner) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let prepared = match &spec.identity {
-        Identity::Outside(builder) => Some(Prepared::new(builder, spec, &start)?),
+        Identity::Outside(builder) => Some(Prepared::new(builder, spec, &start, &inner)?),
         _ => None,
     };
     let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -272,8 +285,8 @@ pub fn launch(spec: &Spec, mut start: Start) -> Result<Launched, Errno> {
         }
     };
     match forked {
-        Fork::Parent(pid) => Ok(Launched { pid, events, outside, kills_by_itself, reaped: false }),
-        Fork::Child => inside::process_one(spec, &start, prepared.as_ref(), &owner),
+        Fork::Parent(pid) => Ok(Launched { pid, events, handles, outside, kills_by_itself, reaped: false }),
+        Fork::Child => inside::process_one(spec, &start, prepared.as_ref(), &owner, &inner),
     }
 }
 
@@ -281,6 +294,15 @@ impl Launched {
     /// The number of process 1, as the host sees it.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
+    }
+
+    /// What the sandbox handed out, once. `None`: it is not built yet, or has no mounts of its own. Never waits.
+    pub fn handles(&self) -> Option<Handles> {
+        let mut sent = Vec::new();
+        let received =
+            sys::receive_with(&self.handles, &mut [0], 2, RecvFlags::DONTWAIT, |descriptor| sent.push(descriptor));
+        let mut sent = received.ok().map(|_| sent)?.into_iter();
+        Some(Handles { mounts: sent.next()?, placeholders: sent.next() })
     }
 
     /// Readable when the next event is there.

@@ -182,14 +182,16 @@ impl StandIn {
     }
 }
 
-/// Carries out all steps around this process, and makes the new root the only one.
-pub(crate) fn carry_out(steps: &[Step], idmaps: Option<&Idmaps>) -> Result<(), Failure> {
-    let Some((first, others)) = steps.split_first() else { return Ok(()) };
+/// Carries out all steps around this process, and makes the new root the only one. The space that placeholders are in.
+pub(crate) fn carry_out(steps: &[Step], idmaps: Option<&Idmaps>) -> Result<Option<OwnedFd>, Failure> {
+    let Some((first, others)) = steps.split_first() else { return Ok(None) };
     let mut building = Building::begin(first).map_err(at(Stage::Step(0)))?;
     for (index, step) in (1..).zip(others) {
         building.step(step, idmaps).map_err(at(Stage::Step(index)))?;
     }
-    building.pivot().map_err(at(Stage::Pivot))
+    let placeholders = building.fixed.take();
+    building.pivot().map_err(at(Stage::Pivot))?;
+    Ok(placeholders)
 }
 
 impl fmt::Display for Step {

@@ -1,6 +1,7 @@
 //! System calls that rustix does not have, one safe function each. Nothing that a child of a fork calls allocates.
 
 mod descriptors;
+mod mounts;
 mod processes;
 pub mod starter;
 mod terminal;
@@ -13,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
 pub use descriptors::{MOST_SENT, Received, place_stdio, receive_with, send_with};
+pub use mounts::{enter_mounts, set_file_ids};
 pub use processes::{HeldSignals, each_child, has_children};
 pub use terminal::{open_terminal, resize_terminal};
 pub use waiting::{locked, pause_for, poll_for, poll_until, timespec};

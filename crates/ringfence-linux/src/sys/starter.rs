@@ -15,12 +15,16 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 
-use super::{PointerList, Stack, Wait, close_range, dup_onto, execve, reset_signals, set_rlimit, vfork, wait};
+use super::{
+    PointerList, Stack, Wait, close_range, dup_onto, execve, reset_signals, send_with, set_rlimit, vfork, wait,
+};
 
 /// Where the starter writes: a zero when the box stands, then an error number when the command could not be executed.
 const REPORT: i32 = 3;
@@ -28,8 +32,10 @@ const REPORT: i32 = 3;
 const STDIO: i32 = 4;
 /// Where the limits are read.
 const LIMITS: i32 = 8;
+/// Where the sandbox's mount namespace is handed out.
+const HANDLES: i32 = 9;
 /// The last number that is taken.
-pub const LAST: i32 = LIMITS;
+pub const LAST: i32 = HANDLES;
 /// What the builder executes.
 pub const PATH: &str = "/proc/self/fd/7";
 /// First argument: the program is started as a child.
@@ -53,6 +59,7 @@ pub(crate) fn written(limits: &[(u32, u64)]) -> Vec<u8> {
 
 /// Starts the command and waits for its end, or becomes the guest; returns the exit code.
 pub fn run() -> u8 {
+    hand_out(given(HANDLES), None);
     let started = Program::from_arguments().and_then(|(how, program)| {
         if how == GUEST { program.execute().map(|never| match never {}) } else { look_after(&program) }
     });
@@ -65,6 +72,17 @@ pub fn run() -> u8 {
 fn report(errno: Errno) {
     // Whoever would read it may be gone.
     let _ = rustix::io::write(given(REPORT), &errno.raw_os_error().to_ne_bytes());
+}
+
+/// Hands this process's mount namespace to the owner of the sandbox, who can put back what the host takes away. An owner that
+/// does not get it says so in its report.
+pub(crate) fn hand_out(handles: BorrowedFd<'_>, placeholders: Option<BorrowedFd<'_>>) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(mounts) = rustix::fs::open(c"/proc/self/ns/mnt", flags, Mode::empty()) else { return };
+    let _ = match placeholders {
+        Some(placeholders) => send_with(handles, &[0], &[mounts.as_fd(), placeholders], SendFlags::DONTWAIT),
+        None => send_with(handles, &[0], &[mounts.as_fd()], SendFlags::DONTWAIT),
+    };
 }
 
 fn given(number: i32) -> BorrowedFd<'static> {

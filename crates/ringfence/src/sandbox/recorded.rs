@@ -19,7 +19,8 @@ use crate::host::{Host, HostError, Notice};
 use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
 use crate::report::Report;
 use crate::session::Info;
-use crate::supervise::{Companion, Outcome, supervise};
+use crate::supervise::{Companion, Outcome, supervise_watched};
+use crate::watch::Loss;
 
 /// The record of an execution that has begun.
 #[derive(Debug)]
@@ -245,6 +246,8 @@ pub struct Finished {
     pub plan: Plan,
     /// The id of its record.
     pub record: Option<String>,
+    /// Why the report says `weakened` for what it said `enforced` for when the command began, once each.
+    pub lost: Vec<String>,
 }
 
 impl Begun {
@@ -285,18 +288,24 @@ impl Started {
     ) -> Result<(Finished, C), SandboxError> {
         let Started { sandbox, planned, entry, running } = self;
         let mut report = planned.report;
-        let outcome = match supervise(running, &planned.resolved.policy, &sandbox.facts, &mut companion) {
+        let (plan, policy) = (&planned.plan, &planned.resolved.policy);
+        let mut lost = Vec::new();
+        let watched = supervise_watched(running, plan, policy, &sandbox.facts, &mut companion, &mut |loss| {
+            loss.tell(&mut report);
+            lost.push(loss.reason.clone());
+        });
+        let outcome = match watched {
             Ok(outcome) => outcome,
             Err(error) => return Err(entry.failed(error.into())),
         };
         let record = entry.end(&outcome, seen(&companion), &mut report);
-        Ok((Finished { outcome, report, record, plan: planned.plan }, companion))
+        Ok((Finished { outcome, report, record, lost, plan: planned.plan }, companion))
     }
 
     /// Its parts, for who watches it and who records its end are not the same.
     pub(super) fn apart(self) -> (Watched, Entry, Report) {
         let Started { sandbox, planned, entry, running } = self;
-        (Watched { running, resolved: planned.resolved, sandbox }, entry, planned.report)
+        (Watched { running, plan: planned.plan, resolved: planned.resolved, sandbox }, entry, planned.report)
     }
 }
 
@@ -304,12 +313,16 @@ impl Started {
 #[derive(Debug)]
 pub(super) struct Watched {
     running: Running,
+    plan: Plan,
     resolved: Arc<Resolved>,
     sandbox: Sandbox,
 }
 
 impl Watched {
     pub fn until_its_end(self, companion: &mut dyn Companion) -> Result<Outcome, EngineError> {
-        supervise(self.running, &self.resolved.policy, &self.sandbox.facts, companion)
+        let host = &self.sandbox.host;
+        let mut lost = |loss: &Loss| host.notice(Notice::Weakened(loss));
+        let (policy, facts) = (&self.resolved.policy, &self.sandbox.facts);
+        supervise_watched(self.running, &self.plan, policy, facts, companion, &mut lost)
     }
 }
