@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// How the guest's program is called as a watcher.
 pub const NAME: &str = "ringfence-watch";
-/// The socket, in the directory that is the watcher's only argument.
+/// The watcher's directory, in the user's registry of living sandboxes. Its number changes with the messages, so that releases
+/// which do not understand each other have watchers of their own.
+pub const DIR: &str = "watch-1";
+/// The socket, in that directory, which is the watcher's only argument.
 pub const SOCKET: &str = "socket";
 /// Who holds it may start a watcher, or end as one.
 pub const LOCK: &str = "lock";

@@ -52,7 +52,7 @@ pub fn register(registry: &Path, names: &Names, handles: &Handles) -> Result<Own
 }
 
 fn connect(registry: &Path) -> Result<OwnedFd, WatchError> {
-    let dir = registry.join("watch");
+    let dir = registry.join(watch::DIR);
     let address = SocketAddrUnix::new(dir.join(watch::SOCKET)).map_err(WatchError::Talk)?;
     if let Ok(socket) = dial(&address) {
         return Ok(socket);

@@ -334,6 +334,12 @@ impl Watcher {
         for (id, names) in affected {
             self.look(id, names.into_iter().collect());
         }
+        // A directory that came cannot be watched: the kernel's limit is reached.
+        if let Some(errno) = self.dirs.trouble() {
+            for sandbox in self.sandboxes.values_mut() {
+                sandbox.tell(&Notice::Failed(format!("inotify: {errno}")));
+            }
+        }
     }
 
     /// Looks at these names of a sandbox, and covers those again that are not.

@@ -43,6 +43,7 @@ use super::{
     Tried, no_gateway, second_wall,
 };
 use crate::report::{Report, Verdict, answer, enforced, missing, recorded, weakened};
+use crate::watch::NOT_COVERED_AGAIN;
 use request::{Image, Parts, Places};
 
 const NAME: &str = "docker";
@@ -246,10 +247,12 @@ fn verdict(guarantee: Guarantee, plan: &Plan, can: &Abilities) -> Verdict {
     match guarantee {
         Guarantee::FsRootReadOnly => enforced("Docker: read-only root of the image, read-only binds"),
         Guarantee::FsWritesConfined => weakened(format!("Docker: own mount namespace, no devices; {SWAP}")),
-        Guarantee::FsSecretsHidden => enforced("Docker: nothing of the host but what is bound; unreadable stand-ins"),
-        Guarantee::FsProtectedPaths => {
-            weakened(format!("Docker: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
-        }
+        Guarantee::FsSecretsHidden => weakened(format!(
+            "Docker: nothing of the host but what is bound; unreadable placeholders; {NOT_COVERED_AGAIN}"
+        )),
+        Guarantee::FsProtectedPaths => weakened(format!(
+            "Docker: read-only binds, pinned ancestors, placeholders for missing names; {SWAP}; {NOT_COVERED_AGAIN}"
+        )),
         Guarantee::FsTempPrivate => enforced("Docker: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
         Guarantee::FsDiskBounded if plan.mounts.iter().any(|m| matches!(m, Mount::Volume { writable: true, .. })) => {
             weakened("Docker: size and inode limit of each tmpfs; volumes have none")
