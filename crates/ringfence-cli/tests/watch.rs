@@ -170,7 +170,7 @@ fn two_sandboxes_in_one_project() {
 #[test]
 fn a_strict_sandbox_ends_when_a_guarantee_is_lost() {
     let place = repository();
-    let flags = ["--engine", "native", "--strict", "--optional", "kernel.second-wall"];
+    let flags = ["--engine", "native", "--strict", "--pids", "none", "--optional", "kernel.second-wall"];
     if place.run(&flags, "true").code != 0 {
         return support::skip("strict sandboxes", "this host cannot keep every guarantee of the profile");
     }

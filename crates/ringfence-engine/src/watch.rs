@@ -128,7 +128,8 @@ impl Watch {
                 Ok((length, _)) => watch::decode(&buffer[..length]),
             };
             match notice {
-                Some(Notice::Watches) => {}
+                // What appeared since the plan was made was told by nobody.
+                Some(Notice::Watches) => self.names.unknown().iter().for_each(|path| self.cover(path)),
                 Some(Notice::Restored(index)) => losses.extend(self.names.loss(index, None)),
                 Some(Notice::Open(index, why)) => losses.extend(self.names.loss(index, Some(&why))),
                 Some(Notice::Appeared(path)) => self.cover(Path::new(std::ffi::OsStr::from_bytes(&path))),

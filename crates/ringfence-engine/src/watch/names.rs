@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Loss, guarantee};
 
+/// So many names of a directory are looked at.
+const MOST_NAMES: usize = 10_000;
+
 /// What must stay covered in one sandbox, and the rules for names that appear.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Names {
@@ -131,6 +134,15 @@ impl Names {
         // What holds for the whole directory holds for the name already.
         let exact = decides.filter(|rule| rule.nearest(outside) == Some(outside.as_os_str().len()));
         exact.map_or_else(Vec::new, |rule| ruled(&self.places, rule.access, outside))
+    }
+
+    /// The names in the directories that are asked about, but for those that are covered.
+    pub(super) fn unknown(&self) -> Vec<PathBuf> {
+        let path = |bytes: &Vec<u8>| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
+        let known: BTreeSet<PathBuf> = self.list.names.iter().map(|name| path(&name.outside)).collect();
+        let entries = self.list.asks.iter().filter_map(|dir| std::fs::read_dir(path(dir)).ok());
+        let names = entries.flat_map(|entries| entries.flatten().take(MOST_NAMES)).map(|entry| entry.path());
+        names.filter(|path| !known.contains(path)).collect()
     }
 
     /// What it means that a name was not covered. `why`: it still is not, for this reason.

@@ -13,8 +13,8 @@ use ringfence_linux::sys::{self, MountAttr, Stack, Wait};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsmount, fsopen,
-    move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen, move_mount, open_tree,
 };
 
 /// How a name stands.
@@ -128,10 +128,12 @@ impl Inside<'_> {
     fn new_placeholder(&self, name: &CStr, dir: bool) -> Result<OwnedFd, Errno> {
         sys::set_file_ids(self.ids.0, self.ids.1);
         let fs = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        if dir {
+            fsconfig_set_string(&fs, c"mode", c"0")?;
+        }
         fsconfig_create(&fs)?;
         let space = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
         if dir {
-            rustix::fs::fchmod(&space, Mode::empty())?;
             return Ok(space);
         }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
