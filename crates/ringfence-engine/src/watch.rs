@@ -40,7 +40,9 @@ pub const NOT_COVERED_AGAIN: &str = "what the host replaces is not covered again
 /// A guarantee that does not hold as it was reported, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
+    /// The guarantee.
     pub guarantee: Guarantee,
+    /// What happened, for people.
     pub reason: String,
 }
 
