@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Names;
-use crate::keeper::{KeeperError, own_directory};
+use crate::janitor::{JanitorError, own_directory};
 
 /// So often the lock is tried, a few milliseconds apart.
 const TRIES: u32 = 100;
@@ -25,7 +25,7 @@ const TRIES: u32 = 100;
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     #[error(transparent)]
-    Directory(#[from] KeeperError),
+    Directory(#[from] JanitorError),
     #[error("cannot lock `{}`: {source}", path.display())]
     Lock { path: std::path::PathBuf, source: Errno },
     #[error("cannot start the watcher: {0}")]
