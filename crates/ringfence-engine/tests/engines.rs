@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_engine::engines::{self, Event};
-use ringfence_engine::policy::Policy;
+use ringfence_engine::policy::{Guarantee, Policy};
 use ringfence_engine::policy::facts::Facts;
 use ringfence_engine::policy::plan::{Mount, Plan, plan, plan_with};
 use ringfence_engine::policy::policy::{Root, User, Workspace};
@@ -196,6 +196,9 @@ on_both! {
     a_neighbours_name_that_went_while_planning
     what_leads_out_is_not_handed_in
     one_plan_is_started_often
+    a_cover_that_is_covered
+    a_directory_that_became_a_link
+    a_file_that_became_a_link
 }
 
 /// A neighbour's socket, there when the plan was made: the box is made without it, and what stays is hidden.
@@ -286,7 +289,7 @@ fn failed_set_up(engine: EngineRef) {
     let project = Project::new();
     let mut plan = project.plan(&["sh", "-c", "echo started"]);
     let missing = project.path("missing");
-    plan.mounts.push(Mount::Bind { source: missing.clone(), target: missing, writable: false, kind: Kind::Dir });
+    plan.mounts.push(Mount::Bind { source: missing.clone(), target: missing, writable: false, kind: Kind::Dir, link: false });
     let error = project.start_plan(engine, &plan).error();
     assert!(matches!(error, EngineError::Setup { .. } | EngineError::Builder { .. }), "{error:?}");
     assert!(error.to_string().contains("missing"), "{error}");
@@ -494,7 +497,7 @@ fn a_failure_before_the_names_are_there() {
     keep(&mut project, ".kept");
     let mut plan = project.plan(&["ls", "-A"]);
     assert_eq!(project.start_plan(ringfence_engine::engines::native::ENGINE, &plan).end().stdout, ".kept\n");
-    let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false };
+    let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false, link: false };
     plan.mounts.insert(1, gone);
     for _ in 0..50 {
         let error = project.start_plan(ringfence_engine::engines::native::ENGINE, &plan).error();
@@ -618,6 +621,68 @@ fn one_plan_is_started_often(engine: EngineRef) {
     }
     neighbour.running.finish().unwrap();
     assert!(!project.path(".kept").exists());
+}
+
+/// A rule for a name of the project.
+fn rule(project: &mut Project, name: &str, access: Access) {
+    project.policy.rules.push(FileRule {
+        access,
+        pattern: Pattern::Exact(project.policy.workdir().join(name)),
+        missing: Missing::Ignore,
+        origin: Origin { layer: LayerKind::Profile, place: "test".into() },
+    });
+}
+
+/// Where something lies over a cover, the sandbox does not start, though each step of the plan was carried out.
+fn a_cover_that_is_covered(engine: EngineRef) {
+    for (access, broken) in [(Access::Exclude, Guarantee::FsSecretsHidden), (Access::Ro, Guarantee::FsProtectedPaths)] {
+        let mut project = Project::new();
+        std::fs::write(project.path("note"), "contents\n").unwrap();
+        rule(&mut project, "note", access);
+        let mut plan = project.plan(&["sh", "-c", "echo planted >note; cat note"]);
+        let held = if access == Access::Ro { "contents\n" } else { "" };
+        assert_eq!(project.start_plan(engine, &plan).end().stdout, held);
+        let whole = project.policy.workdir().to_path_buf();
+        let target = whole.clone();
+        plan.mounts.push(Mount::Bind { source: whole.clone(), target, writable: true, kind: Kind::Dir, link: false });
+        match project.start_plan(engine, &plan).error() {
+            EngineError::View { guarantee, path, .. } => assert_eq!((guarantee, path), (broken, whole.join("note"))),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(std::fs::read_to_string(project.path("note")).unwrap(), "contents\n");
+    }
+}
+
+/// What a plan names is swapped for a link before it is mounted: the link is not followed.
+fn a_directory_that_became_a_link(engine: EngineRef) {
+    let mut project = Project::new();
+    for name in ["dir", "other"] {
+        std::fs::create_dir_all(project.path(name).join("below")).unwrap();
+        std::fs::write(project.path(name).join("below/note"), name).unwrap();
+    }
+    rule(&mut project, "dir/below", Access::Ro);
+    let plan = project.plan(&["cat", "dir/below/note"]);
+    assert_eq!(project.start_plan(engine, &plan).end().stdout, "dir");
+    std::fs::rename(project.path("dir"), project.path("moved")).unwrap();
+    std::os::unix::fs::symlink("other", project.path("dir")).unwrap();
+    let error = project.start_plan(engine, &plan).error();
+    assert!(error.is_outdated(), "{error:?}");
+    std::fs::remove_file(project.path("dir")).unwrap();
+    std::fs::rename(project.path("moved"), project.path("dir")).unwrap();
+    assert_eq!(project.start_plan(engine, &plan).end().stdout, "dir");
+}
+
+fn a_file_that_became_a_link(engine: EngineRef) {
+    let mut project = Project::new();
+    std::fs::write(project.path("note"), "note").unwrap();
+    std::fs::write(project.path("other"), "other").unwrap();
+    rule(&mut project, "note", Access::Ro);
+    let plan = project.plan(&["cat", "note"]);
+    assert_eq!(project.start_plan(engine, &plan).end().stdout, "note");
+    std::fs::remove_file(project.path("note")).unwrap();
+    std::os::unix::fs::symlink("other", project.path("note")).unwrap();
+    let error = project.start_plan(engine, &plan).error();
+    assert!(error.is_outdated(), "{error:?}");
 }
 
 /// Whether this is a process in which no other test runs; else that has been started, and has passed.

@@ -3,6 +3,7 @@
 //! `plan()` is pure but for looking paths up. It decides everything that an engine enforces: which mounts, in which order,
 //! with which stand-ins. An engine compiles the plan into its own form and never adds or drops a rule.
 
+mod expected;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use expected::{Expected, Seen};
 use sockets::DockerSockets;
 use view::View;
 
@@ -136,6 +138,12 @@ impl Plan {
         (!gone.is_empty()).then_some(rest)
     }
 
+    /// The same with a fresh look at this host: only what is seen of it can differ.
+    pub fn anew(&self, lookup: &Lookup, policy: &Policy, facts: &Facts) -> Result<Plan, PlanError> {
+        let Plan { mounts, stubs, weakened, warnings, .. } = plan_guest_with(lookup, policy, facts)?;
+        Ok(Plan { mounts, stubs, weakened, warnings, ..self.clone() })
+    }
+
     /// Whether the host has what the box sees at a path.
     fn is_there(&self, target: &Path) -> bool {
         let shown = self.mounts.iter().filter_map(|mount| match mount {
@@ -229,6 +237,9 @@ pub enum Mount {
         target: PathBuf,
         writable: bool,
         kind: Kind,
+        /// The source is a symlink, and mounted as what it is. Otherwise it must not be one any more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        link: bool,
     },
     /// Private writable space.
     Tmpfs {

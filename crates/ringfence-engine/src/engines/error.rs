@@ -64,6 +64,9 @@ pub enum EngineError {
     /// `step`: the one of the plan that failed, where one did.
     #[error("cannot {}: {errno}", step.as_ref().map_or_else(|| stage.to_string(), ToString::to_string))]
     Setup { stage: Stage, step: Option<Box<SetupStep>>, errno: Errno },
+    /// The finished view was looked at from inside. Something was renamed, replaced or removed since the plan was made.
+    #[error("`{}` changed on this host while the sandbox was made, and {guarantee} would not hold: {reason}", path.display())]
+    View { guarantee: Guarantee, path: PathBuf, reason: String },
     /// `bwrap` could not build the sandbox.
     #[error("bubblewrap cannot build the sandbox: {reason}")]
     Builder { reason: String },
@@ -115,6 +118,16 @@ impl EngineError {
         EngineError::Own { failure, source: Box::new(source) }
     }
 
+    /// Whether names of this host may have changed between planning and mounting: another plan can do.
+    pub fn is_outdated(&self) -> bool {
+        const GONE: [Errno; 4] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::STALE];
+        match self {
+            EngineError::View { .. } | EngineError::Builder { .. } => true,
+            EngineError::Setup { stage: Stage::Step(_), errno, .. } => GONE.contains(errno),
+            _ => false,
+        }
+    }
+
     /// What crosses boundaries: nothing that others act on is lost.
     pub fn failure(&self) -> Failure {
         let of = |engine: Option<&str>, step, guarantee, cures: &[Cure]| Failure {
@@ -145,6 +158,10 @@ impl EngineError {
             }
             EngineError::Setup { errno: Errno::NOSPC, .. } => {
                 of(None, Step::Start, None, &[Cure::another("tmp_inodes"), Cure::another("tmp_size")])
+            }
+            EngineError::View { guarantee, path, .. } => {
+                let cure = format!("let nothing rename, replace or remove `{}`, and run it again", path.display());
+                of(None, Step::Start, Some(*guarantee), &[Cure::host(cure)])
             }
             EngineError::Execute { .. } => of(None, Step::Execute, None, &[]),
             EngineError::Guest(_) | EngineError::Silent => of(None, Step::Guest, None, &[]),

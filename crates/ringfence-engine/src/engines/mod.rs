@@ -398,6 +398,25 @@ pub fn start(
     engine.start(plan, facts, stdio)
 }
 
+/// As [`start`], until the sandbox is built and its view was verified. When names of this host changed meanwhile, it is done
+/// once more, with what `anew` plans and promises.
+pub fn start_verified<E: From<EngineError>>(
+    engine: EngineRef,
+    plan: &Plan,
+    report: &Report,
+    facts: &Facts,
+    stdio: StdioSpec,
+    anew: impl FnOnce() -> Result<(Plan, Report), E>,
+) -> Result<Running, E> {
+    let copy = stdio.try_clone().map_err(EngineError::Stdio)?;
+    match start(engine, plan, report, facts, stdio).and_then(Running::verified) {
+        Err(error) if error.is_outdated() => {}
+        result => return Ok(result?),
+    }
+    let (plan, report) = anew()?;
+    Ok(start(engine, &plan, &report, facts, copy)?.verified()?)
+}
+
 /// Starts a sandbox with a guest in it as its report says, for a plan made by
 /// [`plan_guest`](ringfence_policy::plan::plan_guest).
 pub fn start_guest(
@@ -408,7 +427,11 @@ pub fn start_guest(
     about: About<'_>,
 ) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
     refuse_unkept(engine, plan, report)?;
-    engine.start_guest(plan, facts, about)
+    match engine.start_guest(plan, facts, about) {
+        // Names of this host changed while it was made: a second look can do.
+        Err(error) if error.is_outdated() => engine.start_guest(plan, facts, about),
+        result => result,
+    }
 }
 
 /// What a start would not keep of the plan, or of the report that was made of it. Only engines that start commands

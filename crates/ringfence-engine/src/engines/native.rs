@@ -13,7 +13,7 @@ use std::path::Path;
 use ringfence_linux::landlock::{self, Writable};
 use ringfence_linux::launch::{Identity, Maps, Spec};
 use ringfence_linux::seccomp::{self, Notify, SockFilter};
-use ringfence_linux::setup::{Ids, Room, StandIn, Step, Tmpfs};
+use ringfence_linux::setup::{Ids, Is, Room, StandIn, Step, Tmpfs};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::userns;
 use ringfence_policy::facts::Facts;
@@ -191,10 +191,15 @@ fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> 
             Mount::Tmpfs { mode, size, inodes, .. } if index == 0 => {
                 steps.push(Step::RootTmpfs(Tmpfs::new(*mode, *size, *inodes, owner)));
             }
-            Mount::Bind { source, target, writable, .. } => steps.push(Step::Bind {
+            Mount::Bind { source, target, writable, kind, link } => steps.push(Step::Bind {
                 source: c_path(source)?,
                 target: inside(target)?,
                 writable: *writable,
+                is: match kind {
+                    _ if *link => Is::Link,
+                    Kind::Dir => Is::Directory,
+                    Kind::File => Is::File,
+                },
                 ids: ids(source),
             }),
             Mount::Tmpfs { target, mode, .. } if is_sealed(mounts, target) => steps.fixed(target, *mode)?,

@@ -1,14 +1,18 @@
 //! A box that was started, as its owner sees it, and the descriptors that it starts with.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_linux::launch::{Event, Handles, Launched, Spec, Stage, Terminal};
 use ringfence_linux::limits::{Group, Refusals, Usage};
+use ringfence_linux::setup::{StandIn, Step};
 use ringfence_linux::sys::Waited;
+use ringfence_policy::Guarantee;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
@@ -68,7 +72,7 @@ impl Running {
 
     /// Waits until a builder has made the box; false when it has not, and the next event will say so.
     pub(super) fn is_built(&self) -> bool {
-        self.messages.as_ref().is_none_or(|messages| self.launched.is_built(messages, BUILDING))
+        self.launched.is_built(BUILDING)
     }
 
     /// Waits for the next event; a failed set-up or execution is an error.
@@ -78,6 +82,7 @@ impl Running {
                 let reason = self.messages.as_ref().and_then(read_message).unwrap_or_else(|| errno.to_string());
                 Err(EngineError::Builder { reason })
             }
+            Event::Failed { stage: Stage::View(index), errno } => Err(self.changed(index, errno)),
             Event::Failed { stage, errno } => {
                 let step = match stage {
                     Stage::Step(index) => self.spec.steps.get(index).cloned().map(Box::new),
@@ -88,6 +93,40 @@ impl Running {
             Event::NotExecuted(errno) => Err(EngineError::Execute { program: self.program.clone(), errno }),
             event => Ok(event),
         }
+    }
+
+    /// Waits until the box is built and its view was verified; what went wrong is an error, and the box is gone then.
+    pub fn verified(self) -> Result<Running, EngineError> {
+        if self.is_built() {
+            return Ok(self);
+        }
+        let error = loop {
+            match self.next_event() {
+                // What a builder's box has beforehand.
+                Ok(Event::Terminal(_) | Event::Listener(_) | Event::Stopped(_)) => {}
+                Ok(_) => break EngineError::Lost("it ended before the sandbox was built".to_owned()),
+                Err(error) => break error,
+            }
+        };
+        self.finish()?;
+        Err(error)
+    }
+
+    /// The place of the view that is not as it was planned.
+    fn changed(&self, index: usize, errno: Errno) -> EngineError {
+        let Some(step) = self.spec.steps.get(index) else { return EngineError::Lost("of an unknown place".to_owned()) };
+        let guarantee = match step {
+            Step::StandIn { which: StandIn::HiddenFile | StandIn::HiddenDir, .. } => Guarantee::FsSecretsHidden,
+            Step::StandIn { .. } | Step::Bind { writable: false, .. } => Guarantee::FsProtectedPaths,
+            Step::Bind { .. } => Guarantee::FsWritesConfined,
+            _ => Guarantee::FsTempPrivate,
+        };
+        let path = Path::new("/").join(OsStr::from_bytes(step.target().to_bytes()));
+        let reason = match errno {
+            Errno::STALE => "another mount is seen there".to_owned(),
+            errno => errno.to_string(),
+        };
+        EngineError::View { guarantee, path, reason }
     }
 
     /// Forwards a signal to the command's process group; KILL ends the whole box at once.

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
+use rustix::net::RecvFlags;
 
-use crate::launch::{Failure, Spec, Stage, Start, at};
+use crate::launch::{Failure, Spec, Stage, Start, at, stands};
 use crate::setup::{self, Idmaps, Step};
 use crate::{starter, sys};
 
@@ -61,7 +62,7 @@ impl Prepared {
     pub fn new(builder: &Builder, spec: &Spec, start: &Start, handles: &OwnedFd) -> Result<Prepared, Errno> {
         let end = FIRST_FILE + builder.files.len() as i32;
         let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, end);
-        let (started, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (started, report) = stands()?;
         let number = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let mut placed = Vec::with_capacity(end as usize);
@@ -102,18 +103,9 @@ impl Prepared {
     /// What the starter said so far, without waiting.
     pub fn said(&self) -> Said {
         let mut words = [0u8; 8];
-        let mut length = 0;
-        while length < words.len() {
-            let mut ready = [rustix::event::PollFd::new(&self.started, rustix::event::PollFlags::IN)];
-            match sys::poll_for(&mut ready, Some(std::time::Duration::ZERO)) {
-                Ok(n) if n > 0 => {}
-                _ => break,
-            }
-            match rustix::io::read(&self.started, &mut words[length..]) {
-                Ok(n) if n > 0 => length += n,
-                _ => break,
-            }
-        }
+        // Left there for the owner, which looks at it too.
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let length = rustix::net::recv(&self.started, &mut words[..], look).map_or(0, |(length, _)| length);
         let word = |i: usize| i32::from_ne_bytes([words[i], words[i + 1], words[i + 2], words[i + 3]]);
         let errno = |i: usize| Errno::from_raw_os_error(word(i).clamp(1, 4095));
         match length {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::builder::{self, Prepared, Said};
 use crate::seccomp;
-use crate::setup;
+use crate::setup::{self, View};
 use crate::sys::{self, HeldSignals, Wait};
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed on musl")]
@@ -53,14 +53,18 @@ impl NotStarted {
     }
 }
 
+/// `stands`: told when the box is built, where process 1 builds it.
 pub(super) fn process_one(
     spec: &Spec,
     start: &Start,
     prepared: Option<&Prepared>,
     owner: &OwnedFd,
     handles: &OwnedFd,
+    view: &mut View,
+    stands: Option<OwnedFd>,
 ) -> ! {
-    let code = match build(spec, start, owner, handles).and_then(|()| run(spec, start, prepared, owner)) {
+    let built = build(spec, start, owner, handles, view, stands.as_ref());
+    let code = match built.and_then(|()| announce(stands)).and_then(|()| run(spec, start, prepared, owner)) {
         Ok(()) => 0,
         Err(failure) => {
             report(owner, NotStarted::Setup(failure).message());
@@ -75,8 +79,25 @@ fn report(owner: &OwnedFd, message: Message) {
     let _ = rustix::net::send(owner, &message, SendFlags::NOSIGNAL);
 }
 
+/// Tells the owner that the box is built.
+fn announce(stands: Option<OwnedFd>) -> Result<(), Failure> {
+    let Some(stands) = stands else { return Ok(()) };
+    match rustix::io::write(&stands, &0u32.to_ne_bytes()) {
+        // The owner is gone. That is seen where it matters.
+        Ok(_) | Err(Errno::PIPE) => Ok(()),
+        Err(errno) => Err((Stage::Session, errno)),
+    }
+}
+
 /// Builds the box around this process and takes every privilege away from it.
-fn build(spec: &Spec, start: &Start, owner: &OwnedFd, handles: &OwnedFd) -> Result<(), Failure> {
+fn build(
+    spec: &Spec,
+    start: &Start,
+    owner: &OwnedFd,
+    handles: &OwnedFd,
+    view: &mut View,
+    stands: Option<&OwnedFd>,
+) -> Result<(), Failure> {
     // First of all: whatever follows is spent within the limits.
     for group in start.groups.iter().filter(|_| start.born_in.is_none()) {
         rustix::io::write(group, b"0").map_err(at(Stage::Groups))?;
@@ -88,7 +109,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, handles: &OwnedFd) -> Resu
         }
         return builder::prepare(builder, &spec.steps);
     }
-    let_go(spec, start.stdio.each_ref().map(Option::as_ref), [owner, handles]);
+    let_go(spec, start.stdio.each_ref().map(Option::as_ref), [Some(owner), Some(handles), stands]);
     if let Identity::Mapped(maps) = &spec.identity {
         map_ids(maps).map_err(at(Stage::IdMaps))?;
     }
@@ -102,7 +123,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, handles: &OwnedFd) -> Resu
     if spec.namespaces & libc::CLONE_NEWUTS as u64 != 0 {
         sys::set_hostname(b"ringfence").map_err(at(Stage::Hostname))?;
     }
-    let placeholders = setup::carry_out(&spec.steps, spec.idmaps())?;
+    let placeholders = setup::carry_out(&spec.steps, spec.idmaps(), view)?;
     if spec.namespaces & libc::CLONE_NEWNS as u64 != 0 {
         sys::starter::hand_out(handles.as_fd(), placeholders.as_ref().map(AsFd::as_fd));
     }
@@ -140,7 +161,7 @@ fn build(spec: &Spec, start: &Start, owner: &OwnedFd, handles: &OwnedFd) -> Resu
 /// Closes what this process has of its owner's and does not need. An owner of a thousand boxes has thousands, and the command's
 /// process would get a copy of each; and who holds the other end of a socket does not see its owner go. The first three stay
 /// until the command has its own: nothing that is opened may take their places.
-fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], sockets: [&OwnedFd; 2]) {
+fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], sockets: [Option<&OwnedFd>; 3]) {
     let number = |fd: Option<&OwnedFd>| fd.map_or(-1, AsRawFd::as_raw_fd);
     let [stdin, stdout, stderr] = stdio.map(number);
     let (userns, callers, owners) = match &spec.identity {
@@ -149,8 +170,8 @@ fn let_go(spec: &Spec, stdio: [Option<&OwnedFd>; 3], sockets: [&OwnedFd; 2]) {
     };
     let (userns, callers, owners) = (number(userns), number(callers), number(owners));
     let becomes = number(spec.becomes.as_ref());
-    let [owner, handles] = sockets.map(AsRawFd::as_raw_fd);
-    sys::close_all_but(&[0, 1, 2, owner, handles, stdin, stdout, stderr, userns, callers, owners, becomes]);
+    let [owner, handles, stands] = sockets.map(number);
+    sys::close_all_but(&[0, 1, 2, owner, handles, stands, stdin, stdout, stderr, userns, callers, owners, becomes]);
 }
 
 /// Maps the ids of the user namespace that this process is in.

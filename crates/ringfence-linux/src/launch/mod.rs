@@ -29,7 +29,7 @@ use crate::landlock;
 use crate::seccomp::SockFilter;
 use crate::sys::{self, Fork, PointerList, Stack, Wait};
 use builder::{Builder, Prepared};
-use setup::{Idmaps, Step};
+use setup::{Idmaps, Step, View};
 
 pub(crate) use inside::{Failure, at};
 
@@ -130,6 +130,9 @@ macro_rules! stages {
         pub enum Stage {
             /// The step with this index.
             Step(usize),
+            /// The finished view does not show this one as it was planned: a step, or where another program builds the box, a
+            /// place of [`Builder::view`].
+            View(usize),
             $($(#[$doc])* $stage,)*
         }
 
@@ -141,6 +144,7 @@ macro_rules! stages {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     Stage::Step(index) => write!(f, "carry out step {index}"),
+                    Stage::View(index) => write!(f, "find what step {index} mounted"),
                     $(Stage::$stage => f.write_str($act),)*
                 }
             }
@@ -171,18 +175,24 @@ stages! {
     Builder "build the sandbox",
 }
 
+/// From these numbers on a stage is a step, or a place of the view.
+const STEPS: i32 = 1000;
+const VIEW: i32 = 1 << 24;
+
 impl Stage {
     /// As a box says it to its owner.
     pub fn number(self) -> i32 {
         match self {
-            Stage::Step(index) => 1000 + index as i32,
+            Stage::Step(index) => STEPS + index as i32,
+            Stage::View(index) => VIEW + index as i32,
             fixed => Self::FIXED.iter().position(|s| *s == fixed).unwrap_or(0) as i32,
         }
     }
 
     fn decode(number: i32) -> Option<Stage> {
         match usize::try_from(number).ok()? {
-            n if n >= 1000 => Some(Stage::Step(n - 1000)),
+            n if n >= VIEW as usize => Some(Stage::View(n - VIEW as usize)),
+            n if n >= STEPS as usize => Some(Stage::Step(n - STEPS as usize)),
             n => Self::FIXED.get(n).copied(),
         }
     }
@@ -244,6 +254,8 @@ pub struct Launched {
     events: OwnedFd,
     /// Where the sandbox hands its namespace out, before the command starts.
     handles: OwnedFd,
+    /// A zero comes when the box is built, or why not from a starter. Looked at, and not read: process 1 of a builder reads it.
+    stands: OwnedFd,
     /// Process 1 lives outside the box, so that its end is not by itself the end of the box.
     outside: Option<Outside>,
     /// No PID namespace ends with process 1. It kills what is left itself, when its owner's socket closes.
@@ -253,8 +265,6 @@ pub struct Launched {
 
 #[derive(Debug)]
 struct Outside {
-    /// Where the starter says that a builder's box stands. Process 1 reads it; here it is only looked at.
-    started: OwnedFd,
     /// Where the builder has written its number.
     number: OwnedFd,
 }
@@ -270,10 +280,14 @@ pub fn launch(spec: &Spec, mut start: Start) -> Result<Launched, Errno> {
         _ => None,
     };
     let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
-    let outside = match &prepared {
-        Some(p) => Some(Outside { started: again(&p.started)?, number: again(&p.number.0)? }),
-        None => None,
+    let (outside, stands, report) = match &prepared {
+        Some(p) => (Some(Outside { number: again(&p.number.0)? }), again(&p.started)?, None),
+        None => {
+            let (stands, report) = stands()?;
+            (None, stands, Some(report))
+        }
     };
+    let mut view = View::of(&spec.steps);
     let kills_by_itself = matches!(spec.identity, Identity::Kept);
     // A signal for process 1 waits until it takes them over; as the first of its PID namespace it would otherwise ignore it.
     let _blocked = sys::SignalsBlocked::new()?;
@@ -285,9 +299,14 @@ pub fn launch(spec: &Spec, mut start: Start) -> Result<Launched, Errno> {
         }
     };
     match forked {
-        Fork::Parent(pid) => Ok(Launched { pid, events, handles, outside, kills_by_itself, reaped: false }),
-        Fork::Child => inside::process_one(spec, &start, prepared.as_ref(), &owner, &inner),
+        Fork::Parent(pid) => Ok(Launched { pid, events, handles, stands, outside, kills_by_itself, reaped: false }),
+        Fork::Child => inside::process_one(spec, &start, prepared.as_ref(), &owner, &inner, &mut view, report),
     }
+}
+
+/// Where an owner sees that a box is built, and where that is said. It closes without a word when there will be none.
+pub(crate) fn stands() -> Result<(OwnedFd, OwnedFd), Errno> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
 }
 
 impl Launched {
@@ -310,13 +329,14 @@ impl Launched {
         self.events.as_fd()
     }
 
-    /// Waits until a builder's box stands, or does not: then `messages`, which it writes to, may say why.
-    pub fn is_built(&self, messages: &OwnedFd, limit: Duration) -> bool {
-        let Some(Outside { started, .. }) = &self.outside else { return true };
-        let mut ready = [PollFd::new(started, PollFlags::IN), PollFd::new(messages, PollFlags::IN)];
-        // A failure is seen as nothing that was said.
-        let _ = sys::poll_until(&mut ready, Instant::now() + limit);
-        ready[0].revents().contains(PollFlags::IN)
+    /// Waits until the box is built and its view was looked at; false when it is not built. Then an event says why.
+    pub fn is_built(&self, limit: Duration) -> bool {
+        let mut word = [0; 4];
+        let ready = sys::poll_until(&mut [PollFd::new(&self.stands, PollFlags::IN)], Instant::now() + limit);
+        // Closed without a word, or with no word in time: it failed.
+        let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let said = ready.is_ok_and(|count| count > 0).then(|| rustix::net::recv(&self.stands, &mut word, look));
+        matches!(said, Some(Ok((4, _)))) && word == [0; 4]
     }
 
     /// The next event; waits for it.

@@ -4,14 +4,18 @@
 //! The new root is attached on top of the old one first. Until [`pivot`] the process's own root is still the old one, so
 //! that absolute paths are sources on the host, and everything relative to the new root's descriptor is a target inside.
 //! No path is ever followed through a symlink, on either side: a neighbour that swaps a directory for a link between
-//! planning and mounting gets an error, not a mount.
+//! planning and mounting gets an error, not a mount. When all is done, process 1 looks at the [`View`] from inside: each mount
+//! must still be the one that its path leads to, since the host can rename and remove what something was mounted on.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags, statx,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
@@ -35,6 +39,7 @@ pub enum Step {
         source: CString,
         target: CString,
         writable: bool,
+        is: Is,
         ids: Ids,
     },
     /// For a builder, first: space to put mapped trees into, on this directory of the host as process 1 sees it.
@@ -107,6 +112,25 @@ pub enum Step {
     Seal {
         target: CString,
     },
+}
+
+/// What a source must be when it is mounted. It may have been swapped since it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Is {
+    File,
+    Directory,
+    Link,
+}
+
+impl Is {
+    fn check(self, mode: u16) -> Result<(), Errno> {
+        let fits = match FileType::from_raw_mode(mode.into()) {
+            FileType::Directory => self == Is::Directory,
+            FileType::Symlink => self == Is::Link,
+            _ => self == Is::File,
+        };
+        if fits { Ok(()) } else { Err(Errno::STALE) }
+    }
 }
 
 /// Private space; the strings are what the kernel takes.
@@ -182,16 +206,134 @@ impl StandIn {
     }
 }
 
-/// Carries out all steps around this process, and makes the new root the only one. The space that placeholders are in.
-pub(crate) fn carry_out(steps: &[Step], idmaps: Option<&Idmaps>) -> Result<Option<OwnedFd>, Failure> {
+/// Carries out all steps around this process, makes the new root the only one, and looks at what came out. The space that
+/// placeholders are in.
+pub(crate) fn carry_out(
+    steps: &[Step],
+    idmaps: Option<&Idmaps>,
+    view: &mut View,
+) -> Result<Option<OwnedFd>, Failure> {
     let Some((first, others)) = steps.split_first() else { return Ok(None) };
     let mut building = Building::begin(first).map_err(at(Stage::Step(0)))?;
     for (index, step) in (1..).zip(others) {
+        building.attached = Attached::Nothing;
         building.step(step, idmaps).map_err(at(Stage::Step(index)))?;
+        view.0[index].attached = building.attached;
     }
     let placeholders = building.fixed.take();
     building.pivot().map_err(at(Stage::Pivot))?;
+    for (index, (step, place)) in steps.iter().zip(&view.0).enumerate().filter(|(_, (_, place))| place.counts) {
+        place.verify(step.target()).map_err(at(Stage::View(index)))?;
+    }
     Ok(placeholders)
+}
+
+/// What the finished view must show of each step. Made before the fork, for process 1 allocates nothing.
+#[derive(Debug)]
+pub(crate) struct View(Vec<Place>);
+
+#[derive(Debug, Clone)]
+struct Place {
+    attached: Attached,
+    /// No later step mounts at the same path.
+    counts: bool,
+}
+
+/// What a step attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attached {
+    Nothing,
+    /// The mount with this id.
+    Mount(u64),
+    /// Nothing, because its target was missing.
+    Missing,
+}
+
+impl View {
+    pub fn of(steps: &[Step]) -> View {
+        let mut targets = HashSet::with_capacity(steps.len());
+        let mut places = vec![Place { attached: Attached::Nothing, counts: false }; steps.len()];
+        for (step, place) in steps.iter().zip(&mut places).rev().filter(|(step, _)| step.attaches()) {
+            place.counts = targets.insert(step.target());
+        }
+        View(places)
+    }
+}
+
+impl Place {
+    /// Whether the path leads to the mount that was attached there, or to nothing where nothing was. Only the topmost mount at a
+    /// path is found, and a symlink on the way is an error, so that what is mounted below it is reached through it.
+    fn verify(&self, target: &CStr) -> Result<(), Errno> {
+        let found = open_in(CWD, target).and_then(|place| mount_at(&place));
+        match (self.attached, found) {
+            (Attached::Nothing, _) | (Attached::Missing, Err(Errno::NOENT)) => Ok(()),
+            (Attached::Mount(id), Ok((found, true))) if id == found => Ok(()),
+            (_, Ok(_)) => Err(Errno::STALE),
+            (_, Err(errno)) => Err(errno),
+        }
+    }
+}
+
+/// Linux 6.8 gives an id that no other mount ever had. Older ones ignore this bit.
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+fn look_at(file: &OwnedFd) -> Result<Statx, Errno> {
+    statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE | StatxFlags::MNT_ID | UNIQUE)
+}
+
+/// The id of the mount that an open file is on, and whether the file is the root of it.
+fn mount_at(file: &OwnedFd) -> Result<(u64, bool), Errno> {
+    let data = look_at(file)?;
+    let known = StatxFlags::from_bits_retain(data.stx_mask).intersects(StatxFlags::MNT_ID | UNIQUE);
+    let is_root = data.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    if known { Ok((data.stx_mnt_id, is_root)) } else { Err(Errno::NOSYS) }
+}
+
+impl Step {
+    /// Where it makes something, relative to the new root.
+    pub fn target(&self) -> &CStr {
+        match self {
+            Step::Bind { target, .. }
+            | Step::Device { target, .. }
+            | Step::Tmpfs { target, .. }
+            | Step::Room { target, .. }
+            | Step::Part { target, .. }
+            | Step::StandIn { target, .. }
+            | Step::Proc { target }
+            | Step::Devpts { target }
+            | Step::Mkdir { target, .. }
+            | Step::Touch { target }
+            | Step::Symlink { target, .. }
+            | Step::Write { target, .. }
+            | Step::Seal { target } => target,
+            Step::Staging { at, .. } | Step::Stage { at, .. } => at,
+            Step::RootBind { .. } | Step::RootTmpfs(_) | Step::StandIns => c"",
+        }
+    }
+
+    /// Whether it mounts something at its target.
+    fn attaches(&self) -> bool {
+        match self {
+            Step::Bind { .. }
+            | Step::Device { .. }
+            | Step::Tmpfs { .. }
+            | Step::Room { .. }
+            | Step::Part { .. }
+            | Step::StandIn { .. }
+            | Step::Proc { .. }
+            | Step::Devpts { .. } => true,
+            Step::RootBind { .. }
+            | Step::RootTmpfs(_)
+            | Step::Staging { .. }
+            | Step::Stage { .. }
+            | Step::StandIns
+            | Step::Mkdir { .. }
+            | Step::Touch { .. }
+            | Step::Symlink { .. }
+            | Step::Write { .. }
+            | Step::Seal { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Step {
@@ -201,7 +343,7 @@ impl fmt::Display for Step {
         match self {
             Step::RootBind { source } => write!(f, "bind {} read-only as the root", outside(source)),
             Step::RootTmpfs(_) => write!(f, "mount an empty root"),
-            Step::Bind { source, target, writable, ids } => {
+            Step::Bind { source, target, writable, ids, .. } => {
                 write!(f, "bind {} ", outside(source))?;
                 if source.as_bytes().get(1..) != Some(target.as_bytes()) {
                     write!(f, "at {} ", inside(target))?;
@@ -296,6 +438,8 @@ struct Building {
     fixed: Option<OwnedFd>,
     /// To be restored: modes are meant as they are.
     umask: Mode,
+    /// By the step that is being carried out.
+    attached: Attached,
 }
 
 impl Building {
@@ -319,15 +463,16 @@ impl Building {
         // On top of the old root: `/` still names the old one for this process, as its own root is not walked over.
         move_mount(&root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let umask = rustix::process::umask(Mode::empty());
-        Ok(Self { root, writable: None, fixed: None, umask })
+        Ok(Self { root, writable: None, fixed: None, umask, attached: Attached::Nothing })
     }
 
     /// Carries one of the later steps out.
     fn step(&mut self, step: &Step, idmaps: Option<&Idmaps>) -> Result<(), Errno> {
         match step {
             Step::RootBind { .. } | Step::RootTmpfs(_) | Step::Staging { .. } | Step::Stage { .. } => Err(Errno::INVAL),
-            Step::Bind { source, target, writable, ids } => {
+            Step::Bind { source, target, writable, is, ids } => {
                 let tree = clone_tree(source)?;
+                is.check(look_at(&tree)?.stx_mode)?;
                 let mut attr = MountAttr { set: CALM, ..MountAttr::default() };
                 if !writable {
                     attr.set |= sys::ATTR_RDONLY;
@@ -345,7 +490,7 @@ impl Building {
                 // Read-only is the node, which is the host's: its times would tell other boxes something. What is behind it is not.
                 let set = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NOEXEC;
                 sys::mount_setattr(tree.as_fd(), &MountAttr { set, ..MountAttr::default() }, false)?;
-                move_mount(&tree, c"", at, c"", MOVE)
+                self.attach_to(&tree, &at)
             }
             Step::Tmpfs { target, tmpfs } => self.attach(&new_tmpfs(tmpfs)?, target),
             Step::Room { room, target, tmpfs } => {
@@ -372,7 +517,10 @@ impl Building {
                 let attr = MountAttr { set: CALM | sys::ATTR_RDONLY | sys::ATTR_NOEXEC, ..MountAttr::default() };
                 sys::mount_setattr(tree.as_fd(), &attr, false)?;
                 match self.attach(&tree, target) {
-                    Err(Errno::NOENT) if *if_there => Ok(()),
+                    Err(Errno::NOENT) if *if_there => {
+                        self.attached = Attached::Missing;
+                        Ok(())
+                    }
                     result => result,
                 }
             }
@@ -452,14 +600,26 @@ impl Building {
     }
 
     fn open(&self, target: &CString) -> Result<OwnedFd, Errno> {
-        let target = if target.is_empty() { c"." } else { target };
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat2(&self.root, target, flags, Mode::empty(), NO_LINKS | ResolveFlags::BENEATH)
+        open_in(self.root.as_fd(), target)
     }
 
-    fn attach(&self, tree: &OwnedFd, target: &CString) -> Result<(), Errno> {
-        move_mount(tree, c"", self.open(target)?, c"", MOVE)
+    fn attach(&mut self, tree: &OwnedFd, target: &CString) -> Result<(), Errno> {
+        let at = self.open(target)?;
+        self.attach_to(tree, &at)
     }
+
+    fn attach_to(&mut self, tree: &OwnedFd, at: &OwnedFd) -> Result<(), Errno> {
+        move_mount(tree, c"", at, c"", MOVE)?;
+        self.attached = Attached::Mount(mount_at(tree)?.0);
+        Ok(())
+    }
+}
+
+/// Opens a path below a directory, through no symlink.
+fn open_in(dir: BorrowedFd<'_>, target: &CStr) -> Result<OwnedFd, Errno> {
+    let target = if target.is_empty() { c"." } else { target };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(dir, target, flags, Mode::empty(), NO_LINKS | ResolveFlags::BENEATH)
 }
 
 /// Carries out a step for a box that another program builds.

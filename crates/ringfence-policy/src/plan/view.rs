@@ -118,7 +118,8 @@ impl<'a> View<'a> {
             true => self.mounts.extract_if(.., |mount| below(mount.target())).collect(),
             false => Vec::new(),
         };
-        self.mounts.push(Mount::Bind { source: source.to_path_buf(), target: target.to_path_buf(), writable, kind });
+        let (source, target) = (source.to_path_buf(), target.to_path_buf());
+        self.mounts.push(Mount::Bind { source, target, writable, kind, link: false });
         self.mounts.extend(covered);
     }
 
@@ -307,8 +308,10 @@ impl<'a> View<'a> {
                 }
                 // Mounted on itself, the link can be followed, and neither replaced nor moved away.
                 State::Link if node.access != Access::Rw => {
-                    let target = self.inside(path);
-                    self.bind(path, &target, false, Kind::File);
+                    let (source, target) = (path.to_path_buf(), self.inside(path));
+                    self.mount_point(&target, Kind::File);
+                    self.spaces.insert(target.clone().into(), Space::Host);
+                    self.mounts.push(Mount::Bind { source, target, writable: false, kind: Kind::File, link: true });
                 }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
                 State::Absent(_) => self.make(path),

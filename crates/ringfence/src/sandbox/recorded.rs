@@ -17,7 +17,7 @@ use crate::engines::{self, EngineError, EngineRef, Running, StdioSpec};
 use crate::facts::inside_sandbox;
 use crate::host::{Host, HostError, Notice};
 use crate::records::{Begin, End, JournalError, Recorder, Redactor, Seen, SkillRun, Ticket};
-use crate::report::Report;
+use crate::report::{Answer, Report};
 use crate::session::Info;
 use crate::supervise::{Companion, Outcome, supervise_watched};
 use crate::watch::Loss;
@@ -269,12 +269,34 @@ impl Begun {
     /// Makes the box and starts the command with these standard streams. The box lives as long as the thread that calls
     /// this.
     pub fn start(self, stdio: StdioSpec) -> Result<Started, SandboxError> {
-        let Begun { sandbox, planned, entry } = self;
-        let started = engines::start(planned.engine, &planned.plan, &planned.report, &sandbox.facts, stdio);
+        let Begun { sandbox, mut planned, entry } = self;
+        let Planned { engine, plan, report, .. } = &planned;
+        let mut fresh = None;
+        let anew = || {
+            let (lookup, resolved) = sandbox.judge()?;
+            let plan = plan.anew(&locked(&lookup), &resolved.policy, &sandbox.facts);
+            let plan = plan.map_err(|error| sandbox.explained(error))?;
+            let mut fresh_report = engine.promise(&plan, &sandbox.facts)?;
+            // The record has begun already.
+            let of_record = |answer: &&Answer| answer.id == Guarantee::RecordComplete;
+            for answer in fresh_report.guarantees.iter_mut().filter(|answer| of_record(&&**answer)) {
+                if let Some(begun) = report.guarantees.iter().find(of_record) {
+                    answer.clone_from(begun);
+                }
+            }
+            let report = fresh_report;
+            fresh = Some((plan.clone(), report.clone(), resolved, lookup));
+            Ok::<_, SandboxError>((plan, report))
+        };
+        let started = engines::start_verified(*engine, plan, report, &sandbox.facts, stdio, anew);
         locked(&planned.lookup).let_go();
+        if let Some((plan, report, resolved, lookup)) = fresh {
+            locked(&lookup).let_go();
+            planned = Planned { plan, report, resolved, lookup, ..planned };
+        }
         match started {
             Ok(running) => Ok(Started { sandbox, planned, entry, running }),
-            Err(error) => Err(entry.failed(error.into())),
+            Err(error) => Err(entry.failed(error)),
         }
     }
 }
