@@ -11,6 +11,14 @@ pub fn enforced(by: impl Into<String>) -> Verdict {
     Verdict::Enforced(by.into())
 }
 
+/// What engines say of guarantees that the finished view keeps.
+pub const VERIFIED: &str = "the finished view was verified from inside";
+
+/// A guarantee that the finished view keeps, which is looked at before the command starts.
+pub fn verified(by: &str) -> Verdict {
+    enforced(format!("{by}; {VERIFIED}"))
+}
+
 /// Less than all of it is kept; what is missing.
 pub fn weakened(by: impl Into<String>) -> Verdict {
     Verdict::Weakened(by.into())

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_engine::engines::{self, Event};
-use ringfence_engine::policy::{Guarantee, Policy};
 use ringfence_engine::policy::facts::Facts;
 use ringfence_engine::policy::plan::{Mount, Plan, plan, plan_with};
 use ringfence_engine::policy::policy::{Root, User, Workspace};
 use ringfence_engine::policy::rules::{Access, FileRule, Kind, LayerKind, Missing, Origin, Pattern};
 use ringfence_engine::policy::tree::Tree;
+use ringfence_engine::policy::{Guarantee, Policy};
 use ringfence_engine::report::Report;
 use ringfence_engine::{EngineError, EngineRef, Running, StandardStream, StdioSpec, Unfit};
 use rustix::fs::OFlags;
@@ -199,6 +199,7 @@ on_both! {
     a_cover_that_is_covered
     a_directory_that_became_a_link
     a_file_that_became_a_link
+    a_directory_that_is_swapped_all_the_time
 }
 
 /// A neighbour's socket, there when the plan was made: the box is made without it, and what stays is hidden.
@@ -289,9 +290,9 @@ fn failed_set_up(engine: EngineRef) {
     let project = Project::new();
     let mut plan = project.plan(&["sh", "-c", "echo started"]);
     let missing = project.path("missing");
-    plan.mounts.push(Mount::Bind { source: missing.clone(), target: missing, writable: false, kind: Kind::Dir, link: false });
-    let error = project.start_plan(engine, &plan).error();
-    assert!(matches!(error, EngineError::Setup { .. } | EngineError::Builder { .. }), "{error:?}");
+    plan.mounts.push(Mount::Bind { source: missing.clone(), target: missing, writable: false, kind: Kind::Dir });
+    let error = after(&project, engine, &plan, || ());
+    assert!(matches!(error, EngineError::Setup { .. } | EngineError::View { .. }), "{error:?}");
     assert!(error.to_string().contains("missing"), "{error}");
 }
 
@@ -497,7 +498,7 @@ fn a_failure_before_the_names_are_there() {
     keep(&mut project, ".kept");
     let mut plan = project.plan(&["ls", "-A"]);
     assert_eq!(project.start_plan(ringfence_engine::engines::native::ENGINE, &plan).end().stdout, ".kept\n");
-    let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false, link: false };
+    let gone = Mount::Bind { source: project.path("gone"), target: "/mnt".into(), kind: Kind::Dir, writable: false };
     plan.mounts.insert(1, gone);
     for _ in 0..50 {
         let error = project.start_plan(ringfence_engine::engines::native::ENGINE, &plan).error();
@@ -644,13 +645,23 @@ fn a_cover_that_is_covered(engine: EngineRef) {
         assert_eq!(project.start_plan(engine, &plan).end().stdout, held);
         let whole = project.policy.workdir().to_path_buf();
         let target = whole.clone();
-        plan.mounts.push(Mount::Bind { source: whole.clone(), target, writable: true, kind: Kind::Dir, link: false });
+        plan.mounts.push(Mount::Bind { source: whole.clone(), target, writable: true, kind: Kind::Dir });
         match project.start_plan(engine, &plan).error() {
             EngineError::View { guarantee, path, .. } => assert_eq!((guarantee, path), (broken, whole.join("note"))),
             other => panic!("{other:?}"),
         }
         assert_eq!(std::fs::read_to_string(project.path("note")).unwrap(), "contents\n");
     }
+}
+
+/// Starts a plan after its names were swapped, and says why there is no sandbox.
+fn after(project: &Project, engine: EngineRef, plan: &Plan, swap: impl FnOnce()) -> EngineError {
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let report = report(engine, plan, &project.facts);
+    swap();
+    let stdio = StdioSpec::Files([null(), null(), null()]);
+    let started = engines::start(engine, plan, &report, &project.facts, stdio).and_then(Running::verified);
+    started.map(|running| running.finish()).unwrap_err()
 }
 
 /// What a plan names is swapped for a link before it is mounted: the link is not followed.
@@ -663,10 +674,11 @@ fn a_directory_that_became_a_link(engine: EngineRef) {
     rule(&mut project, "dir/below", Access::Ro);
     let plan = project.plan(&["cat", "dir/below/note"]);
     assert_eq!(project.start_plan(engine, &plan).end().stdout, "dir");
-    std::fs::rename(project.path("dir"), project.path("moved")).unwrap();
-    std::os::unix::fs::symlink("other", project.path("dir")).unwrap();
-    let error = project.start_plan(engine, &plan).error();
-    assert!(error.is_outdated(), "{error:?}");
+    let error = after(&project, engine, &plan, || {
+        std::fs::rename(project.path("dir"), project.path("moved")).unwrap();
+        std::os::unix::fs::symlink("other", project.path("dir")).unwrap();
+    });
+    assert!(error.is_outdated() || matches!(error, EngineError::Unmet { .. }), "{error:?}");
     std::fs::remove_file(project.path("dir")).unwrap();
     std::fs::rename(project.path("moved"), project.path("dir")).unwrap();
     assert_eq!(project.start_plan(engine, &plan).end().stdout, "dir");
@@ -679,10 +691,48 @@ fn a_file_that_became_a_link(engine: EngineRef) {
     rule(&mut project, "note", Access::Ro);
     let plan = project.plan(&["cat", "note"]);
     assert_eq!(project.start_plan(engine, &plan).end().stdout, "note");
-    std::fs::remove_file(project.path("note")).unwrap();
-    std::os::unix::fs::symlink("other", project.path("note")).unwrap();
-    let error = project.start_plan(engine, &plan).error();
-    assert!(error.is_outdated(), "{error:?}");
+    let error = after(&project, engine, &plan, || {
+        std::fs::remove_file(project.path("note")).unwrap();
+        std::os::unix::fs::symlink("other", project.path("note")).unwrap();
+    });
+    assert!(error.is_outdated() || matches!(error, EngineError::Unmet { .. }), "{error:?}");
+}
+
+/// A neighbour exchanges a directory for a link to a place outside all the time. Nothing is ever written there, and sandboxes
+/// that start write where they may.
+fn a_directory_that_is_swapped_all_the_time(engine: EngineRef) {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let mut project = Project::new();
+    let outside = tempfile::tempdir_in(project.dir.path().parent().unwrap()).unwrap();
+    std::fs::create_dir_all(outside.path().join("out")).unwrap();
+    std::fs::create_dir_all(project.path("dir/out")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), project.path("swap")).unwrap();
+    rule(&mut project, "", Access::Ro);
+    rule(&mut project, "dir/out", Access::Rw);
+    let plan = project.plan(&["sh", "-c", "touch dir/out/planted 2>/dev/null; :"]);
+    assert_eq!(project.start_plan(engine, &plan).end().code, 0);
+    assert!(project.path("dir/out/planted").exists());
+    let (over, report) = (AtomicBool::new(false), report(engine, &plan, &project.facts));
+    let (dir, swap) = (project.path("dir"), project.path("swap"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let exchange = rustix::fs::RenameFlags::EXCHANGE;
+            while !over.load(Relaxed) {
+                rustix::fs::renameat_with(rustix::fs::CWD, &dir, rustix::fs::CWD, &swap, exchange).unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        for _ in 0..100 {
+            let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+            let stdio = StdioSpec::Files([null(), null(), null()]);
+            if let Ok(running) = engines::start(engine, &plan, &report, &project.facts, stdio) {
+                let _ = code(&running);
+                running.finish().unwrap();
+            }
+        }
+        over.store(true, Relaxed);
+    });
+    assert!(!outside.path().join("out/planted").exists());
 }
 
 /// Whether this is a process in which no other test runs; else that has been started, and has passed.

@@ -13,7 +13,7 @@ fn start_as(how: &str, limits: &[(u32, u64)], args: &str) -> (String, Option<i32
         limits.iter().flat_map(|(resource, value)| [&resource.to_ne_bytes()[..], &value.to_ne_bytes()].concat());
     std::fs::write(table.path(), bytes.collect::<Vec<u8>>()).unwrap();
     let script = format!(
-        "exec 7<{program} 8<{table} 3>{report} 4</dev/null 5>&1 6>&2 9</dev/null >/dev/null 2>&1; exec {PATH} {how} {args}",
+        "exec 7<{program} 8<{table} 3>{report} 4</dev/null 5>&1 6>&2 9</dev/null 10</dev/null >/dev/null 2>&1; exec {PATH} {how} {args}",
         program = env!("CARGO_BIN_EXE_ringfence-guest"),
         table = table.path().display(),
         report = report.path().display()

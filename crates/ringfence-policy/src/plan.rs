@@ -99,7 +99,7 @@ impl Plan {
         let mut paths = Vec::new();
         for mount in &self.mounts {
             match mount {
-                Mount::Bind { source, target, .. } => {
+                Mount::Bind { source, target, .. } | Mount::Link { source, target } => {
                     paths.push(source.clone());
                     binds.push((target, source));
                 }
@@ -237,9 +237,6 @@ pub enum Mount {
         target: PathBuf,
         writable: bool,
         kind: Kind,
-        /// The source is a symlink, and mounted as what it is. Otherwise it must not be one any more.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        link: bool,
     },
     /// Private writable space.
     Tmpfs {
@@ -313,6 +310,13 @@ pub enum Mount {
         #[serde(with = "wire::path")]
         target: PathBuf,
     },
+    /// A symlink of the host, read-only: it can be followed, and neither replaced nor moved away.
+    Link {
+        #[serde(with = "wire::path")]
+        source: PathBuf,
+        #[serde(with = "wire::path")]
+        target: PathBuf,
+    },
 }
 
 impl Mount {
@@ -330,7 +334,8 @@ impl Mount {
             | Mount::Hide { target, .. }
             | Mount::Empty { target, .. }
             | Mount::Text { target, .. }
-            | Mount::Seal { target } => target,
+            | Mount::Seal { target }
+            | Mount::Link { target, .. } => target,
         }
     }
 }

@@ -18,10 +18,11 @@ use ringfence_linux::builder::{Builder, FIRST_FILE, FromRoot};
 use ringfence_linux::launch::{Identity, Spec};
 use ringfence_linux::limits::Home;
 use ringfence_linux::setup::{Step, Tmpfs};
+use ringfence_linux::sys::view::{Place, PlaceIs, can_be_verified};
 use ringfence_linux::sys::{PointerList, Stack};
 use ringfence_linux::{seccomp, starter};
 use ringfence_policy::facts::Facts;
-use ringfence_policy::plan::{MARKER_DIR, Mount, Plan, Runs, Stub};
+use ringfence_policy::plan::{Expected, MARKER_DIR, Mount, Plan, Runs, Seen, Stub};
 use ringfence_policy::policy::Network;
 use ringfence_policy::rules::Kind;
 use ringfence_policy::{Cure, Guarantee};
@@ -29,11 +30,12 @@ use rustix::io::Errno;
 
 use super::identity::{self, HostIds, by_root};
 use super::limits::{Limit, limit};
+use super::view::identify;
 use super::{
     Abilities, About, Engine, EngineError, EngineRef, Finding, GuestSandbox, Running, StdioSpec, Tried, c_path,
     c_string, link_cures, mounts_on, namespaces_closed, no_gateway, pointers, program, sockets, start, symlink_in_bind,
 };
-use crate::report::{Report, answer, enforced, missing, recorded, weakened};
+use crate::report::{Report, VERIFIED, Verdict, answer, enforced, missing, recorded, weakened};
 
 const NAME: &str = "bubblewrap";
 
@@ -67,14 +69,12 @@ impl Engine for Bubblewrap {
         let (by_root, home) = (by_root(facts), OnceCell::new());
         answer(NAME, plan, |guarantee| match guarantee {
             Guarantee::FsRootReadOnly => enforced("bwrap: read-only binds in an own mount namespace"),
-            Guarantee::FsWritesConfined => {
-                weakened(format!("bwrap: own mount namespace, no device or set-user-id files; {SWAP}"))
-            }
-            Guarantee::FsSecretsHidden => enforced("bwrap: unreadable stand-ins over every name, aliases included"),
+            Guarantee::FsWritesConfined => verified("bwrap: own mount namespace, no device or set-user-id files"),
+            Guarantee::FsSecretsHidden => verified("bwrap: unreadable stand-ins over every name, aliases included"),
             Guarantee::FsProtectedPaths => {
-                weakened(format!("bwrap: read-only binds, pinned ancestors, stand-ins for missing names; {SWAP}"))
+                verified("bwrap: read-only binds, pinned ancestors, stand-ins for missing names")
             }
-            Guarantee::FsTempPrivate => enforced("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsTempPrivate => verified("bwrap: own tmpfs at /tmp, /var/tmp, /dev/shm and /run"),
             Guarantee::FsDiskBounded if plan.nesting => {
                 weakened("bwrap: size limit of each tmpfs; a sandbox made inside mounts a tmpfs of any size")
             }
@@ -343,8 +343,8 @@ impl Args {
             }
             Mount::Text { target, text, mode } => self.data(target, *mode, text.as_bytes()),
             Mount::Seal { target } => self.seal(target),
-            // `promise` has refused it.
-            Mount::Volume { .. } => {}
+            // `promise` has refused them.
+            Mount::Volume { .. } | Mount::Link { .. } => {}
         }
     }
 
@@ -547,6 +547,7 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), Engine
             from_root,
             messages,
             starter: crate::guest::open_starter().map_err(failed)?,
+            view: view(plan)?,
             files,
         }),
         steps,
@@ -567,6 +568,36 @@ pub(super) fn spec(plan: &Plan, facts: &Facts) -> Result<(Spec, OwnedFd), Engine
         stack: Stack::new(),
     };
     Ok((spec, reader))
+}
+
+/// What the starter must see. `bwrap` follows names, so that what it mounted is compared with what the names lead to now.
+fn view(plan: &Plan) -> Result<Vec<Place>, EngineError> {
+    // The report says so.
+    if !can_be_verified() {
+        return Ok(Vec::new());
+    }
+    let place = |expected: Expected<'_>| {
+        let is = match expected.seen {
+            Seen::Host { source, writable, kind } => {
+                PlaceIs::Host { file: Some(identify(&expected, source, Some(kind))?), writable }
+            }
+            Seen::Link { source } => PlaceIs::Host { file: Some(identify(&expected, source, None)?), writable: false },
+            Seen::Hidden { kind, passable, fleeting } => {
+                let permissions = if passable { 0o111 } else { 0 };
+                PlaceIs::Closed { directory: kind == Kind::Dir, permissions, or_missing: fleeting }
+            }
+            Seen::Empty { kind: Kind::Dir } => {
+                PlaceIs::Closed { directory: true, permissions: 0o555, or_missing: false }
+            }
+            Seen::Empty { kind: Kind::File } => {
+                PlaceIs::Closed { directory: false, permissions: 0o444, or_missing: false }
+            }
+            Seen::Space { writable } => PlaceIs::Space { writable },
+            Seen::Volume { writable } => PlaceIs::Host { file: None, writable },
+        };
+        Ok(Place { path: c_path(expected.target)?, is })
+    };
+    plan.expected().into_iter().map(place).collect()
 }
 
 /// Whom process 1 becomes when root starts it, so that the command is nobody on the host.
@@ -687,8 +718,16 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// `bwrap` takes names and follows them.
-const SWAP: &str = "a second sandbox in the same project could swap a directory for a link while it mounts";
+/// `bwrap` takes names and follows them: what came out is looked at from inside.
+fn verified(by: &str) -> Verdict {
+    if can_be_verified() {
+        return enforced(format!("{by}; {VERIFIED}"));
+    }
+    weakened(format!(
+        "{by}; a second sandbox in the same project could swap a directory for a link while it mounts, and this kernel \
+         (before 5.8) does not tell what was mounted"
+    ))
+}
 
 /// Whether `bwrap` can be used here at all. It is asked for its version; nothing else is started.
 fn available() -> Result<(), EngineError> {

@@ -15,6 +15,7 @@ pub mod registry;
 mod reopened;
 mod running;
 mod start;
+mod view;
 
 use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};

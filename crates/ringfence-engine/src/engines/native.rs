@@ -29,7 +29,7 @@ use super::{
     env_strings, namespaces_closed, no_gateway, pointers, program, second_wall, sockets, start,
 };
 use crate::facts::inside_sandbox;
-use crate::report::{Report, Verdict, answer, enforced, recorded, weakened};
+use crate::report::{Report, Verdict, answer, enforced, recorded, verified, weakened};
 
 use look::AppArmor;
 
@@ -62,12 +62,12 @@ impl Engine for Native {
         let (by_root, home) = (by_root(facts), OnceCell::new());
         answer(NAME, plan, |guarantee| match guarantee {
             Guarantee::FsRootReadOnly => enforced("recursive read-only mounts in an own mount namespace"),
-            Guarantee::FsWritesConfined => enforced("own mount namespace, pivot_root, no device or set-user-id files"),
+            Guarantee::FsWritesConfined => verified("own mount namespace, pivot_root, no device or set-user-id files"),
             Guarantee::FsSecretsHidden => {
-                enforced("empty unreadable stand-ins mounted over every name, aliases included")
+                verified("empty unreadable stand-ins mounted over every name, aliases included")
             }
-            Guarantee::FsProtectedPaths => enforced("read-only mounts, pinned ancestors, stand-ins for missing names"),
-            Guarantee::FsTempPrivate => enforced("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
+            Guarantee::FsProtectedPaths => verified("read-only mounts, pinned ancestors, stand-ins for missing names"),
+            Guarantee::FsTempPrivate => verified("own tmpfs, parts of it at /tmp, /var/tmp, /dev/shm and /run"),
             Guarantee::FsDiskBounded if plan.nesting => {
                 weakened("size and inode limit of private space; a sandbox made inside mounts a tmpfs of any size")
             }
@@ -191,15 +191,18 @@ fn compile(plan: &Plan, ids: Option<HostIds>) -> Result<Vec<Step>, EngineError> 
             Mount::Tmpfs { mode, size, inodes, .. } if index == 0 => {
                 steps.push(Step::RootTmpfs(Tmpfs::new(*mode, *size, *inodes, owner)));
             }
-            Mount::Bind { source, target, writable, kind, link } => steps.push(Step::Bind {
+            Mount::Link { source, target } => steps.push(Step::Bind {
+                source: c_path(source)?,
+                target: inside(target)?,
+                writable: false,
+                is: Is::Link,
+                ids: ids(source),
+            }),
+            Mount::Bind { source, target, writable, kind } => steps.push(Step::Bind {
                 source: c_path(source)?,
                 target: inside(target)?,
                 writable: *writable,
-                is: match kind {
-                    _ if *link => Is::Link,
-                    Kind::Dir => Is::Directory,
-                    Kind::File => Is::File,
-                },
+                is: if *kind == Kind::Dir { Is::Directory } else { Is::File },
                 ids: ids(source),
             }),
             Mount::Tmpfs { target, mode, .. } if is_sealed(mounts, target) => steps.fixed(target, *mode)?,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_linux::launch::{Event, Handles, Launched, Spec, Stage, Terminal};
+use ringfence_linux::launch::{Event, Handles, Identity, Launched, Spec, Stage, Terminal};
 use ringfence_linux::limits::{Group, Refusals, Usage};
 use ringfence_linux::setup::{StandIn, Step};
 use ringfence_linux::sys::Waited;
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::limits::GUEST_PROCESSES;
 use super::reopened::Position;
+use super::view::{changed, guarantee_of};
 use super::{Control, EngineError};
 use crate::janitor::Janitor;
 
@@ -114,19 +115,14 @@ impl Running {
 
     /// The place of the view that is not as it was planned.
     fn changed(&self, index: usize, errno: Errno) -> EngineError {
-        let Some(step) = self.spec.steps.get(index) else { return EngineError::Lost("of an unknown place".to_owned()) };
-        let guarantee = match step {
-            Step::StandIn { which: StandIn::HiddenFile | StandIn::HiddenDir, .. } => Guarantee::FsSecretsHidden,
-            Step::StandIn { .. } | Step::Bind { writable: false, .. } => Guarantee::FsProtectedPaths,
-            Step::Bind { .. } => Guarantee::FsWritesConfined,
-            _ => Guarantee::FsTempPrivate,
+        let place = match &self.spec.identity {
+            Identity::Outside(builder) => {
+                builder.view.get(index).map(|place| (guarantee_of(place), place.path().into()))
+            }
+            _ => self.spec.steps.get(index).map(step_guarantee),
         };
-        let path = Path::new("/").join(OsStr::from_bytes(step.target().to_bytes()));
-        let reason = match errno {
-            Errno::STALE => "another mount is seen there".to_owned(),
-            errno => errno.to_string(),
-        };
-        EngineError::View { guarantee, path, reason }
+        let Some((guarantee, path)) = place else { return EngineError::Lost("of an unknown place".to_owned()) };
+        changed(guarantee, path, errno)
     }
 
     /// Forwards a signal to the command's process group; KILL ends the whole box at once.
@@ -195,6 +191,17 @@ impl Running {
         drop(self.janitor);
         Ok((waited, usage))
     }
+}
+
+/// The promise that is broken where a step is not seen, and where that is.
+fn step_guarantee(step: &Step) -> (Guarantee, PathBuf) {
+    let guarantee = match step {
+        Step::StandIn { which: StandIn::HiddenFile | StandIn::HiddenDir, .. } => Guarantee::FsSecretsHidden,
+        Step::StandIn { .. } | Step::Bind { writable: false, .. } => Guarantee::FsProtectedPaths,
+        Step::Bind { .. } => Guarantee::FsWritesConfined,
+        _ => Guarantee::FsTempPrivate,
+    };
+    (guarantee, Path::new("/").join(OsStr::from_bytes(step.target().to_bytes())))
 }
 
 /// The first lines that were written to a pipe, without waiting.

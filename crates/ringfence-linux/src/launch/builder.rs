@@ -18,6 +18,7 @@ use rustix::net::RecvFlags;
 
 use crate::launch::{Failure, Spec, Stage, Start, at, stands};
 use crate::setup::{self, Idmaps, Step};
+use crate::sys::view::Place;
 use crate::{starter, sys};
 
 /// The number of the first of the builder's own descriptors.
@@ -32,6 +33,8 @@ pub struct Builder {
     pub messages: OwnedFd,
     /// The program of the [starter].
     pub starter: OwnedFd,
+    /// What the starter must see before it becomes the command.
+    pub view: Vec<Place>,
     /// Descriptors that its arguments name, from [`FIRST_FILE`] on.
     pub files: Vec<OwnedFd>,
 }
@@ -75,6 +78,7 @@ impl Prepared {
         placed.push(Some(above(&builder.starter)?));
         placed.push(Some(above(&starter::limits(&spec.rlimits)?)?));
         placed.push(Some(above(handles)?));
+        placed.push(Some(above(&starter::view(&builder.view)?)?));
         for fd in &builder.files {
             placed.push(Some(above(fd)?));
         }
@@ -110,6 +114,9 @@ impl Prepared {
         let errno = |i: usize| Errno::from_raw_os_error(word(i).clamp(1, 4095));
         match length {
             0..4 => Said::Nothing,
+            8.. if word(0) as u32 >= starter::DEVIATION => {
+                Said::Deviation((word(0) as u32 - starter::DEVIATION) as usize, errno(4))
+            }
             _ if word(0) != 0 => Said::NotReady(errno(0)),
             4..8 => Said::Started,
             _ => Said::NotExecuted(errno(4)),
@@ -123,6 +130,8 @@ pub(crate) enum Said {
     Nothing,
     /// The box stands, but the starter could not take its place.
     NotReady(Errno),
+    /// This place of the view is not as it must be.
+    Deviation(usize, Errno),
     Started,
     NotExecuted(Errno),
 }

@@ -494,6 +494,7 @@ fn ended(status: i32, prepared: Option<&Prepared>) -> Message {
     match prepared.map(Prepared::said) {
         None | Some(Said::Started) => exited,
         Some(Said::NotExecuted(errno)) => message(NOT_EXECUTED, errno.raw_os_error(), 0),
+        Some(Said::Deviation(place, errno)) => message(FAILED, Stage::View(place).number(), errno.raw_os_error()),
         Some(Said::NotReady(errno)) => message(FAILED, Stage::Stdio.number(), errno.raw_os_error()),
         Some(Said::Nothing) if libc::WIFSIGNALED(status) => exited,
         Some(Said::Nothing) => message(FAILED, Stage::Builder.number(), Errno::CANCELED.raw_os_error()),

@@ -13,9 +13,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags, statx,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
@@ -208,11 +206,7 @@ impl StandIn {
 
 /// Carries out all steps around this process, makes the new root the only one, and looks at what came out. The space that
 /// placeholders are in.
-pub(crate) fn carry_out(
-    steps: &[Step],
-    idmaps: Option<&Idmaps>,
-    view: &mut View,
-) -> Result<Option<OwnedFd>, Failure> {
+pub(crate) fn carry_out(steps: &[Step], idmaps: Option<&Idmaps>, view: &mut View) -> Result<Option<OwnedFd>, Failure> {
     let Some((first, others)) = steps.split_first() else { return Ok(None) };
     let mut building = Building::begin(first).map_err(at(Stage::Step(0)))?;
     for (index, step) in (1..).zip(others) {

@@ -5,11 +5,17 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-pub use crate::sys::starter::{COMMAND, GUEST, LAST, PATH};
+pub use crate::sys::starter::{COMMAND, DEVIATION, GUEST, LAST, PATH};
+use crate::sys::view::Place;
 
 /// Limits as the starter reads them (`RLIMIT_*`, value).
 pub(crate) fn limits(limits: &[(u32, u64)]) -> Result<OwnedFd, Errno> {
     sealed_file(c"limits", &crate::sys::starter::written(limits))
+}
+
+/// What the starter must see.
+pub(crate) fn view(places: &[Place]) -> Result<OwnedFd, Errno> {
+    sealed_file(c"view", &crate::sys::view::written(places))
 }
 
 /// A file in memory that nobody can change any more.

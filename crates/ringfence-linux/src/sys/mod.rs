@@ -5,6 +5,7 @@ mod mounts;
 mod processes;
 pub mod starter;
 mod terminal;
+pub mod view;
 mod waiting;
 
 use std::ffi::CStr;

@@ -3,7 +3,7 @@
 //! A builder such as bubblewrap executes a program in the finished box, but cannot tell its own messages from that
 //! program's, nor its own failures from that program's status, and hands its signal mask on. So it executes this first: the
 //! guest's program under the name [`PATH`], as process 1. It takes the command's descriptors, closes all others, sets the
-//! command's limits, says that the box stands, unblocks signals and starts the command, or says why not. It needs nothing of
+//! command's limits, looks at the finished [view], says that the box stands, unblocks signals and starts the command, or says why not. It needs nothing of
 //! the box but `/proc`: it is handed over as an open file.
 //!
 //! A command is a child of the starter. The starter stays process 1: it cannot be traced or read by the command, so that
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::{
-    PointerList, Stack, Wait, close_range, dup_onto, execve, reset_signals, send_with, set_rlimit, vfork, wait,
+    PointerList, Stack, Wait, close_range, dup_onto, execve, reset_signals, send_with, set_rlimit, vfork, view, wait,
 };
 
 /// Where the starter writes: a zero when the box stands, then an error number when the command could not be executed.
@@ -34,8 +34,12 @@ const STDIO: i32 = 4;
 const LIMITS: i32 = 8;
 /// Where the sandbox's mount namespace is handed out.
 const HANDLES: i32 = 9;
+/// Where it is read what the finished view must look like.
+const VIEW: i32 = 10;
 /// The last number that is taken.
-pub const LAST: i32 = HANDLES;
+pub const LAST: i32 = VIEW;
+/// Said from here on: a place of the view is not as it must be, this one. An error number follows.
+pub const DEVIATION: u32 = 1 << 24;
 /// What the builder executes.
 pub const PATH: &str = "/proc/self/fd/7";
 /// First argument: the program is started as a child.
@@ -61,6 +65,7 @@ pub(crate) fn written(limits: &[(u32, u64)]) -> Vec<u8> {
 pub fn run() -> u8 {
     hand_out(given(HANDLES), None);
     let started = Program::from_arguments().and_then(|(how, program)| {
+        verify_view()?;
         if how == GUEST { program.execute().map(|never| match never {}) } else { look_after(&program) }
     });
     started.unwrap_or_else(|errno| {
@@ -88,6 +93,24 @@ pub(crate) fn hand_out(handles: BorrowedFd<'_>, placeholders: Option<BorrowedFd<
 fn given(number: i32) -> BorrowedFd<'static> {
     // SAFETY: the builder opened this number for the starter, and nothing here closes it before the command is executed.
     unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Looks whether the box is what was planned, before anything of the command runs.
+fn verify_view() -> Result<(), Errno> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        match rustix::io::pread(given(VIEW), &mut part[..], bytes.len() as u64)? {
+            0 => break,
+            length => bytes.extend_from_slice(&part[..length]),
+        }
+    }
+    let places = view::read(&bytes).ok_or(Errno::INVAL)?;
+    view::verify(&places).map_err(|deviation| {
+        // What follows is the error number.
+        let _ = rustix::io::write(given(REPORT), &(DEVIATION + deviation.place as u32).to_ne_bytes());
+        deviation.errno
+    })
 }
 
 /// What is to be executed. All memory is made before the fork.

@@ -10,15 +10,20 @@ use crate::rules::Kind;
 /// One path inside, at which a mount of the plan must be the one that is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected<'a> {
+    /// The path, absolute and without symlinks.
     pub target: &'a Path,
+    /// What must be seen there.
     pub seen: Seen<'a>,
 }
 
 /// What is seen at a path.
+#[allow(missing_docs, reason = "fields are those of the mounts")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// This file or directory of the host, and no other. `link`: it is a symlink.
-    Host { source: &'a Path, writable: bool, kind: Kind, link: bool },
+    /// This file or directory of the host, and no other.
+    Host { source: &'a Path, writable: bool, kind: Kind },
+    /// This symlink of the host.
+    Link { source: &'a Path },
     /// Nothing can be read or listed. `passable`: it can be walked through. `fleeting`: it may be missing instead.
     Hidden { kind: Kind, passable: bool, fleeting: bool },
     /// Empty and read-only.
@@ -34,7 +39,7 @@ impl Expected<'_> {
     pub fn guarantee(&self) -> Guarantee {
         match self.seen {
             Seen::Hidden { .. } => Guarantee::FsSecretsHidden,
-            Seen::Host { writable: false, .. } | Seen::Empty { .. } => Guarantee::FsProtectedPaths,
+            Seen::Host { writable: false, .. } | Seen::Link { .. } | Seen::Empty { .. } => Guarantee::FsProtectedPaths,
             Seen::Space { .. } => Guarantee::FsTempPrivate,
             Seen::Host { writable: true, .. } | Seen::Volume { .. } => Guarantee::FsWritesConfined,
         }
@@ -58,9 +63,8 @@ impl Plan {
         for mount in self.mounts.iter().rev() {
             let target = mount.target();
             let seen = match mount {
-                Mount::Bind { source, writable, kind, link, .. } => {
-                    Seen::Host { source, writable: *writable, kind: *kind, link: *link }
-                }
+                Mount::Bind { source, writable, kind, .. } => Seen::Host { source, writable: *writable, kind: *kind },
+                Mount::Link { source, .. } => Seen::Link { source },
                 Mount::Hide { kind, passable, fleeting, .. } => {
                     Seen::Hidden { kind: *kind, passable: *passable, fleeting: *fleeting }
                 }

@@ -119,7 +119,7 @@ impl<'a> View<'a> {
             false => Vec::new(),
         };
         let (source, target) = (source.to_path_buf(), target.to_path_buf());
-        self.mounts.push(Mount::Bind { source, target, writable, kind, link: false });
+        self.mounts.push(Mount::Bind { source, target, writable, kind });
         self.mounts.extend(covered);
     }
 
@@ -311,7 +311,7 @@ impl<'a> View<'a> {
                     let (source, target) = (path.to_path_buf(), self.inside(path));
                     self.mount_point(&target, Kind::File);
                     self.spaces.insert(target.clone().into(), Space::Host);
-                    self.mounts.push(Mount::Bind { source, target, writable: false, kind: Kind::File, link: true });
+                    self.mounts.push(Mount::Link { source, target });
                 }
                 State::Absent(text) if node.access != Access::Rw => self.absent(path, node, text),
                 State::Absent(_) => self.make(path),

@@ -111,6 +111,7 @@ impl Compiled {
                 Err(_) => return Err(cannot("files of its own in an image")),
             },
             Mount::Symlink { .. } => return Err(cannot("links of its own in an image")),
+            Mount::Link { .. } => return Err(cannot("way to mount a link")),
             // Docker has a procfs and makes the names that it mounts on; what is read-only is mounted so.
             Mount::Proc { .. } | Mount::Dir { .. } | Mount::File { .. } | Mount::Seal { .. } => {}
         }

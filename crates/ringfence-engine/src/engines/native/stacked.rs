@@ -58,6 +58,8 @@ fn unexpressible(plan: &Plan, facts: &Facts) -> Option<(Guarantee, String)> {
         }),
         Mount::Bind { target, writable: false, .. } => (!read_only(target))
             .then(|| (Guarantee::FsProtectedPaths, format!("`{}` is writable here", target.display()))),
+        Mount::Link { target, .. } => (!read_only(target))
+            .then(|| (Guarantee::FsProtectedPaths, format!("`{}` is writable here", target.display()))),
         Mount::Bind { writable: true, .. } => None,
         Mount::Hide { target, .. } => {
             (!hidden(target)).then(|| (Guarantee::FsSecretsHidden, format!("`{}` can be read here", target.display())))
@@ -109,9 +111,10 @@ pub(super) fn promise(plan: &Plan, facts: &Facts) -> Result<Report, EngineError>
         Guarantee::LimitTime => limit(Limit::Time, plan, &home),
         Guarantee::LimitOutput => limit(Limit::Output, plan, &home),
         Guarantee::RecordComplete => recorded(),
-        Guarantee::FsSecretsHidden
-        | Guarantee::FsProtectedPaths
-        | Guarantee::NetHostSocketsClosed
+        Guarantee::FsSecretsHidden | Guarantee::FsProtectedPaths => {
+            weakened("the outer sandbox; its view was looked at by name, before this run began")
+        }
+        Guarantee::NetHostSocketsClosed
         | Guarantee::ProcUnprivileged
         | Guarantee::ProcCleanStart
         | Guarantee::LifeDiesWithOwner => enforced("the outer sandbox"),

@@ -45,7 +45,15 @@ fn the_profile_is_printed_that_lets_this_program_work() {
 #[test]
 fn the_step_that_failed_says_what_is_missing() {
     let setup = |step| EngineError::Setup { stage: Stage::Step(3), step: Some(Box::new(step)), errno: Errno::PERM };
-    let bind = |ids| setup(Step::Bind { source: c"/x".into(), target: c"x".into(), writable: false, is: Is::Directory, ids });
+    let bind = |ids| {
+        setup(Step::Bind {
+            source: c"/x".into(),
+            target: c"x".into(),
+            writable: false,
+            is: ringfence_linux::setup::Is::Directory,
+            ids,
+        })
+    };
     let (proc, mapped, plain) =
         (setup(Step::Proc { target: c"proc".into() }), bind(Ids::Callers), bind(Ids::AsTheyAre));
     let root = Facts::default();
