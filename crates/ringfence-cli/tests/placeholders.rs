@@ -25,7 +25,7 @@ const PLANT: &str =
     "for name in .envrc .mcp.json .vscode/tasks.json .cursor/mcp.json .idea/x .devcontainer/x .ringfence.toml \
      .git .git/hooks/pre-commit .git/commondir .git/config.worktree refs/x ~/.claude/hooks/x; do
         { echo planted >\"$name\"; } 2>/dev/null && echo \"planted $name\"
-    done; echo allowed >\"file$$\" && rm \"file$$\" && exit 7";
+    done; dir=$(mktemp -d ./allowed-XXXXXXXX) && rmdir \"$dir\" && exit 7";
 
 /// An empty project and one with a repository.
 fn projects(place: &Place) -> [PathBuf; 2] {
