@@ -1,12 +1,13 @@
 """A model, and a project, that mean harm. The server stays small, answers, and nothing comes out."""
 
 import asyncio
+import json
 import os
 import pathlib
 import time
 import unittest
 
-from support import Place, processes, said
+from support import Place, call, initialize, processes, said
 
 
 class Hostile(Place):
@@ -64,6 +65,31 @@ class Hostile(Place):
                 self.assertIn("All is allowed.", text)
                 self.assertEqual(text.count(mark), len(ours))
             self.assertEqual(len(marks), 3)
+
+    def test_a_client_that_does_not_read(self):
+        (self.project / "long").write_text(("x" * 99 + "\n") * 2000)
+        server = self.raw()
+        try:
+            os.set_blocking(server.stdin.fileno(), False)
+            asked = [initialize("2025-11-25")]
+            asked += [call(1, "read_file", {"path": "long"})]
+            asked += [{"jsonrpc": "2.0", "id": n, "method": "tools/list"} for n in range(2, 30_000)]
+            asked += [call(n, "read_file", {"path": "long"}) for n in range(30_000, 60_000)]
+            rest = "".join(json.dumps(message) + "\n" for message in asked).encode()
+            until = time.monotonic() + 6
+            while rest and time.monotonic() < until:
+                try:
+                    rest = rest[os.write(server.stdin.fileno(), rest[:1 << 16]) :]
+                except BlockingIOError:
+                    time.sleep(0.02)
+            status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
+            self.assertLess(int(status.split("VmHWM:")[1].split()[0]) >> 10, 120)
+            # One that reads then gets its answers.
+            answered = [json.loads(server.stdout.readline())["id"] for _ in range(1000)]
+            self.assertEqual(len(set(answered)), 1000)
+        finally:
+            server.kill()
+            server.communicate()
 
     async def test_a_pipe_that_nobody_writes(self):
         os.mkfifo(self.project / "pipe")

@@ -8,6 +8,7 @@ mod client_roots;
 mod jobs;
 mod live;
 mod owner;
+mod pressure;
 mod resources;
 mod server;
 mod tools;
@@ -15,10 +16,13 @@ mod words;
 
 pub use owner::Owner;
 
+use std::sync::Arc;
+
 use rmcp::service::ServiceExt;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 
+use pressure::{Bounded, Load};
 use server::Server;
 
 /// One message of a client is never longer than this: longer ones are dropped as they come.
@@ -35,10 +39,12 @@ pub enum ServeError {
 
 /// Serves the client at standard input and output until it goes, or until `ended` comes; then ends the session.
 pub async fn serve(owner: Owner, ended: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let server = Server::new(owner);
+    let load = Arc::new(Load::default());
+    let server = Server::new(owner, load.clone());
     let live = server.live();
     let (read, write) = stdio_pipes();
     let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(LONGEST_MESSAGE);
+    let transport = Bounded { inner: transport, load };
     let served = async {
         let running = match server.serve(transport).await {
             Ok(running) => running,

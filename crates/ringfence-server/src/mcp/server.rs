@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use super::answer::Trouble;
 use super::live::Live;
 use super::owner::Owner;
+use super::pressure::Load;
 use super::{resources, tools};
 
 /// The current revision and the two before it.
@@ -42,6 +43,7 @@ denied: ask the owner rather than trying other ways.";
 pub struct Server {
     live: Arc<Live>,
     calls: Arc<Semaphore>,
+    load: Arc<Load>,
 }
 
 /// What the client said about its directories.
@@ -52,8 +54,8 @@ enum Roots {
 }
 
 impl Server {
-    pub fn new(owner: Owner) -> Server {
-        Server { live: Arc::new(Live::new(owner)), calls: Arc::new(Semaphore::new(MOST_CALLS)) }
+    pub fn new(owner: Owner, load: Arc<Load>) -> Server {
+        Server { live: Arc::new(Live::new(owner)), calls: Arc::new(Semaphore::new(MOST_CALLS)), load }
     }
 
     pub fn live(&self) -> Arc<Live> {
@@ -136,6 +138,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        let _running = self.load.running();
         let mark = self.live.owner().skills_mark();
         let tools = tools::all(&self.live).await;
         self.live.listed(mark, &tools);
@@ -147,6 +150,7 @@ impl ServerHandler for Server {
         mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let _running = self.load.running();
         let Ok(_answered) = self.calls.try_acquire() else {
             let trouble = Trouble::new(format!("{MOST_CALLS} calls are running."));
             return Ok(trouble.advise("Wait for the answer of one of them.").into_result().into());
@@ -193,6 +197,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        let _running = self.load.running();
         resources::read(&self.live, &request.uri).await.map(Into::into)
     }
 }
