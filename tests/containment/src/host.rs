@@ -220,10 +220,13 @@ fn files() -> BTreeSet<PathBuf> {
                 ["ringfence-case-", "ringfence-suite-", "ringfence-programs-", "ringfence-test-", "ringfence-kernel-"];
             // The registry stays. That the firewall is set for Docker's network stays noted until the machine restarts.
             let stays = registries.contains(&entry.path()) || name == "ringfence-docker-network";
-            // A list of placeholders that a sandbox of somebody else needs.
+            // A list of placeholders that a sandbox of somebody else needs. The watcher's socket stays a second longer than
+            // what it watches.
             let list = registries.iter().any(|registry| registry == dir);
+            let watcher = list && name.starts_with("watch-");
             if own
                 && !stays
+                && !watcher
                 && !(list && is_locked(&entry.path()))
                 && (uid != 0 || telling || list)
                 && !of_the_suite.iter().any(|word| name.starts_with(word))
