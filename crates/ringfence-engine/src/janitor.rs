@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use ringfence_linux::beside::Beside;
 use ringfence_linux::sys;
+use ringfence_policy::facts::Facts;
 use ringfence_policy::plan::{Plan, Stub};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};
@@ -61,17 +62,17 @@ impl std::fmt::Debug for Janitor {
 impl Janitor {
     /// Locks the lists that a sandbox needs, starts a janitor for them and for these cgroups, and makes the placeholders
     /// that are missing. `None` when there is nothing to remove.
-    pub fn start(plan: &Plan, groups: &[PathBuf], registry: &Path) -> Result<Option<Janitor>, JanitorError> {
-        Self::start_for(&plan.project, &plan.stubs, groups, registry)
+    pub fn start(plan: &Plan, groups: &[PathBuf], facts: &Facts) -> Result<Option<Janitor>, JanitorError> {
+        Self::start_for((&plan.project, &facts.home), &plan.stubs, groups, &facts.registry)
     }
 
     fn start_for(
-        project: &Path,
+        places: (&Path, &Path),
         stubs: &[Stub],
         groups: &[PathBuf],
         registry: &Path,
     ) -> Result<Option<Janitor>, JanitorError> {
-        let lists = Arc::new(Lists::of_sandbox(registry, project, stubs, groups)?);
+        let lists = Arc::new(Lists::of_sandbox(registry, places, stubs, groups)?);
         if lists.is_empty() {
             return Ok(None);
         }

@@ -378,7 +378,7 @@ impl Host {
     /// after [`Host::prepare`]. Until the sandbox has started, no placeholder that is found now is removed.
     pub fn resolve(&self, request: &Request) -> Result<Sandbox, HostError> {
         let facts = self.facts()?;
-        let guard = janitor::hold(&facts.registry, &self.workdir(request.workdir.as_deref())?).ok();
+        let guard = janitor::hold(&facts.registry, &self.workdir(request.workdir.as_deref())?, &facts.home).ok();
         let inputs = self.inputs(request, &facts)?;
         let lookup = Lookup::of_places(&facts.home, &inputs.workdir).guarded(guard);
         let resolved = layers::resolve_with(&lookup, inputs.clone())?;

@@ -259,7 +259,7 @@ impl Sandbox {
 
     /// Keeps the placeholders of other sandboxes where they are. A registry that cannot be used is an error of the start.
     fn hold(&self, workdir: &Path) -> Option<janitor::Hold> {
-        janitor::hold(&self.facts.registry, workdir).ok()
+        janitor::hold(&self.facts.registry, workdir, &self.facts.home).ok()
     }
 
     /// Decides everything for a command: what is mounted, what is promised, and which engine keeps it. Changes nothing.

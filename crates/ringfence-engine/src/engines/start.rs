@@ -35,7 +35,7 @@ pub(super) fn start(
     // Looked for before there is a janitor: this process must be alone in its group to be moved out of it.
     let group = group(&limits);
     // There before anything is made that it must remove.
-    let janitor = Janitor::start(plan, group.as_ref().map_or(&[], Group::paths), &facts.registry)?;
+    let janitor = Janitor::start(plan, group.as_ref().map_or(&[], Group::paths), facts)?;
     if let Some(group) = &group {
         group.make(&limits)?;
         if guest {

@@ -1,8 +1,8 @@
 //! The lists of what must be removed, and the locks on them.
 //!
 //! A list is a file in a directory of this user alone. There is one for each project (by device and inode of the working
-//! directory), one for placeholders elsewhere (in home, which sandboxes of all projects share), and one for the cgroups of each
-//! sandbox. Whoever needs what is on a list holds a shared lock on it. The process that gets an exclusive lock removes what is
+//! directory), one for each home with the placeholders outside of projects, which sandboxes of all projects share, and one for
+//! the cgroups of each sandbox. Whoever needs what is on a list holds a shared lock on it. The process that gets an exclusive lock removes what is
 //! on the list, and then the list.
 
 use std::collections::BTreeSet;
@@ -33,7 +33,6 @@ const LIST_LIMIT: usize = 4 << 20;
 const MOST_LISTS: usize = 14;
 /// Sticky: nothing that tidies temporary directories up takes the file away while a sandbox lives for months.
 const LIST_MODE: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::SVTX);
-const ELSEWHERE: &CStr = c"elsewhere";
 const CGROUPS: &[u8] = b"cgroups-";
 
 /// What keeps placeholders where they are while a sandbox is planned: what is found then is there when it is mounted.
@@ -46,11 +45,11 @@ impl Drop for Hold {
     }
 }
 
-/// Holds the placeholders in a project and elsewhere. What a crash left there is removed first.
-pub fn hold(registry: &Path, project: &Path) -> Result<Hold, JanitorError> {
-    let mut lists = Lists::new(open_registry(registry)?, registry, project)?;
+/// Holds the placeholders in a project and outside of it. What a crash left there is removed first.
+pub fn hold(registry: &Path, project: &Path, home: &Path) -> Result<Hold, JanitorError> {
+    let mut lists = Lists::new(open_registry(registry)?, registry, project, home)?;
     lists.add(Owner::Project, true)?;
-    lists.add(Owner::Elsewhere, true)?;
+    lists.add(Owner::Home, true)?;
     Ok(Hold(lists))
 }
 
@@ -72,10 +71,11 @@ fn release_left(dir: &OwnedFd, name: &CStr) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Project,
-    Elsewhere,
+    /// The home of the sandboxes that need names outside of their projects.
+    Home,
     /// The cgroups of one sandbox.
     Groups,
-    /// A sandbox of another project made names that this one needs too.
+    /// A sandbox of another project, or with another home, made names that this one needs too.
     Other,
 }
 
@@ -92,30 +92,34 @@ pub(super) struct Lists {
     dir: Option<OwnedFd>,
     registry: PathBuf,
     project: PathBuf,
+    home: PathBuf,
     lists: Vec<List>,
 }
 
 impl Lists {
-    fn new(dir: OwnedFd, registry: &Path, project: &Path) -> Result<Lists, JanitorError> {
-        let (registry, project) = (registry.to_path_buf(), project.to_path_buf());
-        Ok(Lists { dir: Some(dir), registry, project, lists: Vec::with_capacity(3) })
+    fn new(dir: OwnedFd, registry: &Path, project: &Path, home: &Path) -> Result<Lists, JanitorError> {
+        Ok(Lists { dir: Some(dir), ..Lists::none(registry, project, home) })
+    }
+
+    fn none(registry: &Path, project: &Path, home: &Path) -> Lists {
+        let [registry, project, home] = [registry, project, home].map(Path::to_path_buf);
+        Lists { dir: None, registry, project, home, lists: Vec::new() }
     }
 
     /// For a sandbox with these names and cgroups.
     pub fn of_sandbox(
         registry: &Path,
-        project: &Path,
+        (project, home): (&Path, &Path),
         stubs: &[Stub],
         groups: &[PathBuf],
     ) -> Result<Lists, JanitorError> {
         if stubs.is_empty() && groups.is_empty() {
-            let (registry, project) = (registry.to_path_buf(), project.to_path_buf());
-            return Ok(Lists { dir: None, registry, project, lists: Vec::new() });
+            return Ok(Lists::none(registry, project, home));
         }
-        let mut lists = Lists::new(open_registry(registry)?, registry, project)?;
+        let mut lists = Lists::new(open_registry(registry)?, registry, project, home)?;
         if !stubs.is_empty() {
             lists.add(Owner::Project, true)?;
-            lists.add(Owner::Elsewhere, true)?;
+            lists.add(Owner::Home, true)?;
             lists.add_others(stubs)?;
         }
         if !groups.is_empty() {
@@ -138,14 +142,17 @@ impl Lists {
     /// Locks a list; one that is not there is made.
     fn add(&mut self, owner: Owner, make: bool) -> Result<(), JanitorError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let of_directory = |kind: &str, dir: &Path| {
+            rustix::fs::stat(dir).ok().map(|data| format!("{kind}-{:x}-{:x}", data.st_dev, data.st_ino))
+        };
         let name = match owner {
-            Owner::Project => {
-                // A sandbox may have none on this host.
-                let Ok(data) = rustix::fs::stat(&self.project) else { return Ok(()) };
-                format!("project-{:x}-{:x}", data.st_dev, data.st_ino)
-            }
+            // A sandbox may have none on this host.
+            Owner::Project => match of_directory("project", &self.project) {
+                Some(name) => name,
+                None => return Ok(()),
+            },
+            Owner::Home | Owner::Other => of_directory("home", &self.home).unwrap_or_else(|| "home".to_owned()),
             Owner::Groups => format!("cgroups-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)),
-            Owner::Elsewhere | Owner::Other => ELSEWHERE.to_string_lossy().into_owned(),
         };
         let name = c_path(Path::new(&name))?;
         self.lock(owner, name, make)
@@ -159,8 +166,8 @@ impl Lists {
         Ok(())
     }
 
-    /// Locks the lists of other projects that have a name of this sandbox, or a directory that one stands in: where one
-    /// working directory lies in another.
+    /// Locks the lists of other projects and homes that have a name of this sandbox, or a directory that one stands in: where
+    /// one working directory lies in another.
     fn add_others(&mut self, stubs: &[Stub]) -> Result<(), JanitorError> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let (mut others, mut names) = (Vec::new(), None);
@@ -170,7 +177,8 @@ impl Lists {
             if name.to_bytes().starts_with(CGROUPS) {
                 release_left(dir, name);
             }
-            if name.to_bytes().starts_with(b"project-") && !own.iter().any(|own| own.as_c_str() == name) {
+            let shared = [&b"project-"[..], b"home"].iter().any(|kind| name.to_bytes().starts_with(kind));
+            if shared && !own.iter().any(|own| own.as_c_str() == name) {
                 let names = names.get_or_insert_with(|| {
                     stubs.iter().flat_map(|s| s.path.ancestors()).map(|p| p.as_os_str().as_bytes()).collect()
                 });
@@ -200,7 +208,7 @@ impl Lists {
         let has_project = self.lists.iter().any(|list| list.owner == Owner::Project);
         let in_project = |path: &Path| has_project && path.starts_with(&self.project);
         let missing = placeholders::missing(stubs, &self.registry);
-        for owner in [Owner::Project, Owner::Elsewhere] {
+        for owner in [Owner::Project, Owner::Home] {
             let mut making = Making::new(missing.iter().filter(|s| in_project(&s.path) == (owner == Owner::Project)));
             if making.is_empty() {
                 continue;

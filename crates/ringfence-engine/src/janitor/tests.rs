@@ -41,13 +41,17 @@ impl Scene {
     }
 
     fn start_in(&self, project: &Path, stubs: &[Stub]) -> Janitor {
-        Janitor::start_for(project, stubs, &[], &self.registry).unwrap().unwrap()
+        Janitor::start_for((project, &self.home()), stubs, &[], &self.registry).unwrap().unwrap()
     }
 
     /// A sandbox whose owner and janitor were killed.
     fn killed(&self, stubs: &[Stub]) {
-        let lists = Lists::of_sandbox(&self.registry, &self.project, stubs, &[]).unwrap();
+        let lists = Lists::of_sandbox(&self.registry, (&self.project, &self.home()), stubs, &[]).unwrap();
         lists.make(stubs).unwrap();
+    }
+
+    fn home(&self) -> PathBuf {
+        self.base.clone()
     }
 
     fn lists(&self) -> usize {
@@ -82,7 +86,7 @@ fn what_was_found_while_planning_stays_until_the_start() {
     let scene = Scene::new();
     let made = scene.project.join("made");
     let first = scene.start(&[directory(&made)]);
-    let planning = hold(&scene.registry, &scene.project).unwrap();
+    let planning = hold(&scene.registry, &scene.project, &scene.home()).unwrap();
     drop(first);
     assert!(made.is_dir());
     let second = scene.start(&[directory(&made)]);
@@ -92,7 +96,7 @@ fn what_was_found_while_planning_stays_until_the_start() {
     assert!(scene.is_clean());
     // A plan that is never started removes what was left to it.
     let first = scene.start(&[directory(&made)]);
-    let planning = hold(&scene.registry, &scene.project).unwrap();
+    let planning = hold(&scene.registry, &scene.project, &scene.home()).unwrap();
     drop(first);
     drop(planning);
     assert!(scene.is_clean());
@@ -185,7 +189,7 @@ fn what_a_crash_left_is_known_and_removed() {
     assert!(scene.is_clean());
     // By the next start in the project too.
     scene.killed(&[directory(&names[0])]);
-    drop(hold(&scene.registry, &scene.project).unwrap());
+    drop(hold(&scene.registry, &scene.project, &scene.home()).unwrap());
     assert!(scene.is_clean());
 }
 
@@ -207,14 +211,36 @@ fn what_the_user_made_in_its_place_stays() {
 }
 
 /// The process that made a name was killed before it could say which file it is.
+/// A sandbox that lives keeps the names in its own home, and none in another.
+#[test]
+fn homes_have_lists_of_their_own() {
+    let scene = Scene::new();
+    let homes = ["one", "two"].map(|name| scene.base.join(name));
+    homes.iter().for_each(|home| fs::create_dir(home).unwrap());
+    let [one, two] = homes.each_ref().map(|home| home.join("made"));
+    let start = |home: &Path, name: &Path| {
+        Janitor::start_for((&scene.project, home), &[directory(name)], &[], &scene.registry).unwrap().unwrap()
+    };
+    let first = start(&homes[0], &one);
+    let second = start(&homes[1], &two);
+    // A name that a sandbox with another home made.
+    let third = start(&homes[1], &one);
+    drop(first);
+    assert!(one.is_dir() && two.is_dir());
+    drop(third);
+    assert!(!one.exists() && two.is_dir());
+    drop(second);
+    assert!(!two.exists() && scene.lists() == 0);
+}
+
 #[test]
 fn a_crash_while_names_are_made_leaves_none() {
     let scene = Scene::new();
     let (own, made) = (scene.project.join("own"), scene.project.join("made"));
     fs::create_dir(&own).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    drop(hold(&scene.registry, &scene.project).unwrap());
-    let list = scene.registry.join("elsewhere");
+    drop(hold(&scene.registry, &scene.project, &scene.home()).unwrap());
+    let list = scene.registry.join("home");
     let stubs = [Cow::Owned(directory(&own)), Cow::Owned(directory(&made))];
     fs::write(&list, Making::new(stubs.iter()).entries).unwrap();
     fs::create_dir(&made).unwrap();
@@ -229,7 +255,7 @@ fn what_could_not_be_removed_is_tried_again() {
     let (busy, made) = (scene.base.join("busy"), scene.project.join("made"));
     fs::create_dir_all(busy.join("process")).unwrap();
     let groups = [busy.clone(), scene.base.join("gone")];
-    drop(Lists::of_sandbox(&scene.registry, &scene.project, &[directory(&made)], &groups).unwrap());
+    drop(Lists::of_sandbox(&scene.registry, (&scene.project, &scene.home()), &[directory(&made)], &groups).unwrap());
     let length = || fs::read_dir(&scene.registry).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum::<u64>();
     let before = length();
     for _ in 0..2 {
@@ -248,7 +274,7 @@ fn no_name_goes_under_a_sandbox_that_needs_it() {
     let names = ["a", "b", "b/c"].map(|name| scene.project.join(name));
     let runs = || {
         for n in 0..50 {
-            let planning = hold(&scene.registry, &scene.project).unwrap();
+            let planning = hold(&scene.registry, &scene.project, &scene.home()).unwrap();
             let found = names[n % 3].exists();
             let janitor = scene.start(&names.each_ref().map(|name| directory(name)));
             drop(planning);

@@ -73,7 +73,7 @@ pub fn start_guest(
     guest: &[u8],
     about: About<'_>,
 ) -> Result<(Box<dyn GuestSandbox>, OwnedFd), EngineError> {
-    let janitor = Janitor::start(plan, &[], &facts.registry)?;
+    let janitor = Janitor::start(plan, &[], facts)?;
     request::Unprivileged::check(plan)?;
     let daemon = Daemon::connect(facts)?;
     let (abilities, image) = super::block_on(async {
