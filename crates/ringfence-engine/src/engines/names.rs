@@ -35,6 +35,7 @@ impl Name {
     }
 
     /// Whether a container could be called so by us.
+    #[cfg(any(feature = "docker", test))]
     pub(crate) fn is_container(name: &str) -> bool {
         let parts = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix('-')?.rsplit_once('-'));
         parts.is_some_and(|(purpose, id)| Name::container(purpose, id).is_ok())
