@@ -70,6 +70,8 @@ pub enum Needs {
     Nothing,
     /// Started by root, who can prepare it.
     Root,
+    /// The same, and a kernel with overlays.
+    RootOverlay,
     /// Started by an ordinary user.
     User,
     Program(&'static str),
@@ -96,6 +98,11 @@ impl Needs {
         match self {
             Needs::Nothing => Met::Yes,
             Needs::Root => only(host::is_root()),
+            Needs::RootOverlay if host::is_root() => match std::fs::read_to_string("/proc/filesystems") {
+                Ok(known) if known.lines().any(|line| line.ends_with("\toverlay")) => Met::Yes,
+                _ => Met::Cannot("this kernel has no overlays".to_owned()),
+            },
+            Needs::RootOverlay => Met::NotHere,
             Needs::User => only(!host::is_root()),
             Needs::Program(name) if program(name).is_some() => Met::Yes,
             Needs::Program(name) => Met::No(format!("`{name}` is not installed")),

@@ -102,14 +102,14 @@ pub const CASES: &[Case] = &[
         .alone()
         .given(|s| s.alias(&s.home.join(".mozilla/firefox/profile"), &s.elsewhere.join("alias"))),
     hidden("by an overlay of home", "read {elsewhere}/over/.netrc")
-        .needs(Needs::Root)
+        .needs(Needs::RootOverlay)
         .or_reported()
         .alone()
         .given(|s| s.overlay(&s.home.clone(), &s.elsewhere.join("over"))),
     // Elsewhere root gets no sandbox: an overlay in home has no id-mapped mounts.
     hidden("in the directory that a part of home is an overlay of", "read {elsewhere}/lower/gcloud/credentials.db")
         .only(ringfence::engines::docker::ENGINE)
-        .needs(Needs::Root)
+        .needs(Needs::RootOverlay)
         .or_reported()
         .alone()
         .given(|s| {
