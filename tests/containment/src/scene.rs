@@ -328,6 +328,16 @@ impl Scene {
         self.keep(Mounted(at.to_owned()));
     }
 
+    /// What changed since then. A start of another sandbox may be removing what this one left: then it is gone in a moment.
+    pub fn changed_since(&self, then: &Snapshot, but: Option<&Path>) -> String {
+        let mut changes = String::new();
+        crate::host::eventually(std::time::Duration::from_secs(1), || {
+            changes = then.changes(&self.snapshot(), but);
+            changes.is_empty()
+        });
+        changes
+    }
+
     /// Everything of this scene on the host, as it is now.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();

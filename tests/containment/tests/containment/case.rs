@@ -326,7 +326,7 @@ impl Case {
                 return Err(format!("`{works}` must work inside: {line}"));
             }
         }
-        let changes = before.changes(&scene.snapshot(), Some(&scene.project));
+        let changes = scene.changed_since(&before, Some(&scene.project));
         if !changes.is_empty() {
             return Err(format!("`{works}` left its place: {changes}"));
         }
@@ -340,7 +340,7 @@ impl Case {
         if self.uses_up() {
             host::healthy()?;
         }
-        let changes = before.changes(&scene.snapshot(), self.untidy.then_some(scene.project.as_path()));
+        let changes = scene.changed_since(&before, self.untidy.then_some(scene.project.as_path()));
         if changes.is_empty() { Ok(()) } else { Err(format!("`{}` changed the host: {changes}", self.fails)) }
     }
 }

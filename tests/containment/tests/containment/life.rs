@@ -78,7 +78,7 @@ fn failed_start(stage: &Stage) -> Result<(), String> {
         let refused = stage.sandbox(&scene).run(&[command.into()]);
         ensure(refused.is_err(), || format!("{command} was executed: {refused:?}"))?;
     }
-    let changes = files.changes(&scene.snapshot(), None);
+    let changes = scene.changed_since(&files, None);
     ensure(changes.is_empty(), || changes.clone())?;
     drop(scene);
     nothing_left(&before)
@@ -97,7 +97,7 @@ fn many_runs(stage: &Stage) -> Result<(), String> {
         ensure(ran.stdout.starts_with("ok"), || format!("run {run}: {ran:?}"))?;
     }
     nothing_left(&before)?;
-    let changes = files.changes(&scene.snapshot(), None);
+    let changes = scene.changed_since(&files, None);
     ensure(changes.is_empty(), || format!("after {runs} runs: {changes}"))
 }
 
