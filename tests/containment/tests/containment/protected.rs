@@ -360,7 +360,7 @@ fn no_litter_after_kill(stage: &Stage) -> Result<(), String> {
     ensure(before != scene.snapshot(), || "nothing stands in for what is missing".to_owned())?;
     launcher.kill();
     let gone = host::eventually(Duration::from_secs(10), || scene.snapshot() == before);
-    ensure(gone, || format!("after kill -9: {}", scene.changed_since(before, None)))?;
+    ensure(gone, || format!("after kill -9: {}", scene.changed_since(&before, None)))?;
     let ended = host::eventually(Duration::from_secs(10), || host::processes_with(&tag).is_empty());
     ensure(ended, || format!("processes {:?} are left", host::processes_with(&tag)))
 }
@@ -378,7 +378,7 @@ fn no_litter_with_two(stage: &Stage) -> Result<(), String> {
     unchanged(&scene, &during, "while the first box lives")?;
     first.kill();
     let gone = host::eventually(Duration::from_secs(10), || scene.snapshot() == before);
-    ensure(gone, || format!("after both: {}", scene.changed_since(before, None)))
+    ensure(gone, || format!("after both: {}", scene.changed_since(&before, None)))
 }
 
 fn second_box_is_protected(stage: &Stage) -> Result<(), String> {
@@ -393,7 +393,7 @@ fn second_box_is_protected(stage: &Stage) -> Result<(), String> {
     first.kill();
     ensure(lines.iter().all(|l| !l.starts_with("ok")), || format!("the second box could: {lines:?}"))?;
     let gone = host::eventually(Duration::from_secs(10), || scene.snapshot() == before);
-    ensure(gone, || format!("after both: {}", scene.changed_since(before, None)))
+    ensure(gone, || format!("after both: {}", scene.changed_since(&before, None)))
 }
 
 /// An empty file that the user made looks like a stand-in, and is none.
