@@ -167,6 +167,8 @@ impl Host {
             match self.socket.read(&mut bytes) {
                 Ok(0) => return None,
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                // A socket with a time limit: whatever stopped and continued this process interrupted it.
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 result => self.decoder.feed(&bytes[..result.unwrap()]),
             }
         }
