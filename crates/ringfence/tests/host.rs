@@ -66,8 +66,11 @@ fn a_host_that_was_built_by_hand_reads_nothing() {
     let registry = base.join("registry");
     fs::DirBuilder::new().mode(0o700).create(&registry).unwrap();
     let left = project.join("left");
+    // An entry of a directory that was being made at this time.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let entry = format!("d{:016x}{now:016x}", 0);
     fs::create_dir(&left).unwrap();
-    fs::write(registry.join("box-1-0"), [b"d", left.as_os_str().as_bytes(), b"\0"].concat()).unwrap();
+    fs::write(registry.join("home"), [entry.as_bytes(), left.as_os_str().as_bytes(), b"\0"].concat()).unwrap();
     let facts = Facts { registry, ..facts };
     let host = Host::builder(facts).directories(directories).workdir(&project).build();
     host.prepare().unwrap();

@@ -56,7 +56,8 @@ fn statuses(records: &Path) -> Vec<(Status, Option<u64>)> {
 fn runs(word: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(word)
+        // A word of its own: a shell has it in its script before it runs that.
+        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
     })
 }
 
