@@ -201,7 +201,7 @@ fn a_file_that_looks_like_a_host() {
 fn refusals_are_about_the_policy() {
     let place = Place::new();
     let done = place.ringfence(&["run", "--strict", "--nesting", "--", "true"]);
-    says(&done, 125, &["engine native cannot promise proc.isolated", "hint: leave `strict` off to accept this"]);
+    says(&done, 125, &["engine native cannot promise fs.disk-bounded", "hint: leave `strict` off to accept this"]);
     assert!(!done.err.contains("docker"), "{}", done.err);
     assert_eq!(done.err.matches("leave `strict` off").count(), 1, "{}", done.err);
 }
