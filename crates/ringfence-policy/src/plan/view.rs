@@ -331,7 +331,12 @@ impl<'a> View<'a> {
                     self.stubs.push(Stub::missing(dir, Kind::Dir, ""));
                 }
                 let target = self.inside(dir);
+                // A rule may have a place in it already. Mounted afterwards, the directory would lie over that.
+                let first = self.mounts.iter().position(|m| m.target() != target && m.target().starts_with(&target));
                 self.bind(dir, &target, true, Kind::Dir);
+                if let (Some(first), true) = (first, self.mounts.last().is_some_and(|m| m.target() == target)) {
+                    self.mounts[first..].rotate_right(1);
+                }
             }
         }
     }
