@@ -224,13 +224,10 @@ fn files() -> BTreeSet<PathBuf> {
             // what it watches.
             let list = registries.iter().any(|registry| registry == dir);
             let watcher = list && name.starts_with("watch-");
-            if own
-                && !stays
-                && !watcher
-                && !(list && is_locked(&entry.path()))
-                && (uid != 0 || telling || list)
-                && !of_the_suite.iter().any(|word| name.starts_with(word))
-            {
+            let counts = uid != 0 || telling || list;
+            let needed = list && is_locked(&entry.path());
+            let ours = of_the_suite.iter().any(|word| name.starts_with(word));
+            if own && counts && ![stays, watcher, needed, ours].contains(&true) {
                 found.insert(entry.path());
             }
         }
