@@ -108,6 +108,8 @@ impl Janitor {
             shared.close_all_but(theirs.as_raw_fd());
             let mut process = None;
             if !is_released(&theirs, &mut process) {
+                // What is frozen does not see that its owner is gone, and does not end.
+                groups.iter().for_each(|group| removal::thaw_group(group));
                 wait_for_end(process);
             }
             shared.release();

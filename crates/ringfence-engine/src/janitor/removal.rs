@@ -103,7 +103,7 @@ pub(super) fn remove_group(path: &CStr) {
 }
 
 /// What is frozen does not end, not even when it is killed.
-fn thaw_group(path: &CStr) {
+pub(super) fn thaw_group(path: &CStr) {
     let Ok(dir) = rustix::fs::openat(CWD, path, WALK, Mode::empty()) else { return };
     for (file, word) in [(c"freezer.state", &b"THAWED"[..]), (c"cgroup.freeze", b"0")] {
         if let Ok(file) = rustix::fs::openat(&dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
