@@ -296,19 +296,26 @@ fn clear(file: &OwnedFd) -> Result<usize, Errno> {
     }
     let mut list = Pages::new(length)?;
     let length = read_all(file, &mut list)?;
-    // From here on are the entries that stay.
-    let mut kept = length;
-    let mut end = length;
-    while end > 0 {
-        let start = list[..end - 1].iter().rposition(|b| *b == 0).map_or(0, |at| at + 1);
-        let (before, after) = list.split_at_mut(kept);
-        let entry = &mut before[start..end];
-        if remove(entry, after) == Removed::NotYet {
-            let size = entry.len();
-            list.copy_within(start..end, kept - size);
-            kept -= size;
+    // From here on are the entries that stay. Sandboxes that started at once may have listed a directory behind what is in it:
+    // then it is removed in the next round.
+    let mut kept = 0;
+    loop {
+        let (first, mut end) = (kept, length);
+        kept = length;
+        while end > first {
+            let start = list[first..end - 1].iter().rposition(|b| *b == 0).map_or(first, |at| first + at + 1);
+            let (before, after) = list.split_at_mut(kept);
+            let (others, entry) = before[..end].split_at_mut(start);
+            if remove(entry, [&others[first..], after]) == Removed::NotYet {
+                let size = entry.len();
+                list.copy_within(start..end, kept - size);
+                kept -= size;
+            }
+            end = start;
         }
-        end = start;
+        if kept == first || kept == length {
+            break;
+        }
     }
     if kept > 0 {
         rustix::io::pwrite(file, &list[kept..length], 0)?;

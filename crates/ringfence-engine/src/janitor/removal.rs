@@ -27,8 +27,8 @@ pub(super) enum Removed {
     NotYet,
 }
 
-/// Removes what an entry of a list means, if it is still what was made. `kept`: the entries behind it on the list that stay.
-pub(super) fn remove(entry: &mut [u8], kept: &[u8]) -> Removed {
+/// Removes what an entry of a list means, if it is still what was made. `others`: the entries that are still on the list.
+pub(super) fn remove(entry: &mut [u8], others: [&[u8]; 2]) -> Removed {
     let mut opened = Opened::default();
     let Some((kind, identity, path)) = parse(entry).filter(|(kind, ..)| *kind != NOTHING) else { return Removed::Done };
     let Some(slash) = path.iter().rposition(|b| *b == b'/') else { return Removed::Done };
@@ -51,7 +51,11 @@ pub(super) fn remove(entry: &mut [u8], kept: &[u8]) -> Removed {
         // Not there, or on the way there is a file or a symlink by now.
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Removed::Done,
         // The user put something in it, unless that is a placeholder that could not be removed.
-        Err(Errno::NOTEMPTY | Errno::EXIST) if kind == DIRECTORY && !lists_below(kept, path) => Removed::Done,
+        Err(Errno::NOTEMPTY | Errno::EXIST)
+            if kind == DIRECTORY && !others.iter().any(|list| lists_below(list, path)) =>
+        {
+            Removed::Done
+        }
         Err(_) => Removed::NotYet,
     }
 }
@@ -199,7 +203,7 @@ mod tests {
         let Identity { inode, made } = look(path).map_or(Identity::default(), |data| Identity::of(&data));
         let path = path.as_os_str().as_bytes();
         let head = format!("{}{inode:016x}{made:016x}", char::from(kind));
-        remove(&mut [head.as_bytes(), path, b"\0"].concat(), b"");
+        remove(&mut [head.as_bytes(), path, b"\0"].concat(), [b"", b""]);
     }
 
     #[test]
