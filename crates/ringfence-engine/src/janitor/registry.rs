@@ -275,7 +275,7 @@ fn lock_shared(dir: &OwnedFd, name: &CStr, make: bool) -> Result<Option<OwnedFd>
 }
 
 /// Gives a list up. When nobody else needs what is on it, that is removed, and then the list. Of two that do so at once one
-/// gets it: an attempt that fails has let its own lock go. Allocates nothing; there is nobody to report a failure to, and the
+/// gets it: an attempt that fails has let its own lock go. Allocates nothing. A failure is not reported, and the
 /// next start tries again.
 fn release(dir: &OwnedFd, name: &CStr, file: &OwnedFd) {
     if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()

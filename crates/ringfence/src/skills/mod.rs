@@ -195,7 +195,7 @@ pub enum SkillError {
     /// The verdict of the scan is worse than the policy allows.
     #[error("skill `{name}` {version} is {verdict}, and the policy lets nothing run that is worse than {allowed}")]
     Verdict { name: String, version: String, verdict: Verdict, allowed: Verdict },
-    /// Nobody has scanned the version.
+    /// The version was never scanned.
     #[error("skill `{name}` {version} was never scanned")]
     NotScanned { name: String, version: String },
     /// The scan's own sandbox did not start.
